@@ -1,0 +1,149 @@
+"""Cancelling one execution, by an operator, by its holder, or on behalf of something larger."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from flowfabric.core import lease
+from flowfabric.core.context import Context
+from flowfabric.core.ending import completion, current_attempt, leftovers, lost_lease
+from flowfabric.core.fences import OPERATOR_OVERRIDE
+from flowfabric.core.view import View
+from flowfabric.model import literals as lit
+from flowfabric.model.changes import Act, Change, Decision, Get, Need, change
+from flowfabric.model.errors import NotFound, State, StateKind, Validation, ValidationKind
+from flowfabric.model.events import Event
+from flowfabric.model.handles import HandlePayload
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.records import Attempt, Execution
+from flowfabric.model.results import Cancelled
+from flowfabric.model.states import PublicState
+
+#: What ``cancelled_by`` says when the holder itself cancelled.
+BY_WORKER = "worker"
+
+
+class CancelExecution(Struct, gc=False):
+    """Cancel by id. Anyone but an operator must show the epoch of a lease that stands."""
+
+    execution_id: str
+    reason: str
+    source: str
+    lease_epoch: int | None
+    recorded_at_ms: int | None
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+def cancel_execution(command: CancelExecution, view: View, context: Context) -> Decision:
+    """Cancelled once; the same call again finds it so and changes nothing."""
+    execution = view.execution(command.execution_id)
+    if execution is None:
+        raise NotFound("execution")
+    answer = Cancelled(ExecutionId.unchecked(execution.execution_id), PublicState.CANCELLED)
+    if execution.lifecycle_phase in lit.ENDED_PHASES:
+        if execution.public_state == lit.PUBLIC_CANCELLED:
+            return Decision(answer)
+        raise Validation(
+            ValidationKind.INVALID_INPUT,
+            f"cancel_execution: execution_id={execution.execution_id}: already terminal in state "
+            f"'{execution.public_state}'",
+        )
+    attempt = current_attempt(view, execution)
+    if command.source != OPERATOR_OVERRIDE and attempt is not None and lease.is_live(attempt):
+        if command.lease_epoch is None:
+            raise Validation(
+                ValidationKind.INVALID_INPUT,
+                f"cancel_execution: execution_id={execution.execution_id}: lease_epoch is required while a lease "
+                "stands, unless source is operator_override",
+            )
+        if command.lease_epoch != attempt.lease_epoch:
+            raise State(StateKind.STALE_LEASE, f"execution {execution.execution_id}")
+    acts, events = cancelled(
+        view, context, execution, attempt, reason=command.reason, by=command.source, revoked_by=lit.BY_OPERATOR
+    )
+    return Decision(answer, acts, events, _stream(execution, attempt))
+
+
+class CancelHeld(Struct, gc=False):
+    """The holder cancels its own execution."""
+
+    handle: HandlePayload
+    reason: str
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.handle.execution_id),)
+
+
+def cancel_held(command: CancelHeld, view: View, context: Context) -> Decision:
+    """As ``cancel_execution`` under the holder's lease; repeated, the same answer."""
+    payload = command.handle
+    execution = view.execution(payload.execution_id)
+    attempt = view.attempt(payload.execution_id, payload.attempt_index)
+    answer = Cancelled(ExecutionId.unchecked(payload.execution_id), PublicState.CANCELLED)
+    error = lease.refusal(payload, execution, attempt, context.now)
+    if error is not None:
+        if attempt is not None and _repeats(view, payload, attempt):
+            return Decision(answer)
+        raise error
+    assert execution is not None and attempt is not None
+    acts, events = cancelled(
+        view, context, execution, attempt, reason=command.reason, by=BY_WORKER, revoked_by=lit.BY_HOLDER
+    )
+    return Decision(answer, acts, events, _stream(execution, attempt))
+
+
+def _repeats(view: View, payload: HandlePayload, attempt: Attempt) -> bool:
+    if attempt.lease_epoch != payload.lease_epoch + 1 or attempt.outcome != lit.OUTCOME_CANCELLED:
+        return False
+    if attempt.attempt_id is not None and attempt.attempt_id != payload.attempt_id:
+        return False
+    full = view.full(payload.execution_id)
+    return full is not None and full.cancelled_by == BY_WORKER
+
+
+def cancelled_row(execution: Execution, now: int, reason: str, by: str, eligibility: str) -> Change:
+    """The execution in phase ``cancelled``."""
+    return change(
+        execution,
+        lifecycle_phase=lit.CANCELLED,
+        ownership_state=lit.UNOWNED,
+        eligibility_state=eligibility,
+        public_state=lit.PUBLIC_CANCELLED,
+        attempt_state=lit.ATTEMPT_CANCELLED,
+        blocking_reason=None,
+        delay_until_ms=None,
+        terminal_at_ms=now if execution.terminal_at_ms is None else execution.terminal_at_ms,
+        terminal_outcome=lit.ENDED_CANCELLED,
+        cancellation_reason=reason,
+        cancelled_by=by,
+        last_mutation_at_ms=now,
+    )
+
+
+def cancelled(
+    view: View,
+    context: Context,
+    execution: Execution,
+    attempt: Attempt | None,
+    *,
+    reason: str,
+    by: str,
+    revoked_by: str,
+) -> tuple[tuple[Act, ...], tuple[Event, ...]]:
+    """The acts and events of one cancellation."""
+    now = context.now
+    acts: list[Act] = [cancelled_row(execution, now, reason, by, lit.NOT_APPLICABLE)]
+    if attempt is not None and lease.is_live(attempt):
+        acts.append(lease.taken(attempt, outcome=lit.OUTCOME_CANCELLED, terminal_at_ms=now))
+    acts += leftovers(view, execution, now, "cancelled")
+    events = (
+        *lost_lease(context, execution, attempt, lit.LEASE_ENDED, revoked_by),
+        completion(execution, now, lit.ENDED_CANCELLED, dispatched=by == "flow_cascade"),
+    )
+    return tuple(acts), events
+
+
+def _stream(execution: Execution, attempt: Attempt | None) -> tuple[tuple[str, int], ...]:
+    return ((execution.execution_id, execution.attempt_index),) if attempt is not None else ()

@@ -1,0 +1,304 @@
+"""Claiming: the next execution of a lane that a worker can run.
+
+Candidates are taken in the one order of the lane: priority, then age, then id. Rows a worker lacks the capabilities for
+are passed over and left as they are, however many stand in front.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from flowfabric.core import lease
+from flowfabric.core.context import Context
+from flowfabric.core.grants import live_grant, stale_grants
+from flowfabric.core.minting import uuid_text
+from flowfabric.core.view import View
+from flowfabric.model import literals as lit
+from flowfabric.model.changes import Act, Claimable, Decision, Drop, Get, Need
+from flowfabric.model.errors import Conflict, ConflictKind, Contention, ContentionKind, NotFound, State, StateKind
+from flowfabric.model.events import Event
+from flowfabric.model.handles import Handle, HandleKind
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.records import Attempt, Execution
+from flowfabric.model.results import Claimed, OperatorLease, ResumeToken
+
+
+class Claim(Struct, gc=False):
+    """A worker's wish for up to ``limit`` executions. ``entropy`` holds 32 random bytes for each."""
+
+    lane_id: str
+    capabilities: frozenset[str]
+    worker_id: str
+    worker_instance_id: str
+    lease_ttl_ms: int
+    limit: int
+    entropy: bytes
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Claimable(self.lane_id, self.capabilities, self.limit),)
+
+
+def claim(command: Claim, view: View, context: Context) -> Decision:
+    """Handles for the first executions in claim order; an empty list when there are none."""
+    acts: list[Act] = []
+    events: list[Event] = []
+    handles: list[Handle] = []
+    for position, execution in enumerate(view.claimable(command.lane_id, command.capabilities, command.limit)):
+        if execution.eligibility_state == lit.PENDING_CLAIM:
+            acts += [Drop(grant) for grant in stale_grants(view, execution, context.now)]
+        attempt = view.attempt(execution.execution_id, execution.attempt_index)
+        interrupted = execution.attempt_state == lit.ATTEMPT_INTERRUPTED
+        granted = lease.grant(
+            context,
+            execution,
+            attempt,
+            lease.Granting(
+                command.worker_id,
+                command.worker_instance_id,
+                command.lease_ttl_ms,
+                uuid_text(command.entropy, 2 * position),
+                uuid_text(command.entropy, 2 * position + 1),
+                HandleKind.RESUMED if interrupted else HandleKind.FRESH,
+            ),
+        )
+        acts += granted.acts
+        events += granted.events
+        handles.append(granted.handle)
+    return Decision(handles, tuple(acts), tuple(events))
+
+
+class ClaimExecution(Struct, gc=False):
+    """A worker redeems a claim grant."""
+
+    execution_id: str
+    worker_id: str
+    worker_instance_id: str
+    lane_id: str
+    lease_id: str
+    lease_ttl_ms: int
+    attempt_id: str
+    attempt_policy_json: str
+    attempt_timeout_ms: int | None
+    execution_deadline_at_ms: int | None
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+def claim_execution(command: ClaimExecution, view: View, context: Context) -> Decision:
+    """The lease a claim grant promised; the grant is gone with it."""
+    execution, attempt = _waiting(view, command.execution_id)
+    if execution.attempt_state == lit.ATTEMPT_INTERRUPTED:
+        raise Contention(ContentionKind.USE_CLAIM_RESUMED_EXECUTION, f"execution {execution.execution_id}")
+    found = live_grant(view, execution, lit.GRANT_CLAIM, now=None)
+    if found is None or found.worker_id != command.worker_id:
+        raise Contention(ContentionKind.INVALID_CLAIM_GRANT, f"execution {execution.execution_id}")
+    if found.expires_at_ms and found.expires_at_ms <= context.now:
+        raise Contention(ContentionKind.CLAIM_GRANT_EXPIRED, f"execution {execution.execution_id}")
+    attempt_type = lease.attempt_type_of(execution, attempt)
+    granted = lease.grant(
+        context,
+        execution,
+        attempt,
+        lease.Granting(
+            command.worker_id,
+            command.worker_instance_id,
+            command.lease_ttl_ms,
+            command.lease_id,
+            command.attempt_id,
+            HandleKind.FRESH,
+            lane_id=command.lane_id,
+            attempt_timeout_ms=command.attempt_timeout_ms,
+            attempt_policy=command.attempt_policy_json or None,
+        ),
+    )
+    acts = list(granted.acts)
+    if command.execution_deadline_at_ms is not None:
+        running = acts[0]
+        running.record.deadline_at_ms = command.execution_deadline_at_ms  # type: ignore[union-attr]
+        running.fields = (*(running.fields or ()), "deadline_at_ms")  # type: ignore[union-attr]
+    return Decision(_claimed(granted, attempt_type), (Drop(found), *acts), granted.events)
+
+
+class ClaimResumedExecution(Struct, gc=False):
+    """A worker continues an interrupted attempt."""
+
+    execution_id: str
+    worker_id: str
+    worker_instance_id: str
+    lane_id: str
+    lease_id: str
+    lease_ttl_ms: int
+    remaining_attempt_timeout_ms: int | None
+    entropy: bytes
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+def claim_resumed_execution(command: ClaimResumedExecution, view: View, context: Context) -> Decision:
+    """The same attempt under the next epoch. A live grant must be the caller's; without one the call is free."""
+    execution = view.execution(command.execution_id)
+    if execution is None:
+        raise NotFound("execution")
+    where = f"execution {execution.execution_id}"
+    if execution.lifecycle_phase not in lit.WAITING_PHASES or execution.eligibility_state not in lit.GRANTABLE_STATES:
+        raise Contention(ContentionKind.EXECUTION_NOT_LEASEABLE, where)
+    if execution.attempt_state != lit.ATTEMPT_INTERRUPTED:
+        raise Contention(ContentionKind.NOT_A_RESUMED_EXECUTION, where)
+    drops = [Drop(grant) for grant in stale_grants(view, execution, context.now)]
+    found = live_grant(view, execution, lit.GRANT_CLAIM, now=context.now)
+    if found is not None:
+        if found.worker_id != command.worker_id:
+            raise Contention(ContentionKind.INVALID_CLAIM_GRANT, where)
+        drops.append(Drop(found))
+    attempt = view.attempt(execution.execution_id, execution.attempt_index)
+    granted = _resume(command, execution, attempt, context)
+    return Decision(
+        _claimed(granted, granted.attempt.attempt_type or lit.TYPE_INITIAL), (*drops, *granted.acts), granted.events
+    )
+
+
+def _resume(
+    command: ClaimResumedExecution, execution: Execution, attempt: Attempt | None, context: Context
+) -> lease.Grant:
+    kept = attempt.attempt_id if attempt is not None else None
+    return lease.grant(
+        context,
+        execution,
+        attempt,
+        lease.Granting(
+            command.worker_id,
+            command.worker_instance_id,
+            command.lease_ttl_ms,
+            command.lease_id,
+            kept or uuid_text(command.entropy),
+            HandleKind.RESUMED,
+            lane_id=command.lane_id,
+            attempt_timeout_ms=command.remaining_attempt_timeout_ms or None,
+        ),
+    )
+
+
+class IssueGrantAndClaim(Struct, gc=False):
+    """An operator takes an execution by name, whatever its capabilities ask for."""
+
+    execution_id: str
+    lane_id: str
+    lease_duration_ms: int
+    entropy: bytes
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+OPERATOR = "operator"
+
+
+def issue_grant_and_claim(command: IssueGrantAndClaim, view: View, context: Context) -> Decision:
+    """Grant and claim in one step; a refused claim leaves no grant behind."""
+    execution, attempt = _waiting(view, command.execution_id)
+    if live_grant(view, execution, lit.GRANT_CLAIM, now=context.now) is not None:
+        raise State(StateKind.GRANT_ALREADY_EXISTS, f"execution {execution.execution_id}")
+    drops = tuple(Drop(grant) for grant in stale_grants(view, execution, context.now))
+    interrupted = execution.attempt_state == lit.ATTEMPT_INTERRUPTED
+    granted = lease.grant(
+        context,
+        execution,
+        attempt,
+        lease.Granting(
+            OPERATOR,
+            OPERATOR,
+            command.lease_duration_ms,
+            uuid_text(command.entropy),
+            uuid_text(command.entropy, 1),
+            HandleKind.RESUMED if interrupted else HandleKind.FRESH,
+            lane_id=command.lane_id,
+        ),
+    )
+    epoch = granted.attempt.lease_epoch
+    shown = lease.shown_lease_id(context, execution.uuid, execution.attempt_index, epoch)
+    return Decision(OperatorLease(shown, epoch, execution.attempt_index), (*drops, *granted.acts), granted.events)
+
+
+def _waiting(view: View, execution_id: str) -> tuple[Execution, Attempt | None]:
+    """The gates of a claim by name, up to the attempt: runnable, unowned, eligible, nothing running."""
+    execution = view.execution(execution_id)
+    if execution is None:
+        raise NotFound("execution")
+    attempt = view.attempt(execution_id, execution.attempt_index)
+    where = f"execution {execution_id}"
+    if execution.lifecycle_phase not in lit.WAITING_PHASES:
+        raise lease.not_active(execution, attempt)
+    if execution.ownership_state not in lit.UNOWNED_STATES:
+        raise Contention(ContentionKind.LEASE_CONFLICT, where)
+    if execution.eligibility_state not in lit.GRANTABLE_STATES:
+        raise Contention(ContentionKind.EXECUTION_NOT_LEASEABLE, where)
+    if execution.attempt_state in lit.RUNNING_ATTEMPT_STATES:
+        raise Conflict(ConflictKind.ACTIVE_ATTEMPT_EXISTS, where)
+    return execution, attempt
+
+
+def _claimed(granted: lease.Grant, attempt_type: str) -> Claimed:
+    attempt = granted.attempt
+    return Claimed(
+        ExecutionId.unchecked(attempt.execution_id),
+        attempt.lease_id or "",
+        attempt.lease_epoch,
+        attempt.attempt_index,
+        attempt.attempt_id or "",
+        attempt_type,
+        attempt.lease_expires_at_ms or 0,
+        granted.handle,
+    )
+
+
+class ClaimFromResumeGrant(Struct, gc=False):
+    """A worker takes over the newest attempt of an execution whose lease has run out or was released."""
+
+    token: ResumeToken
+    entropy: bytes
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.token.grant.execution_id),)
+
+
+def claim_from_resume_grant(command: ClaimFromResumeGrant, view: View, context: Context) -> Decision:
+    """The newest attempt under the next epoch, or ``None`` while somebody holds it or nobody may."""
+    token = command.token
+    identity = ExecutionId.unchecked(token.grant.execution_id)
+    attempts = view.select(Attempt, partition=identity.partition, uuid=identity.uuid_text)
+    if not attempts:
+        raise NotFound("attempt")
+    attempt = attempts[-1]
+    execution = view.execution(token.grant.execution_id)
+    if (
+        (attempt.lease_expires_at_ms is not None and attempt.lease_expires_at_ms > context.now)
+        or execution is None
+        or execution.lifecycle_phase in lit.ENDED_PHASES
+        or execution.lifecycle_phase == lit.SUSPENDED
+        or token.grant.expires_at_ms <= context.now
+    ):
+        return Decision(None)
+    moved = lease.raise_floor(execution, max(attempts, key=lambda each: each.lease_epoch))
+    moved.attempt_index = attempt.attempt_index
+    granted = lease.grant(
+        context,
+        moved,
+        attempt,
+        lease.Granting(
+            token.worker_id,
+            token.worker_instance_id,
+            token.lease_ttl_ms,
+            uuid_text(command.entropy),
+            attempt.attempt_id or uuid_text(command.entropy, 1),
+            HandleKind.RESUMED,
+            event_type=lit.LEASE_RECLAIMED,
+            lane_id=token.grant.lane_id,
+        ),
+    )
+    acts = list(granted.acts)
+    if moved.attempt_index != execution.attempt_index:
+        acts[0].fields = (*(acts[0].fields or ()), "attempt_index")  # type: ignore[union-attr]
+    drops = [Drop(grant) for grant in stale_grants(view, execution, context.now)]
+    return Decision(granted.handle, (*drops, *acts), granted.events)

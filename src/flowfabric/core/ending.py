@@ -1,0 +1,86 @@
+"""How an execution ends: one place for every terminal transition, so that each is announced exactly once."""
+
+from __future__ import annotations
+
+from flowfabric.core import lease
+from flowfabric.core.context import Context
+from flowfabric.core.grants import dropped_grants
+from flowfabric.core.view import View
+from flowfabric.model import literals as lit
+from flowfabric.model.changes import Act, Change, Drop, change
+from flowfabric.model.events import CompletionEvent, Event
+from flowfabric.model.records import Attempt, Execution, Suspension, Waitpoint
+
+OPEN_WAITPOINTS = frozenset({"pending", "active"})
+
+
+def ended(execution: Execution, now: int, public_state: str, outcome: str, **fields: object) -> Change:
+    """The execution in phase ``terminal``; ``fields`` add what this end records."""
+    if execution.blocking_reason is not None:
+        fields["blocking_reason"] = None
+    if execution.delay_until_ms is not None:
+        fields["delay_until_ms"] = None
+    return change(
+        execution,
+        lifecycle_phase=lit.TERMINAL,
+        ownership_state=lit.UNOWNED,
+        eligibility_state=lit.NOT_APPLICABLE,
+        public_state=public_state,
+        attempt_state=lit.ATTEMPT_TERMINAL,
+        terminal_at_ms=now,
+        terminal_outcome=outcome,
+        last_mutation_at_ms=now,
+        **fields,
+    )
+
+
+def completion(execution: Execution, now: int, outcome: str, *, dispatched: bool = False) -> CompletionEvent:
+    """The announcement of an end. Nobody depends on a standalone execution, so its event is dispatched at once."""
+    return CompletionEvent(
+        execution.partition,
+        execution.uuid,
+        execution.flow_id,
+        outcome,
+        execution.namespace,
+        execution.instance_tag,
+        now,
+        now if dispatched or execution.flow_id is None else None,
+    )
+
+
+def leftovers(view: View, execution: Execution, now: int, close_reason: str) -> tuple[Act, ...]:
+    """What an execution that did not end by its holder leaves behind: grants, its suspension, open waitpoints."""
+    acts: list[Act] = list(dropped_grants(view, execution))
+    if execution.lifecycle_phase != lit.SUSPENDED:
+        return tuple(acts)
+    suspension = view.get(Suspension, (execution.partition, execution.uuid))
+    if suspension is not None:
+        acts.append(Drop(suspension))
+    for waitpoint in view.select(Waitpoint, partition=execution.partition, uuid=execution.uuid):
+        if waitpoint.state in OPEN_WAITPOINTS:
+            acts.append(change(waitpoint, state="closed", closed_at_ms=now, close_reason=close_reason))
+    return tuple(acts)
+
+
+def lost_lease(
+    context: Context, execution: Execution, attempt: Attempt | None, event_type: str, revoked_by: str | None
+) -> tuple[Event, ...]:
+    """The lease event of an end that took a live lease away; nothing if none stood."""
+    if attempt is None or not lease.is_live(attempt):
+        return ()
+    return (
+        lease.lease_event(
+            context,
+            execution,
+            event_type,
+            attempt.attempt_index,
+            attempt.lease_epoch,
+            worker_instance_id=attempt.worker_instance_id,
+            revoked_by=revoked_by,
+        ),
+    )
+
+
+def current_attempt(view: View, execution: Execution) -> Attempt | None:
+    """The attempt row the execution points at, if it was ever started."""
+    return view.attempt(execution.execution_id, execution.attempt_index)

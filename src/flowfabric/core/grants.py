@@ -1,0 +1,216 @@
+"""Grants: signed permission for one worker to claim, or to take over, one execution by name."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from flowfabric.core.context import Context, saturate
+from flowfabric.core.view import View
+from flowfabric.model import literals as lit
+from flowfabric.model.changes import Act, Claimable, Decision, Drop, Get, Need, Select, change, insert
+from flowfabric.model.errors import (
+    Contention,
+    ContentionKind,
+    NotFound,
+    State,
+    StateKind,
+    Validation,
+    ValidationKind,
+)
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.records import Execution, Grant, SigningKey
+from flowfabric.model.results import ClaimGrant, Granted, GrantIssued, NoWork, ReclaimGrant
+
+_AnyGrant = TypeVar("_AnyGrant", ClaimGrant, ReclaimGrant)
+#: The id of the key an embedded engine makes for itself the first time one is needed.
+FIRST_KID = "k1"
+
+
+def grants_of(view: View, execution: Execution) -> list[Grant]:
+    """Every grant on an execution, live or stale."""
+    return view.select(Grant, partition=execution.partition, uuid=execution.uuid)
+
+
+def live_grant(view: View, execution: Execution, kind: str, now: int | None) -> Grant | None:
+    """The newest grant of a kind; with a time, only if it has not expired. Expiry 0 means never."""
+    found = [
+        grant
+        for grant in grants_of(view, execution)
+        if grant.kind == kind and (now is None or not grant.expires_at_ms or grant.expires_at_ms > now)
+    ]
+    return max(found, key=lambda grant: (grant.issued_at_ms, grant.expires_at_ms, grant.grant_id), default=None)
+
+
+def stale_grants(view: View, execution: Execution, now: int, kind: str = lit.GRANT_CLAIM) -> list[Grant]:
+    """Grants of a kind that have expired; whoever takes the execution removes them in the same commit."""
+    return [
+        grant
+        for grant in grants_of(view, execution)
+        if grant.kind == kind and grant.expires_at_ms and grant.expires_at_ms <= now
+    ]
+
+
+def dropped_grants(view: View, execution: Execution) -> tuple[Drop, ...]:
+    """Drops for every claim grant of an execution that leaves the queue otherwise than by a claim."""
+    if execution.eligibility_state != lit.PENDING_CLAIM:
+        return ()
+    return tuple(Drop(grant) for grant in grants_of(view, execution) if grant.kind == lit.GRANT_CLAIM)
+
+
+class Terms(Struct, gc=False):
+    """What both kinds of grant record."""
+
+    execution_id: str
+    worker_id: str
+    worker_instance_id: str
+    lane_id: str | None
+    worker_capabilities: tuple[str, ...]
+    grant_ttl_ms: int
+    capability_hash: str | None
+    route_snapshot_json: str | None
+    admission_summary: str | None
+    #: 32 random bytes, used only if the store has no signing key yet.
+    entropy: bytes
+
+
+def signing_key(view: View, entropy: bytes, now: int) -> tuple[SigningKey, tuple[Act, ...]]:
+    """The current key; a store without any gets its first one here."""
+    keys = [key for key in view.select(SigningKey, active=True)]
+    if keys:
+        return max(keys, key=lambda key: (key.rotated_at_ms, key.kid)), ()
+    first = SigningKey(FIRST_KID, entropy, now, True)
+    return first, (insert(first),)
+
+
+def issue(
+    view: View, context: Context, execution: Execution, terms: Terms, kind: str, grant_type: type[_AnyGrant]
+) -> tuple[_AnyGrant, tuple[Act, ...]]:
+    """The signed grant and the acts that store it."""
+    key, acts = signing_key(view, terms.entropy, context.now)
+    expires = saturate(context.now + terms.grant_ttl_ms)
+    tag = f"{{fp:{execution.partition}}}"
+    reclaim = kind == lit.GRANT_RECLAIM
+    message = f"{key.kid}:{tag}|{execution.uuid}|{terms.worker_id}|{terms.worker_instance_id}|{expires}"
+    digest = hmac.new(key.secret, (message + "|reclaim" * reclaim).encode(), hashlib.sha256).hexdigest()
+    prefix = f"{context.store}:reclaim" if reclaim else context.store
+    grant_key = f"{prefix}:{tag}:{execution.uuid}:{expires}:{key.kid}:{digest}"
+    stored = Grant(
+        execution.partition,
+        hashlib.sha256(grant_key.encode()).digest(),
+        execution.uuid,
+        kind,
+        terms.worker_id,
+        terms.worker_instance_id,
+        terms.lane_id,
+        terms.capability_hash,
+        msgspec.json.encode(list(terms.worker_capabilities)).decode(),
+        terms.route_snapshot_json,
+        terms.admission_summary,
+        terms.grant_ttl_ms,
+        context.now,
+        expires,
+    )
+    shown = {
+        "execution_id": ExecutionId.unchecked(execution.execution_id),
+        "partition_key": tag,
+        "grant_key": grant_key,
+        "expires_at_ms": expires,
+    }
+    if reclaim:
+        shown["lane_id"] = terms.lane_id or execution.lane_id
+    return grant_type(**shown), (*acts, insert(stored))
+
+
+def missing_capabilities(execution: Execution, capabilities: tuple[str, ...]) -> str:
+    """Sorted, comma-joined capabilities the worker lacks; empty when it covers them all."""
+    return ",".join(sorted(set(execution.required_capabilities) - set(capabilities)))
+
+
+class IssueClaimGrant(Terms, gc=False):
+    """A scheduler promises one execution to one worker."""
+
+    def needs(self) -> tuple[Need, ...]:
+        return _grant_needs(self.execution_id)
+
+
+def issue_claim_grant(command: IssueClaimGrant, view: View, context: Context) -> Decision:
+    """A stored claim grant; the row is hidden from other claims until the grant is used or expires."""
+    execution = view.execution(command.execution_id)
+    if execution is None:
+        raise NotFound("execution")
+    where = f"execution {execution.execution_id}"
+    if live_grant(view, execution, lit.GRANT_CLAIM, context.now) is not None:
+        raise State(StateKind.GRANT_ALREADY_EXISTS, where)
+    if execution.lifecycle_phase not in lit.WAITING_PHASES or execution.eligibility_state not in lit.GRANTABLE_STATES:
+        raise Contention(ContentionKind.EXECUTION_NOT_ELIGIBLE, where)
+    lacking = missing_capabilities(execution, command.worker_capabilities)
+    if lacking:
+        raise Validation(ValidationKind.CAPABILITY_MISMATCH, lacking)
+    grant, acts = promise(view, context, execution, command)
+    return Decision(GrantIssued(grant.execution_id, grant), acts)
+
+
+def promise(view: View, context: Context, execution: Execution, terms: Terms) -> tuple[ClaimGrant, tuple[Act, ...]]:
+    """A claim grant on an eligible execution, stale grants swept away."""
+    grant, acts = issue(view, context, execution, terms, lit.GRANT_CLAIM, ClaimGrant)
+    hidden = change(
+        execution,
+        lifecycle_phase=lit.RUNNABLE,
+        eligibility_state=lit.PENDING_CLAIM,
+        last_mutation_at_ms=context.now,
+    )
+    drops = tuple(Drop(stale) for stale in stale_grants(view, execution, context.now))
+    return grant, (*drops, *acts, hidden)
+
+
+class ClaimForWorker(Terms, gc=False):
+    """A scheduler looks for the next execution a worker could run. ``execution_id`` is filled by the choice."""
+
+    def needs(self) -> tuple[Need, ...]:
+        keys = Select(SigningKey, ("active",), (True,))
+        return (Claimable(self.lane_id or "", frozenset(self.worker_capabilities), 1), keys)
+
+
+def claim_for_worker(command: ClaimForWorker, view: View, context: Context) -> Decision:
+    """A grant for the first execution in claim order, or nothing."""
+    found = view.claimable(command.lane_id or "", frozenset(command.worker_capabilities), 1)
+    if not found:
+        return Decision(NoWork())
+    terms = msgspec.structs.replace(command, lane_id=None)
+    grant, acts = promise(view, context, found[0], terms)
+    return Decision(Granted(grant), acts)
+
+
+class SweepGrants(Struct, gc=False):
+    """Clean up the expired claim grants of one execution."""
+
+    execution_id: str
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+def sweep_grants(command: SweepGrants, view: View, context: Context) -> Decision:
+    """Expired claim grants go; their row is claimable again unless a live grant stands."""
+    execution = view.execution(command.execution_id)
+    if execution is None:
+        return Decision(0)
+    stale = stale_grants(view, execution, context.now)
+    if not stale:
+        return Decision(0)
+    acts: list[Act] = [Drop(grant) for grant in stale]
+    if (
+        execution.eligibility_state == lit.PENDING_CLAIM
+        and live_grant(view, execution, lit.GRANT_CLAIM, context.now) is None
+    ):
+        acts.append(change(execution, eligibility_state=lit.ELIGIBLE_NOW, last_mutation_at_ms=context.now))
+    return Decision(len(stale), tuple(acts))
+
+
+def _grant_needs(execution_id: str) -> tuple[Need, ...]:
+    return (Get(Execution, execution_id), Select(SigningKey, ("active",), (True,)))

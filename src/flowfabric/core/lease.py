@@ -1,0 +1,245 @@
+"""Leases: the one gate every holder passes, how a lease begins, and how it ends.
+
+The epoch is the only authority. It rises with every grant and whenever a lease is taken away, so a handle that has
+been passed over can never match again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flowfabric.core.context import Context, saturate
+from flowfabric.core.view import View
+from flowfabric.model import literals as lit
+from flowfabric.model.changes import Act, Change, change
+from flowfabric.model.errors import Contention, ContentionKind, EngineError, NotFound, State, StateKind
+from flowfabric.model.events import Event, LeaseEvent
+from flowfabric.model.handles import Handle, HandleKind, HandlePayload
+from flowfabric.model.policy import read_policy
+from flowfabric.model.records import Attempt, Execution
+from flowfabric.model.states import derive_terminal_outcome
+
+
+def shown_lease_id(context: Context, uuid: str, attempt_index: int, lease_epoch: int) -> str:
+    """The lease id that people and events see; the one inside a handle stays there."""
+    return f"{context.store}:{uuid}:{attempt_index}:{lease_epoch}"
+
+
+def is_live(attempt: Attempt | None) -> bool:
+    """Whether a lease stands on the attempt, expired or not: a worker's name is on it."""
+    return attempt is not None and bool(attempt.worker_instance_id)
+
+
+def not_active(execution: Execution, attempt: Attempt | None) -> Contention:
+    """The error for a call that needs a running execution, with what a caller needs to reconcile a lost reply."""
+    outcome = derive_terminal_outcome(
+        execution.lifecycle_phase, attempt.outcome if attempt else None, None, execution.public_state
+    )
+    return Contention(
+        ContentionKind.EXECUTION_NOT_ACTIVE,
+        f"execution {execution.execution_id} is {execution.public_state}",
+        terminal_outcome=str(outcome),
+        lease_epoch=attempt.lease_epoch if attempt else None,
+        lifecycle_phase=execution.lifecycle_phase,
+        attempt_id=attempt.attempt_id if attempt else None,
+    )
+
+
+def refusal(
+    payload: HandlePayload, execution: Execution | None, attempt: Attempt | None, now: int
+) -> EngineError | None:
+    """Why a handle may not act now; ``None`` when it may. Gates in their order, first failure decides."""
+    if attempt is None:
+        return NotFound("attempt")
+    if attempt.lease_epoch != payload.lease_epoch:
+        return Contention(
+            ContentionKind.LEASE_CONFLICT,
+            f"execution {payload.execution_id}: the handle has epoch {payload.lease_epoch}, "
+            f"the attempt {attempt.lease_epoch}",
+        )
+    if execution is None:
+        return NotFound("execution")
+    if execution.attempt_index != payload.attempt_index:
+        return Contention(
+            ContentionKind.LEASE_CONFLICT,
+            f"execution {payload.execution_id} is at attempt {execution.attempt_index}, "
+            f"the handle at {payload.attempt_index}",
+        )
+    if execution.lifecycle_phase != lit.ACTIVE:
+        return not_active(execution, attempt)
+    if execution.ownership_state == lit.LEASE_REVOKED:
+        return State(StateKind.LEASE_REVOKED, f"execution {payload.execution_id}")
+    if attempt.lease_expires_at_ms is None or attempt.lease_expires_at_ms <= now:
+        return State(StateKind.LEASE_EXPIRED, f"execution {payload.execution_id}")
+    return None
+
+
+def held(view: View, payload: HandlePayload, context: Context) -> tuple[Execution, Attempt]:
+    """The execution and attempt a handle holds, or the error that says why it holds them no longer."""
+    execution = view.execution(payload.execution_id)
+    attempt = view.attempt(payload.execution_id, payload.attempt_index)
+    error = refusal(payload, execution, attempt, context.now)
+    if error is not None:
+        raise error
+    assert execution is not None and attempt is not None
+    return execution, attempt
+
+
+def lease_event(
+    context: Context,
+    execution: Execution,
+    event_type: str,
+    attempt_index: int,
+    lease_epoch: int,
+    *,
+    worker_instance_id: str | None = None,
+    revoked_by: str | None = None,
+    at: int | None = None,
+) -> LeaseEvent:
+    """One line of the lease history."""
+    return LeaseEvent(
+        execution.partition,
+        execution.uuid,
+        f"{context.store}:{execution.uuid}:{attempt_index}:{lease_epoch}",
+        event_type,
+        context.now if at is None else at,
+        execution.namespace,
+        execution.instance_tag,
+        worker_instance_id,
+        revoked_by,
+    )
+
+
+class Granting(Struct, gc=False):
+    """Who gets a lease, and on which terms."""
+
+    worker_id: str
+    worker_instance_id: str
+    lease_ttl_ms: int
+    lease_id: str
+    attempt_id: str
+    kind: HandleKind
+    event_type: str = lit.LEASE_ACQUIRED
+    lane_id: str | None = None
+    #: ``None`` takes the policy's attempt timeout; 0 means none.
+    attempt_timeout_ms: int | None = None
+    attempt_policy: str | None = None
+
+
+class Grant(NamedTuple):
+    """A lease that begins with the commit of these acts."""
+
+    acts: tuple[Act, ...]
+    events: tuple[Event, ...]
+    handle: Handle
+    execution: Execution
+    attempt: Attempt
+
+
+def attempt_type_of(execution: Execution, attempt: Attempt | None) -> str:
+    """Why the attempt that is about to start is there."""
+    if execution.attempt_state == lit.PENDING_RETRY_ATTEMPT:
+        return lit.TYPE_RETRY
+    if execution.attempt_state == lit.PENDING_REPLAY_ATTEMPT:
+        return lit.TYPE_REPLAY
+    if execution.attempt_state == lit.ATTEMPT_INTERRUPTED and attempt is not None and attempt.attempt_type:
+        return attempt.attempt_type
+    return lit.TYPE_INITIAL
+
+
+def next_epoch(execution: Execution, attempt: Attempt | None) -> int:
+    """One above every epoch the execution has ever had."""
+    floor = execution.epoch_floor
+    return (attempt.lease_epoch if attempt is not None and attempt.lease_epoch > floor else floor) + 1
+
+
+def grant(
+    context: Context, execution: Execution, attempt: Attempt | None, terms: Granting, attempt_type: str | None = None
+) -> Grant:
+    """Give the lease on the execution's current attempt. The caller has checked that it may be given."""
+    now = context.now
+    epoch = next_epoch(execution, attempt)
+    timeout_ms = terms.attempt_timeout_ms
+    if timeout_ms is None:
+        timeout_ms = read_policy(execution.policy).attempt_timeout_ms if execution.policy else None
+    started = execution.attempt_state == lit.PENDING_REPLAY_ATTEMPT or attempt is None or attempt.lease_epoch == 0
+    running = change(
+        execution,
+        lifecycle_phase=lit.ACTIVE,
+        ownership_state=lit.LEASED,
+        eligibility_state=lit.NOT_APPLICABLE,
+        public_state=lit.PUBLIC_RUNNING,
+        attempt_state=lit.RUNNING_ATTEMPT,
+        blocking_reason=None,
+        started_at_ms=now if execution.started_at_ms is None else execution.started_at_ms,
+        total_attempt_count=execution.total_attempt_count + 1 if started else execution.total_attempt_count,
+        last_mutation_at_ms=now,
+    )
+    fields = {
+        "worker_id": terms.worker_id,
+        "worker_instance_id": terms.worker_instance_id,
+        "lease_epoch": epoch,
+        "lease_expires_at_ms": saturate(now + terms.lease_ttl_ms),
+        "started_at_ms": now,
+        "terminal_at_ms": None,
+        "outcome": None,
+        "attempt_id": terms.attempt_id,
+        "lease_id": terms.lease_id,
+        "attempt_type": attempt_type or attempt_type_of(execution, attempt),
+        "attempt_timeout_at_ms": saturate(now + timeout_ms) if timeout_ms else None,
+        "retry_at_ms": None,
+        "renewed_at_ms": None,
+    }
+    if terms.attempt_policy is not None:
+        fields["policy"] = terms.attempt_policy
+    if attempt is None:
+        leased = Change(
+            Attempt(execution.execution_id, execution.partition, execution.uuid, execution.attempt_index, **fields),  # type: ignore[arg-type]
+            None,
+        )
+    else:
+        leased = change(attempt, **fields)
+    payload = HandlePayload(
+        execution_id=execution.execution_id,
+        attempt_index=execution.attempt_index,
+        attempt_id=terms.attempt_id,
+        lease_id=terms.lease_id,
+        lease_epoch=epoch,
+        lease_ttl_ms=terms.lease_ttl_ms,
+        lane_id=terms.lane_id or execution.lane_id,
+        worker_instance_id=terms.worker_instance_id,
+    )
+    return Grant(
+        (running, leased),
+        (
+            lease_event(
+                context,
+                execution,
+                terms.event_type,
+                execution.attempt_index,
+                epoch,
+                worker_instance_id=terms.worker_instance_id,
+            ),
+        ),
+        Handle.of(context.tag, terms.kind, payload),
+        running.record,  # type: ignore[arg-type]
+        leased.record,  # type: ignore[arg-type]
+    )
+
+
+def closed(attempt: Attempt, **fields: object) -> Change:
+    """The attempt with its lease released; ``fields`` say how it ended."""
+    return change(attempt, worker_instance_id=None, lease_expires_at_ms=None, attempt_timeout_at_ms=None, **fields)
+
+
+def taken(attempt: Attempt, **fields: object) -> Change:
+    """The attempt with its lease taken away: the epoch rises, so the holder's handle is worthless from now on."""
+    return closed(attempt, lease_epoch=attempt.lease_epoch + 1, **fields)
+
+
+def raise_floor(execution: Execution, attempt: Attempt | None) -> Execution:
+    """The execution with its epoch floor lifted over an attempt it is about to leave behind."""
+    return replace(execution, epoch_floor=next_epoch(execution, attempt) - 1)

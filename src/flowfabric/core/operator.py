@@ -1,0 +1,193 @@
+"""What an operator does to one execution: revoke its lease, move it in the queue, run it again."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from flowfabric.core import lease
+from flowfabric.core.context import Context
+from flowfabric.core.create import clamp_priority
+from flowfabric.core.documents import dump_document, parse_document
+from flowfabric.core.ending import current_attempt, lost_lease
+from flowfabric.core.view import View
+from flowfabric.model import literals as lit
+from flowfabric.model.changes import Act, Decision, Get, GetFull, Need, change
+from flowfabric.model.errors import Contention, ContentionKind, NotFound, State, StateKind
+from flowfabric.model.events import OperatorEvent
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.policy import read_policy
+from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution
+from flowfabric.model.results import AlreadySatisfied, PriorityChanged, Replayed, Revoked
+from flowfabric.model.states import PublicState
+
+
+class RevokeLease(Struct, gc=False):
+    """Take the lease away from its holder; the work goes back to the queue."""
+
+    execution_id: str
+    expected_lease_id: str | None
+    worker_instance_id: str
+    reason: str
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+def revoke_lease(command: RevokeLease, view: View, context: Context) -> Decision:
+    """The lease ends and its epoch rises; an execution that was running is runnable again."""
+    execution = view.execution(command.execution_id)
+    if execution is None:
+        raise NotFound("execution")
+    attempt = current_attempt(view, execution)
+    if attempt is None or not lease.is_live(attempt):
+        return Decision(AlreadySatisfied("no_active_lease"))
+    if command.worker_instance_id and command.worker_instance_id != attempt.worker_instance_id:
+        return Decision(AlreadySatisfied("different_worker_instance_id"))
+    shown = lease.shown_lease_id(context, execution.uuid, attempt.attempt_index, attempt.lease_epoch)
+    if command.expected_lease_id and command.expected_lease_id != shown:
+        return Decision(AlreadySatisfied("lease_id_mismatch"))
+    acts: list[Act] = [lease.taken(attempt)]
+    fields: dict[str, object] = {"lease_revoke_reason": command.reason, "last_mutation_at_ms": context.now}
+    if execution.lifecycle_phase == lit.ACTIVE:
+        fields |= {
+            "lifecycle_phase": lit.RUNNABLE,
+            "ownership_state": lit.UNOWNED,
+            "eligibility_state": lit.ELIGIBLE_NOW,
+            "public_state": lit.PUBLIC_WAITING,
+            "attempt_state": lit.ATTEMPT_INTERRUPTED,
+            "blocking_reason": lit.WAITING_FOR_WORKER,
+        }
+    acts.append(change(execution, **fields))
+    return Decision(
+        Revoked(shown, str(attempt.lease_epoch + 1)),
+        tuple(acts),
+        lost_lease(context, execution, attempt, lit.LEASE_ENDED, lit.BY_OPERATOR),
+        ((execution.execution_id, attempt.attempt_index),),
+    )
+
+
+class ChangePriority(Struct, gc=False):
+    """Move a waiting execution in its lane's order."""
+
+    execution_id: str
+    new_priority: int
+    recorded_at_ms: int | None
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+def change_priority(command: ChangePriority, view: View, context: Context) -> Decision:
+    """Only an execution that waits in the queue can move in it; fresh intake is not there yet."""
+    execution = view.execution(command.execution_id)
+    if execution is None:
+        raise NotFound("execution")
+    in_queue = execution.lifecycle_phase != lit.SUBMITTED and lit.is_claimable(
+        execution.lifecycle_phase, execution.eligibility_state
+    )
+    if not in_queue:
+        raise Contention(ContentionKind.EXECUTION_NOT_ELIGIBLE, f"execution {execution.execution_id}")
+    priority = clamp_priority(command.new_priority)
+    details = {"old_priority": execution.priority, "new_priority": priority}
+    return Decision(
+        PriorityChanged(ExecutionId.unchecked(execution.execution_id)),
+        (change(execution, priority=priority, last_mutation_at_ms=context.now),),
+        (operator_event(context, execution, "priority_changed", details, command.recorded_at_ms),),
+    )
+
+
+class ReplayExecution(Struct, gc=False):
+    """Run an ended execution again."""
+
+    execution_id: str
+    recorded_at_ms: int | None
+
+    def needs(self) -> tuple[Need, ...]:
+        return (GetFull(self.execution_id), Get(Execution, self.execution_id))
+
+
+def replay_execution(command: ReplayExecution, view: View, context: Context) -> Decision:
+    """The same attempt row starts over under the next epoch; a skipped member waits for its parents again."""
+    execution = view.full(command.execution_id)
+    if execution is None:
+        raise NotFound("execution")
+    if execution.lifecycle_phase != lit.TERMINAL:
+        raise State(StateKind.EXECUTION_NOT_TERMINAL, f"execution {execution.execution_id}")
+    fields = parse_document(execution.raw_fields, "raw_fields")
+    replays = fields.get("replay_count", 0)
+    replays = int(replays) if isinstance(replays, int | float | str) and str(replays).isdigit() else 0
+    if replays >= read_policy(execution.policy).max_replay_count:
+        raise State(StateKind.MAX_REPLAYS_EXHAUSTED, f"execution {execution.execution_id}")
+    fields["replay_count"] = replays + 1
+    attempt = current_attempt(view, execution)
+    acts: list[Act] = []
+    details: dict[str, object] = {"branch": "normal"}
+    skipped = _is_skipped_member(execution, attempt)
+    if skipped:
+        groups = _reset_groups(view, execution)
+        acts += groups
+        details = {"branch": "skipped_flow_member", "groups_reset": len(groups)}
+    if attempt is not None:
+        acts.append(lease.taken(attempt, worker_id=None, outcome=None, terminal_at_ms=None, retry_at_ms=None))
+    acts.append(_started_over(execution, context.now, dump_document(fields), skipped))
+    return Decision(
+        Replayed(PublicState.WAITING_CHILDREN if skipped else PublicState.WAITING),
+        tuple(acts),
+        (operator_event(context, execution, "replayed", details, command.recorded_at_ms),),
+    )
+
+
+def _is_skipped_member(execution: Execution, attempt: Attempt | None) -> bool:
+    if execution.flow_id is None:
+        return False
+    if attempt is not None and attempt.outcome == lit.OUTCOME_SKIPPED:
+        return True
+    return lit.ENDED_SKIPPED in (execution.public_state, execution.terminal_outcome)
+
+
+def _reset_groups(view: View, execution: Execution) -> list[Act]:
+    """Counters of the groups into this member go back to zero, successes stay; groups without an edge are left."""
+    where = {"partition": execution.partition, "flow_id": execution.flow_id, "downstream": execution.uuid}
+    if not view.select(Edge, **where):
+        return []
+    return [
+        change(group, fail_count=0, skip_count=0, running_count=0, group_state="pending")
+        for group in view.select(EdgeGroup, **where)
+    ]
+
+
+def _started_over(execution: Execution, now: int, raw_fields: str, skipped: bool) -> Act:
+    return change(
+        execution,
+        lifecycle_phase=lit.RUNNABLE,
+        ownership_state=lit.UNOWNED,
+        eligibility_state=lit.BLOCKED_BY_DEPENDENCIES if skipped else lit.ELIGIBLE_NOW,
+        public_state=lit.PUBLIC_WAITING_CHILDREN if skipped else lit.PUBLIC_WAITING,
+        attempt_state=lit.PENDING_REPLAY_ATTEMPT,
+        blocking_reason=lit.WAITING_FOR_CHILDREN if skipped else lit.WAITING_FOR_WORKER,
+        terminal_at_ms=None,
+        result=None,
+        cancellation_reason=None,
+        cancelled_by=None,
+        terminal_outcome=lit.ENDED_NONE,
+        retry_count=0,
+        delay_until_ms=None,
+        lease_reclaim_count=0,
+        raw_fields=raw_fields,
+        last_mutation_at_ms=now,
+    )
+
+
+def operator_event(
+    context: Context, execution: Execution, event_type: str, details: dict[str, object], recorded_at_ms: int | None
+) -> OperatorEvent:
+    """One line of the operators' history."""
+    return OperatorEvent(
+        execution.partition,
+        execution.uuid,
+        event_type,
+        dump_document(details),
+        context.now if recorded_at_ms is None else recorded_at_ms,
+        execution.namespace,
+        execution.instance_tag,
+    )

@@ -1,0 +1,227 @@
+"""What falls due: intake, delays, leases, attempt timeouts, deadlines.
+
+Each command looks at one execution again under lock and does nothing if it is not due, so any number of processes may
+run the same timer. Whatever falls due is due when its time has come: ``due <= now``.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from flowfabric.core import lease
+from flowfabric.core.context import Context
+from flowfabric.core.ending import completion, current_attempt, ended, leftovers, lost_lease
+from flowfabric.core.reclaim import capped, reclaim_cap, reclaim_count
+from flowfabric.core.view import View
+from flowfabric.model import literals as lit
+from flowfabric.model.changes import Act, Decision, Get, Need, change
+from flowfabric.model.policy import read_policy
+from flowfabric.model.records import Attempt, EdgeGroup, Execution
+from flowfabric.model.results import ExpiryMark
+
+ATTEMPT_TIMEOUT = "attempt_timeout"
+EXECUTION_DEADLINE = "execution_deadline"
+
+
+class _OneExecution(Struct, gc=False):
+    execution_id: str
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+class PromoteSubmitted(_OneExecution, gc=False):
+    """Move fresh intake to the queue. Claims do not wait for it."""
+
+
+def promote_submitted(command: PromoteSubmitted, view: View, context: Context) -> Decision:
+    """Runnable, or blocked if a member of a flow still waits for others."""
+    execution = view.execution(command.execution_id)
+    if execution is None or execution.lifecycle_phase != lit.SUBMITTED:
+        return Decision(False)
+    fields: dict[str, object] = {"lifecycle_phase": lit.RUNNABLE, "last_mutation_at_ms": context.now}
+    if execution.flow_id is not None:
+        group = view.get(EdgeGroup, (execution.partition, execution.flow_id, execution.uuid))
+        if group is not None and group.running_count > 0:
+            fields |= {
+                "eligibility_state": lit.BLOCKED_BY_DEPENDENCIES,
+                "blocking_reason": lit.WAITING_FOR_CHILDREN,
+                "public_state": lit.PUBLIC_WAITING_CHILDREN,
+            }
+    return Decision(True, (change(execution, **fields),))
+
+
+class PromoteDelayed(_OneExecution, gc=False):
+    """Make a delayed execution claimable when its time has come."""
+
+
+def promote_delayed(command: PromoteDelayed, view: View, context: Context) -> Decision:
+    """Eligible now. The attempt state stays: it says whether this is a first attempt, a retry or a continuation."""
+    execution = view.execution(command.execution_id)
+    if (
+        execution is None
+        or execution.lifecycle_phase not in lit.WAITING_PHASES
+        or execution.eligibility_state != lit.NOT_ELIGIBLE_UNTIL_TIME
+        or (execution.delay_until_ms is not None and execution.delay_until_ms > context.now)
+    ):
+        return Decision(False)
+    resumed = execution.blocking_reason == lit.WAITING_FOR_RESUME_DELAY
+    promoted = change(
+        execution,
+        lifecycle_phase=lit.RUNNABLE,
+        eligibility_state=lit.ELIGIBLE_NOW,
+        public_state=lit.PUBLIC_RESUMABLE if resumed else lit.PUBLIC_WAITING,
+        blocking_reason=lit.WAITING_FOR_WORKER,
+        delay_until_ms=None,
+        last_mutation_at_ms=context.now,
+    )
+    return Decision(True, (promoted,))
+
+
+class MarkLeaseExpired(_OneExecution, gc=False):
+    """Look at a lease that should have run out."""
+
+
+def mark_lease_expired(command: MarkLeaseExpired, view: View, context: Context) -> Decision:
+    """First the lease is marked as lost, then, after the grace, the work goes back to the queue."""
+    execution = view.execution(command.execution_id)
+    if execution is None:
+        return Decision(ExpiryMark("execution_not_found"))
+    attempt = current_attempt(view, execution)
+    if execution.lifecycle_phase != lit.ACTIVE:
+        return _clear_stale_lease(attempt)
+    if execution.ownership_state == lit.LEASE_REVOKED:
+        return Decision(ExpiryMark("already_revoked"))
+    if execution.ownership_state in lit.UNOWNED_STATES:
+        return Decision(ExpiryMark("unowned"))
+    if attempt is None or attempt.lease_expires_at_ms is None or attempt.lease_expires_at_ms > context.now:
+        return Decision(ExpiryMark("not_yet_expired"))
+    marked = execution.ownership_state == lit.LEASE_EXPIRED_RECLAIMABLE
+    due = attempt.lease_expires_at_ms + context.reclaim_grace_ms <= context.now
+    if marked and not due:
+        return Decision(ExpiryMark("already_expired"))
+    events = () if marked else lost_lease(context, execution, attempt, lit.LEASE_EXPIRED, lit.BY_RECONCILER)
+    stream = ((execution.execution_id, attempt.attempt_index),)
+    if not due:
+        return Decision(ExpiryMark("marked"), (_marked(execution, context.now),), events, stream)
+    if reclaim_count(execution) >= reclaim_cap(execution, None):
+        acts, ends = capped(context, execution, attempt)
+        return Decision(ExpiryMark("failed"), acts, (*events, *ends), stream)
+    requeued = change(
+        execution,
+        lifecycle_phase=lit.RUNNABLE,
+        ownership_state=lit.UNOWNED,
+        eligibility_state=lit.ELIGIBLE_NOW,
+        public_state=lit.PUBLIC_WAITING,
+        attempt_state=lit.ATTEMPT_INTERRUPTED,
+        blocking_reason=lit.WAITING_FOR_WORKER,
+        lease_reclaim_count=reclaim_count(execution) + 1,
+        lease_expired_at_ms=context.now,
+        last_mutation_at_ms=context.now,
+    )
+    acts = (requeued, lease.taken(attempt, outcome=lit.OUTCOME_LEASE_EXPIRED))
+    return Decision(ExpiryMark("requeued"), acts, events, stream)
+
+
+def _marked(execution: Execution, now: int) -> Act:
+    return change(
+        execution,
+        ownership_state=lit.LEASE_EXPIRED_RECLAIMABLE,
+        attempt_state=lit.ATTEMPT_INTERRUPTED,
+        blocking_reason=lit.WAITING_FOR_WORKER,
+        lease_expired_at_ms=now,
+        last_mutation_at_ms=now,
+    )
+
+
+def _clear_stale_lease(attempt: Attempt | None) -> Decision:
+    """A lease left on an execution that does not run is just cleared."""
+    if attempt is None or not (lease.is_live(attempt) or attempt.lease_expires_at_ms is not None):
+        return Decision(ExpiryMark("not_active"))
+    return Decision(ExpiryMark("cleared"), (lease.closed(attempt),))
+
+
+class ExpireExecution(Struct, gc=False):
+    """Look at an attempt timeout or an execution deadline that should have passed."""
+
+    execution_id: str
+    cause: str
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+def expire_execution(command: ExpireExecution, view: View, context: Context) -> Decision:
+    """An attempt out of time is retried while its policy allows; an execution past its deadline ends."""
+    execution = view.execution(command.execution_id)
+    if execution is None or execution.lifecycle_phase in lit.ENDED_PHASES:
+        return Decision(False)
+    attempt = current_attempt(view, execution)
+    if command.cause == EXECUTION_DEADLINE:
+        if execution.deadline_at_ms is None or execution.deadline_at_ms > context.now:
+            return Decision(False)
+        return _expired(view, context, execution, attempt, EXECUTION_DEADLINE)
+    if (
+        execution.lifecycle_phase != lit.ACTIVE
+        or attempt is None
+        or attempt.attempt_timeout_at_ms is None
+        or attempt.attempt_timeout_at_ms > context.now
+    ):
+        return Decision(False)
+    policy = read_policy(execution.policy).retry_policy
+    if policy is None or execution.retry_count >= policy.max_retries:
+        return _expired(view, context, execution, attempt, ATTEMPT_TIMEOUT)
+    return _timed_out(context, execution, attempt)
+
+
+def _timed_out(context: Context, execution: Execution, attempt: Attempt) -> Decision:
+    """The attempt ends as expired; the next one is due at once."""
+    retried = change(
+        lease.raise_floor(execution, attempt),
+        lifecycle_phase=lit.RUNNABLE,
+        ownership_state=lit.UNOWNED,
+        eligibility_state=lit.ELIGIBLE_NOW,
+        public_state=lit.PUBLIC_WAITING,
+        attempt_state=lit.PENDING_RETRY_ATTEMPT,
+        blocking_reason=lit.WAITING_FOR_WORKER,
+        attempt_index=execution.attempt_index + 1,
+        retry_count=execution.retry_count + 1,
+        last_failure_message=ATTEMPT_TIMEOUT,
+        pending_retry_reason=ATTEMPT_TIMEOUT,
+        pending_previous_attempt_index=execution.attempt_index,
+        last_mutation_at_ms=context.now,
+    )
+    retried.record.epoch_floor += 1  # type: ignore[union-attr]
+    closed = lease.taken(attempt, outcome=lit.OUTCOME_EXPIRED, terminal_at_ms=context.now)
+    return Decision(
+        True,
+        (retried, closed),
+        lost_lease(context, execution, attempt, lit.LEASE_EXPIRED, lit.BY_RECONCILER),
+        ((execution.execution_id, attempt.attempt_index),),
+    )
+
+
+def _expired(view: View, context: Context, execution: Execution, attempt: Attempt | None, cause: str) -> Decision:
+    acts: list[Act] = [
+        ended(
+            execution,
+            context.now,
+            lit.PUBLIC_EXPIRED,
+            lit.ENDED_EXPIRED,
+            failure_reason=cause,
+            last_failure_message=cause,
+        )
+    ]
+    if attempt is not None:
+        close = lease.taken if lease.is_live(attempt) else lease.closed
+        acts.append(close(attempt, outcome=lit.OUTCOME_EXPIRED, terminal_at_ms=context.now))
+    acts += leftovers(view, execution, context.now, "expired")
+    return Decision(
+        True,
+        tuple(acts),
+        (
+            *lost_lease(context, execution, attempt, lit.LEASE_EXPIRED, lit.BY_RECONCILER),
+            completion(execution, context.now, lit.ENDED_EXPIRED),
+        ),
+        ((execution.execution_id, execution.attempt_index),) if attempt is not None else (),
+    )

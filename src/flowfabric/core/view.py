@@ -1,0 +1,308 @@
+"""What one batch of commands can see: loaded records with the decisions made so far folded in.
+
+A rule that asks for something not loaded raises ``Missing``; the engine loads what every command of the batch missed
+and decides again. Rules are pure, so deciding twice is free of consequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from msgspec import UNSET
+
+from flowfabric.model.changes import (
+    Change,
+    Claimable,
+    Decision,
+    Drop,
+    Get,
+    GetFull,
+    Key,
+    Need,
+    PurgeExecution,
+    Select,
+    TrimStream,
+    Writes,
+)
+from flowfabric.model.events import Event
+from flowfabric.model.literals import is_claimable
+from flowfabric.model.records import Attempt, Execution, Record
+
+_RecordType = TypeVar("_RecordType", bound=Record)
+
+
+class Missing(Exception):
+    """A rule asked for records that the batch has not loaded."""
+
+    def __init__(self, *needs: Need) -> None:
+        self.needs = needs
+
+
+class Held:
+    """Records the process believes to be current, for deciding without a read. The commit checks the belief."""
+
+    def find(self, kind: Any, key: Key) -> tuple[Any, bool]:
+        """``(record, known)``; a known ``None`` means "believed absent"."""
+        return None, False
+
+
+class _Scan:
+    """Claim candidates of one lane and capability set, in claim order."""
+
+    __slots__ = ("asked", "exhausted", "keys", "position")
+
+    def __init__(self, keys: list[str], asked: int, exhausted: bool) -> None:
+        self.keys = keys
+        self.asked = asked
+        self.exhausted = exhausted
+        self.position = 0
+
+
+def claim_order(execution: Execution) -> tuple[int, int, str]:
+    """Priority first, then age, then id: the one order of every lane."""
+    return (-execution.priority, execution.created_at_ms, execution.uuid)
+
+
+def _belongs(record: Any, purge: PurgeExecution) -> bool:
+    """Whether a record goes when an execution is purged."""
+    return getattr(record, "uuid", None) == purge.uuid and getattr(record, "partition", None) == purge.partition
+
+
+class View:
+    """Loaded records plus folded decisions; see the module's text."""
+
+    def __init__(self, held: Held | None = None) -> None:
+        self._loaded: dict[Any, dict[Key, Any]] = {}
+        self._full: set[str] = set()
+        self._selected: dict[Select, list[Key]] = {}
+        self._scans: dict[tuple[str, frozenset[str]], _Scan] = {}
+        self._held = held
+        self.used_held: list[tuple[Any, Key]] = []
+        self.distrusted: set[tuple[Any, Key]] = set()
+        self._start()
+
+    def _start(self) -> None:
+        self._folded: dict[Any, dict[Key, Any]] = {}
+        self._puts: dict[Any, dict[Key, tuple[str, ...] | None]] = {}
+        self._drops: dict[Any, dict[Key, Record]] = {}
+        self._events: list[Event] = []
+        self._trims: dict[tuple[str, int], None] = {}
+        self._purges: list[PurgeExecution] = []
+        self._fresh: dict[str, dict[str, None]] = {}
+        self.folds = 0
+        self._believed: dict[tuple[Any, Key], None] = {}
+        for scan in self._scans.values():
+            scan.position = 0
+
+    def restart(self) -> None:
+        """Forget every folded decision; keep what was loaded."""
+        self._start()
+
+    # -- filling -------------------------------------------------------------------------------------------------
+
+    def put_loaded(self, kind: Any, key: Key, record: Any) -> None:
+        """A record as the store has it; ``None`` when there is none."""
+        table = self._loaded.get(kind)
+        if table is None:
+            table = self._loaded[kind] = {}
+        table[key] = record
+
+    def put_full(self, execution_id: str, record: Execution | None) -> None:
+        """An execution with its wide fields."""
+        self.put_loaded(Execution, execution_id, record)
+        self._full.add(execution_id)
+
+    def put_selected(self, need: Select, keys: list[Key]) -> None:
+        """The answer to a ``Select``; its records were put one by one."""
+        self._selected[need] = keys
+
+    def put_claimable(self, need: Claimable, keys: list[str]) -> None:
+        """The answer to a ``Claimable``; its executions and attempts were put one by one."""
+        exhausted = len(keys) < need.limit
+        self._scans[(need.lane_id, need.capabilities)] = _Scan(keys, need.limit, exhausted)
+
+    def has(self, need: Need) -> bool:
+        """Whether asking for ``need`` would not raise ``Missing`` because of it."""
+        match need:
+            case Get(kind, key):
+                return self._find(kind, key)[1]
+            case GetFull(execution_id):
+                return execution_id in self._full
+            case Select():
+                return need in self._selected
+            case Claimable(lane_id, capabilities, limit):
+                scan = self._scans.get((lane_id, capabilities))
+                return scan is not None and (scan.exhausted or scan.asked >= limit)
+
+    # -- asking --------------------------------------------------------------------------------------------------
+
+    def _find(self, kind: Any, key: Key) -> tuple[Any, bool]:
+        table = self._folded.get(kind)
+        if table is not None and key in table:
+            return table[key], True
+        table = self._loaded.get(kind)
+        if table is not None and key in table:
+            return table[key], True
+        if self._held is not None and (kind, key) not in self.distrusted:
+            record, known = self._held.find(kind, key)
+            if known:
+                self.used_held.append((kind, key))
+                self._believed[(kind, key)] = None
+                return record, True
+        return None, False
+
+    def get(self, kind: type[_RecordType], key: Key) -> _RecordType | None:
+        """The record, or ``None`` if there is none."""
+        record, known = self._find(kind, key)
+        if not known:
+            raise Missing(Get(kind, key))
+        return record  # type: ignore[no-any-return]
+
+    def execution(self, execution_id: str) -> Execution | None:
+        """The execution with its narrow fields."""
+        return self.get(Execution, execution_id)
+
+    def attempt(self, execution_id: str, attempt_index: int) -> Attempt | None:
+        """One attempt of an execution."""
+        return self.get(Attempt, (execution_id, attempt_index))
+
+    def full(self, execution_id: str) -> Execution | None:
+        """The execution with payload, result, raw fields and texts."""
+        if execution_id not in self._full:
+            raise Missing(GetFull(execution_id))
+        return self.get(Execution, execution_id)
+
+    def select(self, kind: type[_RecordType], /, **equal: Any) -> list[_RecordType]:
+        """All records of a kind with these field values, in key order, folded changes included."""
+        need = Select(kind, tuple(equal), tuple(equal.values()))
+        keys = self._selected.get(need)
+        if keys is None:
+            raise Missing(need)
+        folded: Mapping[Key, Any] = self._folded.get(kind, {})
+        loaded: Mapping[Key, Any] = self._loaded.get(kind, {})
+        wanted: Callable[[Any], Any] = attrgetter(*equal)
+        values = need.values if len(equal) > 1 else need.values[0]
+        found = {key: folded[key] if key in folded else loaded[key] for key in keys}
+        for key, record in folded.items():
+            if key not in found and record is not None:
+                found[key] = record
+        return [record for _, record in sorted(found.items()) if record is not None and wanted(record) == values]
+
+    def claimable(self, lane_id: str, capabilities: frozenset[str], limit: int) -> list[Execution]:
+        """The next executions in claim order; those already taken in this batch are gone."""
+        scan = self._scans.get((lane_id, capabilities))
+        if scan is None:
+            raise Missing(Claimable(lane_id, capabilities, limit))
+        folded: Mapping[Key, Any] = self._folded.get(Execution, {})
+        loaded: Mapping[Key, Any] = self._loaded[Execution] if scan.keys else {}
+        keys, position, end = scan.keys, scan.position, len(scan.keys)
+        found: list[Execution] = []
+        while position < end and keys[position] in folded:
+            position += 1
+        scan.position = position
+        while position < end and len(found) < limit:
+            key = keys[position]
+            if key not in folded:
+                found.append(loaded[key])
+            position += 1
+        if len(found) < limit and not scan.exhausted:
+            raise Missing(Claimable(lane_id, capabilities, 2 * scan.asked + limit))
+        fresh = self._fresh.get(lane_id)
+        if fresh:
+            found += [e for e in map(folded.__getitem__, fresh) if capabilities.issuperset(e.required_capabilities)]
+            found.sort(key=claim_order)
+            del found[limit:]
+        return found
+
+    # -- folding -------------------------------------------------------------------------------------------------
+
+    def fold(self, decision: Decision) -> None:
+        """Make a decision visible to what is decided after it.
+
+        The engine folds each command's decision. A rule made of several steps folds them itself, so that later steps
+        see the earlier ones; having folded, it may no longer refuse.
+        """
+        self.folds += 1
+        for act in decision.acts:
+            if type(act) is Change:
+                self._fold_change(act.record, act.fields)
+            elif type(act) is Drop:
+                self._fold_drop(act.record)
+            elif type(act) is TrimStream:
+                self._trims[(act.execution_id, act.attempt_index)] = None
+            elif type(act) is PurgeExecution:
+                self._fold_purge(act)
+        if decision.events:
+            self._events.extend(decision.events)
+
+    def _fold_change(self, record: Record, fields: tuple[str, ...] | None) -> None:
+        kind, key = type(record), record.key
+        puts = self._puts.get(kind)
+        if puts is None:
+            puts = self._puts[kind] = {}
+            self._folded.setdefault(kind, {})
+        self._folded[kind][key] = record
+        if key in puts:
+            before = puts[key]
+            if before is not None and fields is not None and before != fields:
+                puts[key] = tuple(dict.fromkeys(before + fields))
+            elif before is not None and fields is None:
+                puts[key] = None
+        else:
+            dropped = self._drops.get(kind)
+            if fields is None and dropped is not None and dropped.pop(key, None) is not None:
+                fields = tuple(name for name in record.__struct_fields__ if getattr(record, name) is not UNSET)
+            puts[key] = fields
+        if kind is Execution:
+            self._note_claimable(record)  # type: ignore[arg-type]
+
+    def _note_claimable(self, execution: Execution) -> None:
+        lane = self._fresh.get(execution.lane_id)
+        if is_claimable(execution.lifecycle_phase, execution.eligibility_state):
+            if lane is None:
+                lane = self._fresh[execution.lane_id] = {}
+            lane[execution.execution_id] = None
+        elif lane:
+            lane.pop(execution.execution_id, None)
+
+    def _fold_drop(self, record: Record) -> None:
+        kind, key = type(record), record.key
+        self._folded.setdefault(kind, {})[key] = None
+        puts = self._puts.get(kind)
+        if puts is not None and key in puts and puts.pop(key) is None:
+            return
+        self._drops.setdefault(kind, {})[key] = record
+
+    def _fold_purge(self, purge: PurgeExecution) -> None:
+        """What was written to the execution before goes with it; what comes after starts from nothing."""
+        self._purges.append(purge)
+        for kind, puts in self._puts.items():
+            for key in [key for key in puts if _belongs(self._folded[kind][key], purge)]:
+                del puts[key]
+                self._folded[kind][key] = None
+        for kind, table in self._loaded.items():
+            for key, record in table.items():
+                if record is not None and _belongs(record, purge):
+                    self._folded.setdefault(kind, {})[key] = None
+
+    # -- handing over --------------------------------------------------------------------------------------------
+
+    def writes(self) -> Writes:
+        """Everything to commit, each record once, in its final content."""
+        checks = [(kind, key) for kind, key in self._believed if key not in self._puts.get(kind, ())]
+        return Writes(
+            puts=self._puts,
+            drops=self._drops,
+            records=self._folded,
+            events=self._events,
+            trims=self._trims,
+            purges=self._purges,
+            checks=checks,
+        )
+
+    def fresh_work(self) -> dict[str, list[Execution]]:
+        """Executions this batch leaves claimable, by lane: whom to wake."""
+        folded = self._folded.get(Execution, {})
+        return {lane: [folded[key] for key in keys] for lane, keys in self._fresh.items() if keys}

@@ -1,0 +1,136 @@
+"""The engine's frame: a store, a batcher, and what happens after each commit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+from flowfabric.core.view import View
+from flowfabric.engine.batcher import Batcher
+from flowfabric.engine.held import HeldRecords
+from flowfabric.engine.transact import Outcome, Settings, run_batch
+from flowfabric.engine.waiting import LaneWaiters, StreamWaiters
+from flowfabric.model.changes import Need
+from flowfabric.model.handles import Handle, HandlePayload, decode_for
+from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
+from flowfabric.model.partitions import PartitionCounts, flow_partition
+from flowfabric.stores.protocol import Store
+
+#: Prefixes of what processes tell each other.
+LANE_TOPIC = "lane:"
+STREAM_TOPIC = "stream:"
+
+
+class EngineBase:
+    """State shared by all parts of the engine."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        reclaim_grace_ms: int = 0,
+        max_batch: int = MAX_BATCH,
+        max_queue: int = MAX_QUEUE,
+    ) -> None:
+        self.store: Any = store
+        self._held = HeldRecords()
+        if hasattr(store, "forget"):
+            store.forget = self._held.forget
+        self._settings = Settings(store, self._held, reclaim_grace_ms)
+        self._batcher = Batcher(self._run, self._after_commit, store.parallel, max_batch, max_queue)
+        self._lanes = LaneWaiters()
+        self._streams = StreamWaiters()
+        self._listener: asyncio.Task[None] | None = None
+        self._timer: Any = None
+        self._closed = False
+
+    @property
+    def partitions(self) -> PartitionCounts:
+        """How many partitions ids of this store are spread over."""
+        counts: PartitionCounts = self.store.counts
+        return counts
+
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    async def _submit(self, command: Any) -> Any:
+        return await self._batcher.call(command)
+
+    async def _run(self, commands: list[Any]) -> Outcome:
+        outcome: Outcome = await self.store.run(lambda: run_batch(self._settings, commands), alone=len(commands) == 1)
+        return outcome
+
+    def _after_commit(self, outcome: Outcome) -> None:
+        topics = set()
+        for lane_id, work in outcome.fresh.items():
+            self._lanes.feed(lane_id, work)
+            topics.add(LANE_TOPIC + lane_id)
+        if outcome.streams:
+            self._streams.wake(outcome.streams)
+            topics.update(f"{STREAM_TOPIC}{execution_id}/{index}" for execution_id, index in outcome.streams)
+        if topics:
+            self.store.publish(topics)
+        if self._timer is not None and outcome.writes is not None:
+            self._timer.notice(outcome.writes)
+
+    def _payload(self, handle: Handle) -> HandlePayload:
+        """What is in a handle, once it is clear that it is one of ours."""
+        return decode_for(handle, self.store.tag)
+
+    def _flow_partition(self, flow_id: str) -> int:
+        return flow_partition(flow_id, self.partitions)
+
+    # -- reads ---------------------------------------------------------------------------------------------------
+
+    async def _view(self, *needs: Need) -> View:
+        view = View()
+        await self.store.read(needs, view)
+        return view
+
+    async def _ask(self, question: Any) -> Any:
+        return await self.store.query(question)
+
+    async def now_ms(self) -> int:
+        """The time that decides."""
+        now: int = await self.store.server_time_ms()
+        return now
+
+    # -- other processes -----------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Start hearing other processes, the first time somebody waits for something."""
+        if self._listener is None and not self._closed:
+            self._listener = asyncio.get_running_loop().create_task(self._hear(), name="flowfabric-listener")
+
+    async def _hear(self) -> None:
+        async for topic in self.store.heard():
+            if topic is None:
+                self._lanes.stir()
+                self._streams.stir()
+            elif topic.startswith(LANE_TOPIC):
+                self._lanes.stir(topic[len(LANE_TOPIC) :])
+            elif topic.startswith(STREAM_TOPIC):
+                execution_id, _, index = topic[len(STREAM_TOPIC) :].rpartition("/")
+                self._streams.wake([(execution_id, int(index))])
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of the store. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            await self._timer.stop()
+        await self._batcher.close()
+        if self._listener is not None:
+            self._listener.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._listener
+        self._lanes.stir()
+        self._streams.stir()
+        await self.store.close()
+
+
+def unique(values: Iterable[str]) -> list[str]:
+    """Each value once, in the order of first appearance."""
+    return list(dict.fromkeys(values))

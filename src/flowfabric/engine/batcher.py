@@ -1,0 +1,145 @@
+"""Group commit by waiting: while one batch commits, the next one gathers. There is no timer.
+
+A lone caller pays one transaction; a thousand callers share a few. The queue is bounded: when it is full, callers wait
+for room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from flowfabric.engine.transact import Outcome
+from flowfabric.model.errors import Bug, BugKind, EngineError, Unavailable
+from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
+
+#: Below this many commands it is not worth spreading a queue over several connections.
+_WORTH_SPLITTING = 32
+
+
+class Batcher:
+    """Turns single calls into batches and hands each caller its own answer."""
+
+    def __init__(
+        self,
+        run: Callable[[list[Any]], Awaitable[Outcome]],
+        committed: Callable[[Outcome], None],
+        parallel: int,
+        max_batch: int = MAX_BATCH,
+        max_queue: int = MAX_QUEUE,
+    ) -> None:
+        self._run = run
+        self._committed = committed
+        self._parallel = parallel
+        self._max_batch = max_batch
+        self._max_queue = max_queue
+        self._queue: deque[tuple[Any, asyncio.Future[Any]]] = deque()
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._runners: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    async def call(self, command: Any) -> Any:
+        """The answer to a command, once it is durable; or the error it met, nothing having changed."""
+        if self._closed:
+            raise Unavailable("engine is closed")
+        while len(self._queue) >= self._max_queue:
+            await self._wait_for_room()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._queue.append((command, future))
+        if self._idle:
+            waiter = self._idle.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+        elif len(self._runners) < self._parallel:
+            self._runners.append(asyncio.get_running_loop().create_task(self._work(), name="flowfabric-batches"))
+        return await future
+
+    async def _wait_for_room(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._give_room(1)
+            raise
+
+    def _give_room(self, count: int) -> None:
+        while count > 0 and self._room:
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    async def _work(self) -> None:
+        while True:
+            while not self._queue:
+                if self._closed:
+                    return
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._idle.append(waiter)
+                await waiter
+            await self._run_one(self._take())
+
+    def _take(self) -> list[tuple[Any, asyncio.Future[Any]]]:
+        """The next batch. A long queue is shared with runners that have nothing to do."""
+        waiting = len(self._queue)
+        size = min(waiting, self._max_batch)
+        if waiting > _WORTH_SPLITTING and self._parallel > 1:
+            size = min(size, -(-waiting // 2))
+            self._start_another()
+        taken = [self._queue.popleft() for _ in range(size)]
+        self._give_room(size)
+        return [item for item in taken if not item[1].done()]
+
+    def _start_another(self) -> None:
+        if self._idle:
+            waiter = self._idle.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+        elif len(self._runners) < self._parallel:
+            self._runners.append(asyncio.get_running_loop().create_task(self._work(), name="flowfabric-batches"))
+
+    async def _run_one(self, items: list[tuple[Any, asyncio.Future[Any]]]) -> None:
+        if not items:
+            return
+        try:
+            outcome = await self._run([command for command, _ in items])
+        except Exception as error:
+            if len(items) == 1 or not isinstance(error, EngineError):
+                _fail(items, error)
+            else:
+                # One command may have spoiled the commit for all: try each on its own.
+                for item in items:
+                    await self._run_one([item])
+            return
+        for (_, future), answer in zip(items, outcome.answers, strict=True):
+            if not future.done():
+                if isinstance(answer, EngineError):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+        self._committed(outcome)
+
+    async def close(self) -> None:
+        """Finish what is queued, then stop."""
+        self._closed = True
+        for waiter in self._idle:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._idle.clear()
+        if self._runners:
+            await asyncio.gather(*self._runners, return_exceptions=True)
+        self._give_room(len(self._room))
+
+
+def _fail(items: list[tuple[Any, asyncio.Future[Any]]], error: Exception) -> None:
+    shown = error if isinstance(error, EngineError) else Bug(BugKind.INTERNAL_ERROR, repr(error))
+    if shown is not error:
+        shown.__cause__ = error
+    for _, future in items:
+        if not future.done():
+            future.set_exception(shown)

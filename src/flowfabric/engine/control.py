@@ -1,0 +1,284 @@
+"""What operators and schedulers call: cancel, revoke, reprioritise, replay, block, and the worker registry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from flowfabric.core.admission import BlockExecution, UnblockExecution
+from flowfabric.core.cancel import CancelExecution
+from flowfabric.core.flow_cancel import CANCEL_POLICIES, AckCancelMember, CancelFlow, CancelFlowHeaderCommand
+from flowfabric.core.operator import ChangePriority, ReplayExecution, RevokeLease
+from flowfabric.core.workers import HeartbeatWorker, MarkWorkerDead, RegisterWorker
+from flowfabric.engine import checks
+from flowfabric.engine.base import EngineBase
+from flowfabric.model import literals as lit
+from flowfabric.model.changes import Get
+from flowfabric.model.errors import Timeout, Unavailable
+from flowfabric.model.ids import CancelSource, ExecutionId
+from flowfabric.model.limits import MAX_PAGE, MAX_REASON_BYTES
+from flowfabric.model.records import Flow
+from flowfabric.model.results import (
+    AlreadySatisfied,
+    Blocked,
+    CancelFlowHeader,
+    CancelFlowResult,
+    Cancelled,
+    Marked,
+    NotRegistered,
+    PriorityChanged,
+    Refreshed,
+    Registered,
+    Rejected,
+    Replayed,
+    Revoked,
+    Unblocked,
+    WorkerEntry,
+    WorkerPage,
+)
+from flowfabric.stores.questions import ListWorkers
+
+#: How ``cancel_flow`` waits: how often it looks, and how long "indefinitely" is.
+CANCEL_POLL_S = 0.1
+CANCEL_CEILING_MS = 300_000
+
+
+class Control(EngineBase):
+    """The part of the engine that operators live in."""
+
+    async def cancel_execution(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        reason: str = "",
+        source: CancelSource | str = CancelSource.OPERATOR_OVERRIDE,
+        lease_id: str | None = None,
+        lease_epoch: int | None = None,
+        attempt_id: str | None = None,
+        now: int | None = None,
+    ) -> Cancelled:
+        """Cancel from any state. Anyone but an operator must show the epoch of a standing lease."""
+        answer: Cancelled = await self._submit(
+            CancelExecution(
+                checks.execution_id(execution_id),
+                checks.reason(reason),
+                checks.text(str(source), "source"),
+                None if lease_epoch is None else checks.saturating(lease_epoch, "lease_epoch", 0, 2**63 - 1),
+                checks.optional_time_ms(now, "now"),
+            )
+        )
+        return answer
+
+    async def revoke_lease(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        worker_instance_id: str = "",
+        expected_lease_id: str | None = None,
+        reason: str = "",
+    ) -> Revoked | AlreadySatisfied:
+        """Take a lease away; the work goes back to the queue at once."""
+        answer: Revoked | AlreadySatisfied = await self._submit(
+            RevokeLease(
+                checks.execution_id(execution_id),
+                checks.optional_text(expected_lease_id, "expected_lease_id"),
+                checks.text(worker_instance_id, "worker_instance_id"),
+                checks.reason(reason),
+            )
+        )
+        return answer
+
+    async def change_priority(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        new_priority: int,
+        lane_id: str | None = None,
+        now: int | None = None,
+    ) -> PriorityChanged:
+        """Move a waiting execution in its lane; the stored lane is the one that counts."""
+        answer: PriorityChanged = await self._submit(
+            ChangePriority(
+                checks.execution_id(execution_id), checks.priority(new_priority), checks.optional_time_ms(now, "now")
+            )
+        )
+        return answer
+
+    async def replay_execution(self, *, execution_id: ExecutionId | str, now: int | None = None) -> Replayed:
+        """Run an ended execution again, under the same attempt index."""
+        answer: Replayed = await self._submit(
+            ReplayExecution(checks.execution_id(execution_id), checks.optional_time_ms(now, "now"))
+        )
+        return answer
+
+    # -- admission -----------------------------------------------------------------------------------------------
+
+    async def block_execution_for_admission(
+        self, *, execution_id: ExecutionId | str, reason: str, detail: str = "", now: int | None = None
+    ) -> Blocked | Rejected:
+        """Keep a runnable execution from being claimed."""
+        answer: Blocked | Rejected = await self._submit(
+            BlockExecution(
+                checks.execution_id(execution_id),
+                checks.text(reason, "reason"),
+                checks.text(detail, "detail", MAX_REASON_BYTES),
+            )
+        )
+        return answer
+
+    async def block_route(
+        self, *, execution_id: ExecutionId | str, detail: str = "", now: int | None = None
+    ) -> Blocked | Rejected:
+        """Keep an execution out of the queue until a worker that can run it registers."""
+        return await self.block_execution_for_admission(
+            execution_id=execution_id, reason=lit.WAITING_FOR_CAPABLE_WORKER, detail=detail, now=now
+        )
+
+    async def unblock_execution(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        expected_blocking_reason: str = "",
+        partition: int | None = None,
+        lane_id: str | None = None,
+        now: int | None = None,
+    ) -> Unblocked:
+        """Let a blocked execution go."""
+        answer: Unblocked = await self._submit(
+            UnblockExecution(
+                checks.execution_id(execution_id), checks.text(expected_blocking_reason, "expected_blocking_reason")
+            )
+        )
+        return answer
+
+    # -- flows ---------------------------------------------------------------------------------------------------
+
+    async def cancel_flow_header(
+        self, *, flow_id: str, reason: str = "", cancellation_policy: str, now: int | None = None
+    ) -> CancelFlowHeader.Cancelled | CancelFlowHeader.AlreadyTerminal:
+        """Cancel a flow and every member, leaving a backlog to be acknowledged member by member."""
+        flow = checks.flow_id(flow_id)
+        answer: CancelFlowHeader.Cancelled | CancelFlowHeader.AlreadyTerminal = await self._submit(
+            CancelFlowHeaderCommand(
+                self._flow_partition(flow),
+                flow,
+                checks.reason(reason),
+                checks.text(cancellation_policy, "cancellation_policy"),
+                checks.optional_time_ms(now, "now"),
+            )
+        )
+        return answer
+
+    async def ack_cancel_member(self, flow_id: str, execution_id: ExecutionId | str) -> None:
+        """A member's cancellation is done. Silent, and safe to repeat."""
+        flow = checks.flow_id(flow_id)
+        await self._submit(
+            AckCancelMember(self._flow_partition(flow), flow, str.__str__(checks.execution_id(execution_id)))
+        )
+
+    async def cancel_flow(
+        self, flow_id: str, policy: str = "cancel_all", wait_ms: int | None = 0
+    ) -> CancelFlowResult.Cancelled:
+        """Cancel a flow with the members its policy names (``cancel_all``, ``cancel_pending``, ``flow_only``).
+
+        ``wait_ms=0`` does not wait, ``None`` waits as long as it takes, up to five minutes.
+        """
+        flow = checks.flow_id(flow_id)
+        if str(policy) not in CANCEL_POLICIES:
+            raise checks.invalid(f"policy: {str(policy)!r} is none of {', '.join(CANCEL_POLICIES)}")
+        ceiling = CANCEL_CEILING_MS if wait_ms is None else min(checks.time_ms(wait_ms, "wait_ms"), CANCEL_CEILING_MS)
+        partition = self._flow_partition(flow)
+        answer: CancelFlowResult.Cancelled = await self._submit(CancelFlow(partition, flow, str(policy)))
+        if ceiling:
+            await self._until_cancelled(partition, flow, ceiling)
+        return answer
+
+    async def _until_cancelled(self, partition: int, flow: str, ceiling_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ceiling_ms / 1000
+        while True:
+            found = (await self._view(Get(Flow, (partition, flow)))).get(Flow, (partition, flow))
+            if found is None or found.public_flow_state == lit.CANCELLED:
+                return
+            if loop.time() >= deadline:
+                raise Timeout("cancel_flow", ceiling_ms)
+            await asyncio.sleep(CANCEL_POLL_S)
+
+    # -- workers -------------------------------------------------------------------------------------------------
+
+    async def register_worker(
+        self,
+        *,
+        worker_id: str,
+        worker_instance_id: str,
+        lanes: Iterable[str],
+        capabilities: Iterable[str] = (),
+        liveness_ttl_ms: int = 60_000,
+        namespace: str = "default",
+        now: int | None = None,
+    ) -> Registered | Refreshed:
+        """Announce a worker process; work that waited for its capabilities is let go at once."""
+        answer: Registered | Refreshed = await self._submit(
+            RegisterWorker(
+                checks.text(namespace, "namespace"),
+                checks.text(worker_instance_id, "worker_instance_id", empty=False),
+                checks.text(worker_id, "worker_id", empty=False),
+                tuple(checks.lane(lane) for lane in lanes),
+                checks.capability_list(capabilities),
+                checks.ttl_ms(liveness_ttl_ms, "liveness_ttl_ms"),
+            )
+        )
+        await self._worker_arrived()
+        return answer
+
+    async def _worker_arrived(self) -> None:
+        """Overridden by the timers, which know how to let blocked work go."""
+
+    async def heartbeat_worker(
+        self, *, worker_instance_id: str, namespace: str = "default", now: int | None = None
+    ) -> Refreshed | NotRegistered:
+        """A worker process is still there."""
+        answer: Refreshed | NotRegistered = await self._submit(
+            HeartbeatWorker(
+                checks.text(namespace, "namespace"), checks.text(worker_instance_id, "worker_instance_id", empty=False)
+            )
+        )
+        return answer
+
+    async def mark_worker_dead(
+        self, *, worker_instance_id: str, namespace: str = "default", reason: str = "", now: int | None = None
+    ) -> Marked | NotRegistered:
+        """A worker process is gone; its leases run out by themselves."""
+        if not isinstance(reason, str):
+            raise checks.invalid(f"reason: expected text, got {type(reason).__name__}")
+        answer: Marked | NotRegistered = await self._submit(
+            MarkWorkerDead(
+                checks.text(namespace, "namespace"),
+                checks.text(worker_instance_id, "worker_instance_id", empty=False),
+                reason,
+            )
+        )
+        return answer
+
+    async def list_workers(
+        self, *, namespace: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> WorkerPage:
+        """Live workers of a namespace by instance id."""
+        if namespace is None:
+            raise Unavailable("list_workers without a namespace")
+        size = checks.integer(MAX_PAGE if limit is None else limit, "limit", 0, MAX_PAGE)
+        found = await self._ask(ListWorkers(checks.text(namespace, "namespace"), after, size, await self.now_ms()))
+        entries = tuple(
+            WorkerEntry(
+                worker.worker_id,
+                worker.worker_instance_id,
+                worker.namespace,
+                worker.lanes,
+                tuple(worker.capabilities_csv.split(",")) if worker.capabilities_csv else (),
+                worker.last_heartbeat_ms,
+                worker.liveness_ttl_ms,
+                worker.registered_at_ms,
+            )
+            for worker in found
+        )
+        return WorkerPage(entries, entries[-1].worker_instance_id if entries and len(entries) == size else None)

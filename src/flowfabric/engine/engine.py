@@ -1,0 +1,118 @@
+"""``Engine``: the whole contract, over any store."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from flowfabric.engine import checks
+from flowfabric.engine.control import Control
+from flowfabric.engine.intake import Intake
+from flowfabric.engine.leases import Leases
+from flowfabric.engine.reads import Reads
+from flowfabric.engine.streams import Streams
+from flowfabric.engine.timers import Timers
+from flowfabric.model.errors import RequiresDevMode
+from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
+from flowfabric.model.partitions import PartitionCounts
+from flowfabric.stores.protocol import Store
+
+_log = logging.getLogger("flowfabric.engine")
+
+
+class Engine(Timers, Intake, Leases, Control, Reads, Streams):
+    """Runs executions on a store. Open one with ``Engine.open``; the object is the same whatever the store.
+
+    ``Engine.open`` alone starts no timers: workers and servers do, and so does ``timers=True``.
+    """
+
+    def __init__(self, store: Store, **options: Any) -> None:
+        super().__init__(store, **options)
+        self._poison = {}
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        single_node: bool = False,
+        timers: bool = False,
+        clock: Callable[[], int] | None = None,
+        partitions: PartitionCounts | None = None,
+        reclaim_grace_ms: int | None = None,
+        max_batch: int = MAX_BATCH,
+        max_queue: int = MAX_QUEUE,
+        **store_options: Any,
+    ) -> Self:
+        """Open the store behind a URL: ``sqlite:///file``, ``postgresql://…`` or ``memory://``.
+
+        ``clock`` returns milliseconds and replaces the store's time, for tests and simulation.
+        """
+        store = await open_store(url, single_node=single_node, clock=clock, partitions=partitions, **store_options)
+        grace = _grace_ms() if reclaim_grace_ms is None else checks.time_ms(reclaim_grace_ms, "reclaim_grace_ms")
+        engine = cls(store, reclaim_grace_ms=grace, max_batch=max_batch, max_queue=max_queue)
+        if timers:
+            engine.start_timers()
+        return engine
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def backend_label(self) -> str:
+        """``sqlite``, ``postgres``, ``valkey`` or ``memory``."""
+        label: str = self.store.label
+        return label
+
+    async def ping(self) -> None:
+        """Fail if the store does not answer."""
+        await self.store.ping()
+
+    async def server_time_ms(self) -> int:
+        """The time that decides."""
+        return await self.now_ms()
+
+
+def _grace_ms() -> int:
+    text = os.environ.get("FF_RECLAIM_GRACE_MS", "0")
+    if not text.isdigit():
+        raise checks.invalid(f"FF_RECLAIM_GRACE_MS: {text!r} is not a number of milliseconds")
+    return int(text)
+
+
+async def open_store(
+    url: str,
+    *,
+    single_node: bool = False,
+    clock: Callable[[], int] | None = None,
+    partitions: PartitionCounts | None = None,
+    **options: Any,
+) -> Any:
+    """The store behind a URL."""
+    if not isinstance(url, str) or not url:
+        raise checks.invalid("store URL: expected sqlite:///file, postgresql://host/database or memory://")
+    if url.startswith("memory:"):
+        from flowfabric.stores.memory import MemoryStore
+
+        return MemoryStore(partitions, clock)
+    if url.startswith(("postgresql:", "postgres:")):
+        from flowfabric.stores.postgres.store import PostgresStore
+
+        return await PostgresStore.open(url, partitions=partitions, clock=clock, **options)
+    if url.startswith(("sqlite:", "file:")):
+        if not single_node and os.environ.get("FF_DEV_MODE") != "1":
+            raise RequiresDevMode()
+        from flowfabric.stores.sqlite.store import SqliteStore
+
+        _log.info("SQLite runs on a single node: every process must share this machine's file system")
+        return await SqliteStore.open(url, clock=clock, **options)
+    scheme = url.partition(":")[0]
+    raise checks.invalid(f"store URL: {scheme!r} is not a store; use sqlite:, postgresql: or memory:")

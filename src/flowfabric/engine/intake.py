@@ -1,0 +1,211 @@
+"""Creating executions, and their tags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flowfabric.core.create import CreateExecution, CreateExecutions
+from flowfabric.core.documents import parse_document
+from flowfabric.core.tags import SetExecutionTags, SetFlowTags
+from flowfabric.engine import checks
+from flowfabric.engine.base import EngineBase
+from flowfabric.model.changes import Get, GetFull
+from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.ids import ExecutionId, check_tag_key
+from flowfabric.model.limits import MAX_BULK, MAX_REASON_BYTES
+from flowfabric.model.policy import PolicyInput, parse_policy, read_policy
+from flowfabric.model.records import Flow
+from flowfabric.model.results import CreateResult
+
+
+class Intake(EngineBase):
+    """The part of the engine that takes work in."""
+
+    async def create_execution(
+        self,
+        *,
+        execution_id: ExecutionId | str | None = None,
+        namespace: str = "default",
+        lane_id: str = "default",
+        execution_kind: str = "",
+        input_payload: bytes | None = b"",
+        payload_encoding: str | None = None,
+        priority: int = 0,
+        creator_identity: str = "",
+        idempotency_key: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        policy: PolicyInput = None,
+        delay_until: int | None = None,
+        execution_deadline_at: int | None = None,
+        partition_id: int | None = None,
+        now: int | None = None,
+    ) -> CreateResult:
+        """Store one execution: ``Created``, or ``Duplicate`` if its id or idempotency key was there before.
+
+        Without an id one is minted for the lane. ``partition_id`` is informational; the id's partition holds.
+        """
+        answer: CreateResult = await self._submit(
+            self._creation(
+                execution_id,
+                namespace,
+                lane_id,
+                execution_kind,
+                input_payload,
+                payload_encoding,
+                priority,
+                creator_identity,
+                idempotency_key,
+                tags,
+                policy,
+                delay_until,
+                execution_deadline_at,
+                now,
+            )
+        )
+        return answer
+
+    async def create_executions(self, executions: Iterable[Mapping[str, Any]]) -> list[CreateResult]:
+        """Store many executions in one transaction; answers in the order given.
+
+        Each item holds the arguments of ``create_execution``. One bad item refuses them all.
+        """
+        items = []
+        for position, arguments in enumerate(executions):
+            if position >= MAX_BULK:
+                raise checks.invalid(f"create_executions: more than {MAX_BULK} executions in one call")
+            try:
+                items.append(self._creation_of(arguments))
+            except Validation as error:
+                raise Validation(error.kind, f"item {position}: {error.detail}") from error
+        if not items:
+            return []
+        answers: list[CreateResult] = await self._submit(CreateExecutions(tuple(items)))
+        return answers
+
+    def _creation_of(self, arguments: Mapping[str, Any]) -> CreateExecution:
+        unknown = arguments.keys() - _ARGUMENTS.keys() - {"partition_id"}
+        if unknown:
+            raise checks.invalid(f"unknown argument {sorted(unknown)[0]!r}")
+        return self._creation(*(arguments.get(name, default) for name, default in _ARGUMENTS.items()))
+
+    def _creation(
+        self,
+        execution_id: Any,
+        namespace: Any,
+        lane_id: Any,
+        execution_kind: Any,
+        input_payload: Any,
+        payload_encoding: Any,
+        priority: Any,
+        creator_identity: Any,
+        idempotency_key: Any,
+        tags: Any,
+        policy: Any,
+        delay_until: Any,
+        execution_deadline_at: Any,
+        now: Any,
+    ) -> CreateExecution:
+        lane = checks.lane(lane_id)
+        if execution_id is None:
+            identity = ExecutionId.solo(lane, self.partitions)
+        else:
+            identity = checks.execution_id(execution_id)
+        partition = identity.partition
+        if partition >= self.partitions.flow:
+            raise checks.invalid(
+                f"execution_id: partition {partition} does not exist here, there are {self.partitions.flow}"
+            )
+        stored_policy = None if policy is None else parse_policy(policy)
+        return CreateExecution(
+            str.__str__(identity),
+            partition,
+            identity.uuid_text,
+            checks.text(namespace, "namespace"),
+            lane,
+            checks.text(execution_kind, "execution_kind"),
+            checks.payload(input_payload, "input_payload"),
+            checks.optional_text(payload_encoding, "payload_encoding"),
+            checks.priority(priority),
+            checks.text(creator_identity, "creator_identity"),
+            checks.optional_text(idempotency_key, "idempotency_key"),
+            checks.tags(tags),
+            stored_policy,
+            read_policy(stored_policy).required_capabilities if stored_policy else (),
+            checks.optional_time_ms(delay_until, "delay_until"),
+            checks.optional_time_ms(execution_deadline_at, "execution_deadline_at"),
+            checks.optional_time_ms(now, "now"),
+        )
+
+    # -- tags ----------------------------------------------------------------------------------------------------
+
+    async def set_execution_tag(self, execution_id: ExecutionId | str, key: str, value: str) -> None:
+        """Set one tag; the last write wins."""
+        check_tag_key(key)
+        await self._submit(SetExecutionTags(checks.execution_id(execution_id), {key: _tag_value(key, value)}))
+
+    async def set_execution_tags(self, execution_id: ExecutionId | str, tags: Mapping[str, str]) -> None:
+        """Set several tags, all or none."""
+        await self._submit(SetExecutionTags(checks.execution_id(execution_id), _checked_tags(tags)))
+
+    async def get_execution_tag(self, execution_id: ExecutionId | str, key: str) -> str | None:
+        """The value of a tag, ``None`` if the execution or the tag is missing."""
+        check_tag_key(key)
+        identity = checks.execution_id(execution_id)
+        execution = (await self._view(GetFull(identity))).full(identity)
+        if execution is None:
+            return None
+        tags = parse_document(execution.raw_fields, "raw_fields").get("tags")
+        found = tags.get(key) if isinstance(tags, dict) else None
+        return found if isinstance(found, str) else None
+
+    async def set_flow_tag(self, flow_id: str, key: str, value: str) -> None:
+        """Set one tag of a flow."""
+        check_tag_key(key)
+        flow = checks.flow_id(flow_id)
+        await self._submit(SetFlowTags(self._flow_partition(flow), flow, {key: _tag_value(key, value)}))
+
+    async def set_flow_tags(self, flow_id: str, tags: Mapping[str, str]) -> None:
+        """Set several tags of a flow, all or none."""
+        flow = checks.flow_id(flow_id)
+        await self._submit(SetFlowTags(self._flow_partition(flow), flow, _checked_tags(tags)))
+
+    async def get_flow_tag(self, flow_id: str, key: str) -> str | None:
+        """The value of a flow's tag, ``None`` if the flow or the tag is missing."""
+        check_tag_key(key)
+        flow = checks.flow_id(flow_id)
+        need = Get(Flow, (self._flow_partition(flow), flow))
+        record = (await self._view(need)).get(Flow, need.key)
+        found = None if record is None else parse_document(record.raw_fields, "raw_fields").get(key)
+        return found if isinstance(found, str) else None
+
+
+_ARGUMENTS: dict[str, Any] = {
+    "execution_id": None,
+    "namespace": "default",
+    "lane_id": "default",
+    "execution_kind": "",
+    "input_payload": b"",
+    "payload_encoding": None,
+    "priority": 0,
+    "creator_identity": "",
+    "idempotency_key": None,
+    "tags": None,
+    "policy": None,
+    "delay_until": None,
+    "execution_deadline_at": None,
+    "now": None,
+}
+
+
+def _tag_value(key: str, value: Any) -> str:
+    return checks.text(value, f"tag {key!r}", MAX_REASON_BYTES)
+
+
+def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    for key in tags:
+        try:
+            check_tag_key(key)
+        except Validation as error:
+            raise Validation(ValidationKind.INVALID_TAG_KEY, error.detail) from None
+    return {key: _tag_value(key, value) for key, value in tags.items()}

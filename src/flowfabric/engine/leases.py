@@ -1,0 +1,521 @@
+"""Claiming work and holding it: what workers call."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Iterable
+from typing import Any
+
+from flowfabric.core.cancel import CancelHeld
+from flowfabric.core.claim import Claim, ClaimExecution, ClaimFromResumeGrant, ClaimResumedExecution, IssueGrantAndClaim
+from flowfabric.core.documents import parse_document
+from flowfabric.core.fences import Fence
+from flowfabric.core.finish import FINAL_CLASSES, Complete, CompleteExecution, Fail, FailExecution
+from flowfabric.core.grants import ClaimForWorker, IssueClaimGrant
+from flowfabric.core.holding import Delay, Progress, Renew, RenewLease, WaitChildren
+from flowfabric.core.reclaim import IssueReclaimGrant, ReclaimExecution
+from flowfabric.core.streams import AppendFrame
+from flowfabric.engine import checks
+from flowfabric.engine.base import EngineBase
+from flowfabric.model.errors import Validation
+from flowfabric.model.frames import AppendFrameOutcome, Frame
+from flowfabric.model.handles import Handle
+from flowfabric.model.ids import ExecutionId, LeaseFence
+from flowfabric.model.limits import MAX_CLAIM, MAX_REASON_BYTES
+from flowfabric.model.results import (
+    Cancelled,
+    Claimed,
+    ClaimPolicy,
+    Completed,
+    Delayed,
+    FailOutcome,
+    FailureClass,
+    Granted,
+    GrantIssued,
+    GrantNotFound,
+    LeaseRenewal,
+    Moved,
+    NotReclaimable,
+    NoWork,
+    OperatorLease,
+    ReclaimCapExceeded,
+    Reclaimed,
+    Renewed,
+    ResumeToken,
+)
+from flowfabric.model.states import PublicState
+
+#: How often a waiting claim looks again although nothing woke it.
+SAFETY_POLL_S = 1.0
+_MAX_WAIT_MS = 24 * 3600 * 1000
+
+
+class Leases(EngineBase):
+    """The part of the engine that workers live in."""
+
+    # -- claiming ------------------------------------------------------------------------------------------------
+
+    async def claim(
+        self, lane: str, capabilities: Iterable[str] | None = None, policy: ClaimPolicy | None = None
+    ) -> Handle | None:
+        """The next execution of a lane this worker can run, or ``None``; waits up to ``policy.max_wait``."""
+        handles = await self.claim_many(lane, capabilities, policy, 1)
+        return handles[0] if handles else None
+
+    async def claim_many(
+        self,
+        lane: str,
+        capabilities: Iterable[str] | None = None,
+        policy: ClaimPolicy | None = None,
+        limit: int = 1,
+    ) -> list[Handle]:
+        """Up to ``limit`` executions in claim order, in one transaction."""
+        if policy is None:
+            raise checks.invalid("policy: a ClaimPolicy with worker_id and worker_instance_id is required")
+        lane_id = checks.lane(lane)
+        able = checks.capabilities(capabilities)
+        limit = checks.integer(limit, "limit", 1, MAX_CLAIM)
+        worker_id = checks.text(policy.worker_id, "worker_id", empty=False)
+        instance = checks.text(policy.worker_instance_id, "worker_instance_id", empty=False)
+        ttl_ms = checks.ttl_ms(policy.lease_ttl_ms, "lease_ttl_ms")
+        wait_ms = _milliseconds(policy.max_wait)
+
+        def command() -> Claim:
+            return Claim(lane_id, able, worker_id, instance, ttl_ms, limit, os.urandom(32 * limit))
+
+        if not wait_ms:
+            handles: list[Handle] = await self._submit(command())
+            return handles
+        return await self._claim_waiting(lane_id, able, command, wait_ms)
+
+    async def _claim_waiting(self, lane_id: str, able: frozenset[str], command: Any, wait_ms: int) -> list[Handle]:
+        self._listen()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        while True:
+            waiter = self._lanes.park(lane_id, able)
+            handles: list[Handle] = []
+            try:
+                handles = await self._submit(command())
+                remaining = deadline - loop.time()
+                if handles or remaining <= 0:
+                    return handles
+                await asyncio.wait((waiter.future,), timeout=min(remaining, SAFETY_POLL_S))
+            except asyncio.CancelledError:
+                if waiter.future.done():
+                    # The wake-up meant for this claim must not be lost with it.
+                    self._lanes.stir(lane_id)
+                raise
+            finally:
+                self._lanes.leave(lane_id, waiter)
+
+    async def claim_for_worker(
+        self,
+        *,
+        lane_id: str,
+        worker_id: str,
+        worker_instance_id: str,
+        worker_capabilities: Iterable[str] | None = None,
+        grant_ttl_ms: int = 5_000,
+    ) -> Granted | NoWork:
+        """A grant for the next execution this worker could run, to be redeemed with ``claim_execution``."""
+        answer: Granted | NoWork = await self._submit(
+            ClaimForWorker(
+                "",
+                checks.text(worker_id, "worker_id", empty=False),
+                checks.text(worker_instance_id, "worker_instance_id", empty=False),
+                checks.lane(lane_id),
+                checks.capability_list(worker_capabilities),
+                checks.ttl_ms(grant_ttl_ms, "grant_ttl_ms"),
+                None,
+                None,
+                None,
+                os.urandom(32),
+            )
+        )
+        return answer
+
+    async def issue_claim_grant(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        lane_id: str,
+        worker_id: str,
+        worker_instance_id: str,
+        worker_capabilities: Iterable[str] | None = None,
+        grant_ttl_ms: int = 5_000,
+        partition: int | None = None,
+        capability_hash: str | None = None,
+        route_snapshot_json: str | None = None,
+        admission_summary: str | None = None,
+        now: int | None = None,
+    ) -> GrantIssued:
+        """Promise one execution to one worker; nobody else can claim it until the grant expires."""
+        checks.lane(lane_id)
+        answer: GrantIssued = await self._submit(
+            IssueClaimGrant(
+                checks.execution_id(execution_id),
+                checks.text(worker_id, "worker_id", empty=False),
+                checks.text(worker_instance_id, "worker_instance_id", empty=False),
+                None,
+                checks.capability_list(worker_capabilities),
+                checks.ttl_ms(grant_ttl_ms, "grant_ttl_ms"),
+                checks.optional_text(capability_hash, "capability_hash"),
+                checks.optional_text(route_snapshot_json, "route_snapshot_json", MAX_REASON_BYTES),
+                checks.optional_text(admission_summary, "admission_summary", MAX_REASON_BYTES),
+                os.urandom(32),
+            )
+        )
+        return answer
+
+    async def claim_execution(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        worker_id: str,
+        worker_instance_id: str,
+        lane_id: str,
+        lease_id: str,
+        lease_ttl_ms: int,
+        attempt_id: str,
+        expected_attempt_index: int = 0,
+        attempt_policy_json: str = "",
+        attempt_timeout_ms: int | None = None,
+        execution_deadline_at: int | None = None,
+        now: int | None = None,
+    ) -> Claimed:
+        """Redeem a claim grant. ``expected_attempt_index`` is advisory."""
+        answer: Claimed = await self._submit(
+            ClaimExecution(
+                checks.execution_id(execution_id),
+                checks.text(worker_id, "worker_id", empty=False),
+                checks.text(worker_instance_id, "worker_instance_id", empty=False),
+                checks.lane(lane_id),
+                checks.uuid(lease_id, "lease_id"),
+                checks.ttl_ms(lease_ttl_ms, "lease_ttl_ms"),
+                checks.uuid(attempt_id, "attempt_id"),
+                _json_text(attempt_policy_json, "attempt_policy_json"),
+                None if attempt_timeout_ms is None else checks.time_ms(attempt_timeout_ms, "attempt_timeout_ms"),
+                checks.optional_time_ms(execution_deadline_at, "execution_deadline_at"),
+            )
+        )
+        return answer
+
+    async def claim_resumed_execution(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        worker_id: str,
+        worker_instance_id: str,
+        lane_id: str,
+        lease_id: str,
+        lease_ttl_ms: int,
+        current_attempt_index: int = 0,
+        remaining_attempt_timeout_ms: int | None = None,
+        now: int | None = None,
+    ) -> Claimed:
+        """Continue an interrupted attempt by name."""
+        remaining = remaining_attempt_timeout_ms
+        answer: Claimed = await self._submit(
+            ClaimResumedExecution(
+                checks.execution_id(execution_id),
+                checks.text(worker_id, "worker_id", empty=False),
+                checks.text(worker_instance_id, "worker_instance_id", empty=False),
+                checks.lane(lane_id),
+                checks.uuid(lease_id, "lease_id"),
+                checks.ttl_ms(lease_ttl_ms, "lease_ttl_ms"),
+                None if remaining is None else checks.time_ms(remaining, "remaining_attempt_timeout_ms"),
+                os.urandom(16),
+            )
+        )
+        return answer
+
+    async def claim_from_resume_grant(self, token: ResumeToken) -> Handle | None:
+        """Take over the newest attempt of an execution whose lease is over; ``None`` while somebody holds it."""
+        checked = ResumeToken(
+            token.grant,
+            checks.text(token.worker_id, "worker_id", empty=False),
+            checks.text(token.worker_instance_id, "worker_instance_id", empty=False),
+            checks.ttl_ms(token.lease_ttl_ms, "lease_ttl_ms"),
+        )
+        checks.execution_id(token.grant.execution_id)
+        checks.lane(token.grant.lane_id)
+        handle: Handle | None = await self._submit(ClaimFromResumeGrant(checked, os.urandom(32)))
+        return handle
+
+    async def issue_grant_and_claim(
+        self, *, execution_id: ExecutionId | str, lane_id: str, lease_duration_ms: int
+    ) -> OperatorLease:
+        """An operator takes one execution by name."""
+        answer: OperatorLease = await self._submit(
+            IssueGrantAndClaim(
+                checks.execution_id(execution_id),
+                checks.lane(lane_id),
+                checks.ttl_ms(lease_duration_ms, "lease_duration_ms"),
+                os.urandom(32),
+            )
+        )
+        return answer
+
+    async def issue_reclaim_grant(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        worker_id: str,
+        worker_instance_id: str,
+        lane_id: str,
+        grant_ttl_ms: int = 5_000,
+        worker_capabilities: Iterable[str] | None = None,
+        capability_hash: str | None = None,
+        route_snapshot_json: str | None = None,
+        admission_summary: str | None = None,
+        now: int | None = None,
+    ) -> Granted | NotReclaimable | ReclaimCapExceeded:
+        """Let one worker take over an execution whose holder is gone."""
+        answer: Granted | NotReclaimable | ReclaimCapExceeded = await self._submit(
+            IssueReclaimGrant(
+                checks.execution_id(execution_id),
+                checks.text(worker_id, "worker_id", empty=False),
+                checks.text(worker_instance_id, "worker_instance_id", empty=False),
+                checks.lane(lane_id),
+                checks.capability_list(worker_capabilities),
+                checks.ttl_ms(grant_ttl_ms, "grant_ttl_ms"),
+                checks.optional_text(capability_hash, "capability_hash"),
+                checks.optional_text(route_snapshot_json, "route_snapshot_json", MAX_REASON_BYTES),
+                checks.optional_text(admission_summary, "admission_summary", MAX_REASON_BYTES),
+                os.urandom(32),
+            )
+        )
+        return answer
+
+    async def reclaim_execution(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        worker_id: str,
+        worker_instance_id: str,
+        lane_id: str,
+        lease_id: str,
+        lease_ttl_ms: int,
+        attempt_id: str,
+        attempt_policy_json: str = "",
+        max_reclaim_count: int | None = None,
+        capability_hash: str | None = None,
+        old_worker_instance_id: str | None = None,
+        current_attempt_index: int | None = None,
+    ) -> Reclaimed | NotReclaimable | ReclaimCapExceeded | GrantNotFound:
+        """Use a reclaim grant: the execution goes on under a new attempt."""
+        identity = checks.execution_id(execution_id)
+        cap = max_reclaim_count
+        answer: Reclaimed | NotReclaimable | ReclaimCapExceeded | GrantNotFound = await self._submit(
+            ReclaimExecution(
+                identity,
+                identity.partition,
+                identity.uuid_text,
+                checks.text(worker_id, "worker_id", empty=False),
+                checks.text(worker_instance_id, "worker_instance_id", empty=False),
+                checks.lane(lane_id),
+                checks.uuid(lease_id, "lease_id"),
+                checks.ttl_ms(lease_ttl_ms, "lease_ttl_ms"),
+                checks.uuid(attempt_id, "attempt_id"),
+                _json_text(attempt_policy_json, "attempt_policy_json"),
+                None if cap is None else checks.integer(cap, "max_reclaim_count", 0, 2**32 - 1),
+            )
+        )
+        return answer
+
+    # -- holding -------------------------------------------------------------------------------------------------
+
+    async def renew(self, handle: Handle) -> LeaseRenewal:
+        """Keep the lease for another time to live."""
+        answer: LeaseRenewal = await self._submit(Renew(self._payload(handle)))
+        return answer
+
+    async def renew_lease(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        attempt_index: int,
+        fence: LeaseFence | None,
+        lease_ttl_ms: int,
+        lease_history_grace_ms: int = 60_000,
+    ) -> Renewed:
+        """Keep a lease by id and fence."""
+        gate = _fence(execution_id, attempt_index, fence, "", overridable=False)
+        answer: Renewed = await self._submit(RenewLease(gate, checks.ttl_ms(lease_ttl_ms, "lease_ttl_ms")))
+        return answer
+
+    async def progress(self, handle: Handle, percent: int | None = None, message: str | None = None) -> None:
+        """Say how far the work is; what is left out stays as it was."""
+        payload = self._payload(handle)
+        if percent is not None:
+            percent = checks.integer(percent, "percent", 0, 100)
+        await self._submit(Progress(payload, percent, None if message is None else checks.reason(message, "message")))
+
+    async def append_frame(self, handle: Handle, frame: Frame) -> AppendFrameOutcome:
+        """Write one frame to the attempt's stream."""
+        payload = self._payload(handle)
+        if not isinstance(frame.bytes, bytes):
+            raise checks.invalid(f"frame: expected bytes, got {type(frame.bytes).__name__}")
+        checks.text(frame.frame_type, "frame_type")
+        checks.optional_text(frame.correlation_id, "correlation_id")
+        answer: AppendFrameOutcome = await self._submit(AppendFrame(payload, frame))
+        return answer
+
+    async def delay(self, handle: Handle, delay_until: int) -> None:
+        """Step back until a point in time; the same attempt goes on then."""
+        await self._submit(Delay(self._payload(handle), None, checks.time_ms(delay_until, "delay_until")))
+
+    async def delay_execution(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        delay_until: int,
+        attempt_index: int = 0,
+        fence: LeaseFence | None = None,
+        source: str = "",
+        now: int | None = None,
+    ) -> Delayed:
+        """``delay`` by id and fence, or by an operator."""
+        gate = _fence(execution_id, attempt_index, fence, source)
+        found = await self._submit(Delay(None, gate, checks.time_ms(delay_until, "delay_until")))
+        return Delayed(found, PublicState.DELAYED)
+
+    async def wait_children(self, handle: Handle) -> None:
+        """Step back until the members this one depends on are done."""
+        await self._submit(WaitChildren(self._payload(handle), None))
+
+    async def move_to_waiting_children(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        attempt_index: int = 0,
+        fence: LeaseFence | None = None,
+        source: str = "",
+        now: int | None = None,
+    ) -> Moved:
+        """``wait_children`` by id and fence, or by an operator."""
+        found = await self._submit(WaitChildren(None, _fence(execution_id, attempt_index, fence, source)))
+        return Moved(found, PublicState.WAITING_CHILDREN)
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    async def complete(self, handle: Handle, payload: bytes | None = None) -> None:
+        """End with success. Repeated after a lost reply, the same answer."""
+        await self._submit(Complete(self._payload(handle), checks.payload(payload, "payload")))
+
+    async def complete_execution(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        attempt_index: int = 0,
+        fence: LeaseFence | None = None,
+        result_payload: bytes | None = None,
+        result_encoding: str | None = None,
+        source: str = "",
+        now: int | None = None,
+    ) -> Completed:
+        """``complete`` by id and fence, or by an operator."""
+        gate = _fence(execution_id, attempt_index, fence, source)
+        answer: Completed = await self._submit(
+            CompleteExecution(gate, checks.payload(result_payload, "result_payload"))
+        )
+        return answer
+
+    async def fail(
+        self,
+        handle: Handle,
+        reason: str,
+        failure_class: FailureClass | str = FailureClass.TRANSIENT,
+        detail: bytes | str | None = None,
+    ) -> FailOutcome:
+        """Give up this attempt: ``RetryScheduled`` or ``TerminalFailed``, as policy and class say.
+
+        A non-empty ``detail`` replaces the class's name as the category that ``retryable_categories`` looks at.
+        """
+        payload = self._payload(handle)
+        kind = str(failure_class)
+        category = _category(detail) or (kind if kind in FailureClass else FailureClass.TRANSIENT.value)
+        answer: FailOutcome = await self._submit(
+            Fail(payload, checks.reason(reason), category, kind not in FINAL_CLASSES, _jitter())
+        )
+        return answer
+
+    async def fail_execution(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        attempt_index: int = 0,
+        fence: LeaseFence | None = None,
+        failure_reason: str,
+        failure_category: str = "",
+        retry_policy_json: str = "",
+        next_attempt_policy_json: str = "",
+        source: str = "",
+        now: int | None = None,
+    ) -> FailOutcome:
+        """``fail`` by id and fence; the given retry policy decides, an empty one means no retries."""
+        gate = _fence(execution_id, attempt_index, fence, source)
+        answer: FailOutcome = await self._submit(
+            FailExecution(
+                gate,
+                checks.reason(failure_reason, "failure_reason"),
+                checks.text(failure_category, "failure_category"),
+                checks.text(retry_policy_json, "retry_policy_json", MAX_REASON_BYTES),
+                _jitter(),
+            )
+        )
+        return answer
+
+    async def cancel(self, handle: Handle, reason: str = "") -> Cancelled:
+        """The holder cancels its own execution. Repeated after a lost reply, the same answer."""
+        answer: Cancelled = await self._submit(CancelHeld(self._payload(handle), checks.reason(reason)))
+        return answer
+
+
+def _fence(
+    execution_id: Any, attempt_index: Any, fence: LeaseFence | None, source: Any, *, overridable: bool = True
+) -> Fence:
+    return Fence(
+        checks.execution_id(execution_id),
+        checks.integer(attempt_index, "attempt_index", 0, 2**31 - 1),
+        fence,
+        checks.text(str(source), "source"),
+        overridable,
+    )
+
+
+def _milliseconds(wait: Any) -> int:
+    if wait is None:
+        return 0
+    if hasattr(wait, "total_seconds"):
+        wait = int(wait.total_seconds() * 1000)
+    return checks.integer(wait, "max_wait", 0, _MAX_WAIT_MS)
+
+
+def _jitter() -> float:
+    """A factor for backoffs that want to be spread out."""
+    return random.uniform(0.5, 1.0)
+
+
+def _category(detail: bytes | str | None) -> str:
+    if isinstance(detail, bytes):
+        try:
+            detail = detail.decode()
+        except UnicodeDecodeError:
+            return ""
+    return checks.text(detail or "", "detail", MAX_REASON_BYTES)
+
+
+def _json_text(value: Any, name: str) -> str:
+    """JSON or nothing: a text that is no JSON must not reach a column that is."""
+
+    text = checks.text(value or "", name, MAX_REASON_BYTES)
+    if text:
+        try:
+            parse_document(text, name)
+        except Validation:
+            raise checks.invalid(f"{name}: not a JSON object") from None
+    return text

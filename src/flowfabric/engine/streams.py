@@ -1,0 +1,198 @@
+"""Reading streams: pages, tails that wait, and the rolling summary."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from flowfabric.core.documents import parse_document
+from flowfabric.engine import checks
+from flowfabric.engine.base import EngineBase
+from flowfabric.model import literals as lit
+from flowfabric.model.changes import Get
+from flowfabric.model.errors import ResourceExhausted
+from flowfabric.model.frames import (
+    MAX_STREAM_READ_COUNT,
+    MAX_TAIL_BLOCK_MS,
+    MODE_BEST_EFFORT,
+    At,
+    End,
+    PatchKind,
+    Start,
+    StreamCursor,
+    StreamCursorError,
+    StreamFrame,
+    StreamFrames,
+    StreamVisibility,
+    SummaryDocument,
+)
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import MAX_STREAM_TAILS
+from flowfabric.model.records import Attempt, StreamSummary
+from flowfabric.stores.questions import ReadFrames
+
+_FIRST = (0, 0)
+_LAST = (2**63 - 1, 2**63 - 1)
+_CLOSED_REASONS = {
+    lit.OUTCOME_SUCCESS: "attempt_success",
+    lit.OUTCOME_FAILED: "attempt_failure",
+    "failure": "attempt_failure",
+    lit.OUTCOME_RETRY: "attempt_failure",
+    lit.OUTCOME_CANCELLED: "attempt_cancelled",
+    lit.OUTCOME_RECLAIMED: "reclaimed",
+    lit.OUTCOME_EXPIRED: "expired",
+    lit.OUTCOME_LEASE_EXPIRED: "lease_expired",
+}
+SAFETY_POLL_S = 1.0
+
+
+class Streams(EngineBase):
+    """The part of the engine that readers of output live in."""
+
+    _tails = 0
+
+    async def read_stream(
+        self,
+        execution_id: ExecutionId | str,
+        attempt_index: int = 0,
+        from_cursor: StreamCursor | str = "start",
+        to_cursor: StreamCursor | str = "end",
+        count_limit: int = 100,
+    ) -> StreamFrames:
+        """Frames between two cursors, both included, oldest first."""
+        identity, index = checks.execution_id(execution_id), _index(attempt_index)
+        low, high = _position(from_cursor), _position(to_cursor)
+        limit = _count(count_limit)
+        return await self._page(identity, index, low, high, limit, StreamVisibility.ALL)
+
+    async def tail_stream(
+        self,
+        execution_id: ExecutionId | str,
+        attempt_index: int = 0,
+        after: StreamCursor | str = "0-0",
+        block_ms: int = 0,
+        count_limit: int = 100,
+        visibility: StreamVisibility | str = StreamVisibility.ALL,
+    ) -> StreamFrames:
+        """Frames strictly after a cursor; with ``block_ms`` waits that long for the first of them."""
+        identity, index, limit = checks.execution_id(execution_id), _index(attempt_index), _count(count_limit)
+        cursor = _cursor(after)
+        if not isinstance(cursor, At):
+            raise checks.invalid("after: a tail needs a concrete cursor such as '0-0', not 'start' or 'end'")
+        try:
+            seen = StreamVisibility(visibility)
+        except ValueError:
+            raise checks.invalid(f"visibility: {visibility!r} is none of {', '.join(StreamVisibility)}") from None
+        wait_ms = checks.integer(block_ms, "block_ms", 0, MAX_TAIL_BLOCK_MS)
+        low = _after(cursor.position)
+        if not wait_ms:
+            return await self._page(identity, index, low, _LAST, limit, seen)
+        return await self._tail(identity, index, low, wait_ms, limit, seen)
+
+    async def _tail(
+        self,
+        identity: ExecutionId,
+        index: int,
+        low: tuple[int, int],
+        wait_ms: int,
+        limit: int,
+        seen: StreamVisibility,
+    ) -> StreamFrames:
+        if self._tails >= MAX_STREAM_TAILS:
+            raise ResourceExhausted("stream_ops", MAX_STREAM_TAILS)
+        self._listen()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        stream = (str.__str__(identity), index)
+        self._tails += 1
+        try:
+            while True:
+                # Waiting starts before looking, so that nothing slips in between.
+                woken = self._streams.park(stream)
+                try:
+                    page = await self._page(identity, index, low, _LAST, limit, seen)
+                    remaining = deadline - loop.time()
+                    if page.frames or page.is_closed() or remaining <= 0 or self._closed:
+                        return page
+                    await asyncio.wait((woken,), timeout=min(remaining, SAFETY_POLL_S))
+                finally:
+                    self._streams.leave(stream, woken)
+        finally:
+            self._tails -= 1
+
+    async def _page(
+        self,
+        identity: ExecutionId,
+        index: int,
+        low: tuple[int, int],
+        high: tuple[int, int],
+        limit: int,
+        seen: StreamVisibility,
+    ) -> StreamFrames:
+        # The attempt is read first: a frame written before it closed is then certain to be in the page after it.
+        attempt = (await self._view(Get(Attempt, (identity, index)))).attempt(identity, index)
+        excluded = MODE_BEST_EFFORT if seen is StreamVisibility.EXCLUDE_BEST_EFFORT else None
+        rows = await self._ask(ReadFrames(identity.partition, identity.uuid_text, index, low, high, limit, excluded))
+        frames = tuple(StreamFrame(f"{ts}-{seq}", _fields(fields)) for ts, seq, fields, _ in rows)
+        closed_at, reason = _closure(attempt)
+        return StreamFrames(frames, closed_at, reason)
+
+    async def read_summary(self, execution_id: ExecutionId | str, attempt_index: int = 0) -> SummaryDocument | None:
+        """The rolling document of an attempt's stream; ``None`` if no summary frame was ever written."""
+        identity, index = checks.execution_id(execution_id), _index(attempt_index)
+        need = Get(StreamSummary, (identity, index))
+        found = (await self._view(need)).get(StreamSummary, need.key)
+        if found is None or found.version == 0:
+            return None
+        return SummaryDocument(
+            found.document_json,
+            found.version,
+            PatchKind(found.patch_kind or PatchKind.JSON_MERGE_PATCH),
+            found.last_updated_ms,
+            found.first_applied_ms,
+        )
+
+
+def _closure(attempt: Attempt | None) -> tuple[int | None, str | None]:
+    """When and why no more frames will come."""
+    if attempt is None or attempt.terminal_at_ms is None:
+        return None, None
+    return attempt.terminal_at_ms, _CLOSED_REASONS.get(attempt.outcome or "", "attempt_interrupted")
+
+
+def _fields(text: str) -> dict[str, str]:
+    document = parse_document(text, "fields")
+    return {key: str(value) for key, value in sorted(document.items())}
+
+
+def _index(value: Any) -> int:
+    return checks.integer(value, "attempt_index", 0, 2**31 - 1)
+
+
+def _count(value: Any) -> int:
+    return min(checks.integer(value, "count_limit", 1, 2**31), MAX_STREAM_READ_COUNT)
+
+
+def _cursor(value: StreamCursor | str) -> Start | End | At:
+    if isinstance(value, Start | End | At):
+        return value
+    if not isinstance(value, str):
+        raise checks.invalid(f"cursor: expected text, got {type(value).__name__}")
+    try:
+        return StreamCursor.parse(value)
+    except StreamCursorError as error:
+        raise checks.invalid(f"cursor: {error}") from None
+
+
+def _position(value: StreamCursor | str) -> tuple[int, int]:
+    cursor = _cursor(value)
+    if isinstance(cursor, Start):
+        return _FIRST
+    if isinstance(cursor, End):
+        return _LAST
+    return cursor.position
+
+
+def _after(position: tuple[int, int]) -> tuple[int, int]:
+    ts_ms, seq = position
+    return (ts_ms, seq + 1) if seq < 2**31 - 1 else (ts_ms + 1, 0)

@@ -1,0 +1,158 @@
+"""One batch: load what its commands need, let the core decide, commit once.
+
+A lost race re-runs the batch: rules are pure, so deciding again is always safe. A command that is refused, or whose
+rule fails, takes no other command with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from flowfabric.core.context import Context
+from flowfabric.core.create import CreateExecution, CreateExecutions
+from flowfabric.core.rules import RULES
+from flowfabric.core.view import Missing, View
+from flowfabric.engine.held import Assumed, HeldRecords
+from flowfabric.model.changes import Claimable, Decision, Get, Key, Need, Writes
+from flowfabric.model.errors import Bug, BugKind, Contention, ContentionKind, EngineError
+from flowfabric.model.limits import MAX_ROUNDS, MAX_TRIES
+from flowfabric.model.records import Binding, Execution
+from flowfabric.stores.protocol import Conflict, Store, Transaction
+
+_log = logging.getLogger("flowfabric.engine")
+
+
+class Outcome(Struct):
+    """What a committed batch gives back: one answer or error per command, and whom to wake."""
+
+    answers: list[Any]
+    fresh: dict[str, list[Execution]]
+    streams: list[tuple[str, int]]
+    writes: Writes | None
+
+
+class Settings(Struct, frozen=True):
+    """What every batch of an engine shares."""
+
+    store: Store
+    held: HeldRecords
+    reclaim_grace_ms: int = 0
+
+
+async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
+    """Decide and commit, again after each lost race, within bounds."""
+    store = settings.store
+    trusting = store.holds
+    for attempt in range(MAX_TRIES):
+        try:
+            async with store.transaction() as transaction:
+                return await _decide_and_commit(settings, transaction, commands, trusting)
+        except Conflict as conflict:
+            _log.debug("batch of %d lost a race (try %d): %s", len(commands), attempt + 1, conflict)
+            trusting = False
+            if store.parallel > 1 and attempt > 0:
+                await asyncio.sleep(min(0.001 * 2**attempt, 0.1))
+    error = Contention(ContentionKind.RETRY_EXHAUSTED, f"{MAX_TRIES} tries lost their races")
+    return Outcome([error] * len(commands), {}, [], None)
+
+
+async def _decide_and_commit(
+    settings: Settings, transaction: Transaction, commands: Sequence[Any], trusting: bool
+) -> Outcome:
+    view = View(Assumed(settings.held, _hoped_absent(commands)) if trusting else None)
+    needs = _first_needs(view, commands)
+    store = settings.store
+    for _ in range(MAX_ROUNDS):
+        if needs:
+            await transaction.load(_merged(needs), view)
+        context = Context(await transaction.now(), store.tag, store.shown, settings.reclaim_grace_ms)
+        decided, needs = _decide(view, commands, context)
+        if not needs:
+            break
+        view.restart()
+    else:
+        raise Bug(BugKind.INTERNAL_ERROR, f"a batch still missed records after {MAX_ROUNDS} rounds")
+    writes = view.writes()
+    version = await transaction.commit(writes, settings.held)
+    if store.holds:
+        settings.held.learn(writes, version)
+    answers = [item if isinstance(item, EngineError) else item.result for item in decided]
+    streams = [stream for item in decided if isinstance(item, Decision) for stream in item.wakes]
+    return Outcome(answers, view.fresh_work(), streams, writes)
+
+
+def _hoped_absent(commands: Sequence[Any]) -> set[tuple[Any, Key]]:
+    """Executions and idempotency keys that creates of this batch expect not to exist. The insert proves it."""
+    absent: set[tuple[Any, Key]] = set()
+    for command in commands:
+        if type(command) is CreateExecution:
+            _hope(command, absent)
+        elif type(command) is CreateExecutions:
+            for item in command.items:
+                _hope(item, absent)
+    return absent
+
+
+def _hope(command: CreateExecution, absent: set[tuple[Any, Key]]) -> None:
+    absent.add((Execution, command.execution_id))
+    if command.idempotency_key:
+        absent.add((Binding, (command.namespace, command.idempotency_key)))
+
+
+def _first_needs(view: View, commands: Sequence[Any]) -> list[Need]:
+    found: list[Need] = []
+    for command in commands:
+        for need in command.needs():
+            if type(need) is Claimable or not view.has(need):
+                found.append(need)
+    return found
+
+
+def _merged(needs: Iterable[Need]) -> list[Need]:
+    """Each need once; claims of one lane and capability set ask together."""
+    unique: dict[Any, Need] = {}
+    for need in needs:
+        if type(need) is Claimable:
+            key = (need.lane_id, need.capabilities)
+            before = unique.get(key)
+            limit = need.limit + (before.limit if isinstance(before, Claimable) else 0)
+            unique[key] = Claimable(need.lane_id, need.capabilities, limit)
+        else:
+            unique[need] = need
+    return list(unique.values())
+
+
+def _decide(view: View, commands: Sequence[Any], context: Context) -> tuple[list[Decision | EngineError], list[Need]]:
+    decided: list[Decision | EngineError] = []
+    needs: list[Need] = []
+    used = view.used_held
+    for command in commands:
+        used.clear()
+        folds = view.folds
+        try:
+            decision = RULES[type(command)](command, view, context)
+        except Missing as missing:
+            needs.extend(missing.needs)
+        except EngineError as error:
+            if used:
+                # A refusal is never based on belief: look at the rows themselves.
+                view.distrusted.update(used)
+                needs.extend(Get(kind, key) for kind, key in used)
+            elif view.folds != folds:
+                raise Bug(BugKind.INTERNAL_ERROR, f"{type(command).__name__} refused after it had folded") from error
+            else:
+                decided.append(error)
+        except Exception as error:
+            _log.exception("rule of %s failed", type(command).__name__)
+            if view.folds != folds:
+                raise
+            decided.append(Bug(BugKind.INTERNAL_ERROR, f"{type(command).__name__}: {error!r}"))
+        else:
+            view.fold(decision)
+            decided.append(decision)
+    return decided, needs

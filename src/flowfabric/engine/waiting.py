@@ -1,0 +1,103 @@
+"""Who waits for what: claims for work on a lane, tails for frames of a stream. Wake-ups are hints, never promises."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+
+from flowfabric.model.records import Execution
+
+
+class Waiter:
+    """One parked claim."""
+
+    __slots__ = ("capabilities", "future")
+
+    def __init__(self, capabilities: frozenset[str]) -> None:
+        self.capabilities = capabilities
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> bool:
+        """Whether this waiter was still asleep."""
+        if self.future.done():
+            return False
+        self.future.set_result(None)
+        return True
+
+
+class LaneWaiters:
+    """Parked claims by lane. New work wakes as many as it can feed, and only those that could take it."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, deque[Waiter]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lanes.values()))
+
+    def park(self, lane_id: str, capabilities: frozenset[str]) -> Waiter:
+        """Start waiting for work. Park first, then look: what comes in between is not missed."""
+        waiter = Waiter(capabilities)
+        self._lanes.setdefault(lane_id, deque()).append(waiter)
+        return waiter
+
+    def leave(self, lane_id: str, waiter: Waiter) -> None:
+        """Stop waiting."""
+        lane = self._lanes.get(lane_id)
+        if lane is not None:
+            try:
+                lane.remove(waiter)
+            except ValueError:
+                return
+            if not lane:
+                del self._lanes[lane_id]
+
+    def feed(self, lane_id: str, work: Iterable[Execution]) -> None:
+        """Wake one able waiter for each execution that became claimable."""
+        lane = self._lanes.get(lane_id)
+        if not lane:
+            return
+        for execution in work:
+            for waiter in lane:
+                able = waiter.capabilities.issuperset(execution.required_capabilities)
+                if able and waiter.wake():
+                    break
+
+    def stir(self, lane_id: str | None = None) -> None:
+        """Another process has changed something: wake those who may be concerned."""
+        lanes = self._lanes.values() if lane_id is None else [self._lanes.get(lane_id, ())]
+        for lane in lanes:
+            for waiter in lane:
+                waiter.wake()
+
+
+class StreamWaiters:
+    """Tails by stream."""
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
+
+    def park(self, stream: tuple[str, int]) -> asyncio.Future[None]:
+        """Start waiting for frames."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._streams.setdefault(stream, set()).add(future)
+        return future
+
+    def leave(self, stream: tuple[str, int], future: asyncio.Future[None]) -> None:
+        """Stop waiting."""
+        waiting = self._streams.get(stream)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._streams[stream]
+
+    def wake(self, streams: Iterable[tuple[str, int]]) -> None:
+        """Frames were appended, or the attempt ended."""
+        for stream in streams:
+            for future in self._streams.get(stream, ()):
+                if not future.done():
+                    future.set_result(None)
+
+    def stir(self) -> None:
+        """Something may have been missed: everybody looks again."""
+        self.wake(list(self._streams))

@@ -1,0 +1,121 @@
+"""How rules and stores speak to each other: what a rule needs to see, and what it wants changed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flowfabric.model.events import Event
+from flowfabric.model.records import Record
+
+Kind: TypeAlias = type[Record]
+Key: TypeAlias = Any
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+class Get(NamedTuple):
+    """One record by its key. An execution brings its current attempt along."""
+
+    kind: Any
+    key: Key
+
+
+class GetFull(NamedTuple):
+    """One execution with every field, the wide ones included."""
+
+    execution_id: str
+
+
+#: How many records one ``Select`` may bring before it is an error rather than an answer.
+SELECT_LIMIT = 100_000
+
+
+class Select(NamedTuple):
+    """All records of a kind whose ``fields`` equal ``values``, in key order."""
+
+    kind: Any
+    fields: tuple[str, ...]
+    values: tuple[Any, ...]
+
+
+class Claimable(NamedTuple):
+    """The first ``limit`` executions of a lane that a worker with these capabilities could claim, in claim order."""
+
+    lane_id: str
+    capabilities: frozenset[str]
+    limit: int
+
+
+Need: TypeAlias = Get | GetFull | Select | Claimable
+
+
+class Change(Struct, gc=False):
+    """A record's new content; ``fields`` names what differs, ``None`` means the record is new."""
+
+    record: Record
+    fields: tuple[str, ...] | None
+
+
+class Drop(Struct, gc=False):
+    """A record to delete."""
+
+    record: Record
+
+
+class TrimStream(Struct, gc=False):
+    """Delete the oldest frames of an attempt's stream until ``StreamHead.frame_count`` are left."""
+
+    execution_id: str
+    attempt_index: int
+
+
+class PurgeExecution(Struct, gc=False):
+    """Delete an ended execution with everything that belongs to it alone."""
+
+    execution_id: str
+    partition: int
+    uuid: str
+
+
+Act: TypeAlias = Change | Drop | TrimStream | PurgeExecution
+
+
+class Decision(Struct, gc=False):
+    """What a rule decided: changes, events, the answer to the caller, and whom to wake."""
+
+    result: Any = None
+    acts: tuple[Act, ...] = ()
+    events: tuple[Event, ...] = ()
+    #: Streams whose readers should look again: ``(execution_id, attempt_index)``.
+    wakes: tuple[tuple[str, int], ...] = ()
+
+
+def change(record: Record, /, **fields: Any) -> Change:
+    """The record with some fields changed; only those are written."""
+    return Change(replace(record, **fields), tuple(fields))
+
+
+def insert(record: Record) -> Change:
+    """A record that does not exist yet."""
+    return Change(record, None)
+
+
+class Writes(Struct):
+    """Everything a batch writes, one entry per record, in the order of first touch."""
+
+    #: kind -> key -> fields that changed, or ``None`` for a new record.
+    puts: dict[Any, dict[Key, tuple[str, ...] | None]]
+    drops: dict[Any, dict[Key, Record]]
+    #: kind -> key -> current content.
+    records: dict[Any, dict[Key, Any]]
+    events: list[Event]
+    trims: dict[tuple[str, int], None]
+    purges: list[PurgeExecution]
+    #: Records that were decided upon without being read in this transaction and are not written: (kind, key).
+    checks: list[tuple[Any, Key]]
+
+    @property
+    def empty(self) -> bool:
+        return not (self.puts or self.drops or self.events or self.trims or self.purges)

@@ -1,0 +1,639 @@
+"""Every way the engine says no, as one tree of exceptions.
+
+    EngineError
+    ├── NotFound             the thing named by an id does not exist
+    ├── Validation           the input was refused                              kind: ValidationKind
+    ├── Contention           a race was lost or the state has moved             kind: ContentionKind
+    ├── Conflict             a record that is already there stands in the way   kind: ConflictKind
+    ├── State                legal, but not in the state it is in               kind: StateKind
+    ├── Bug                  an invariant of the engine is broken               kind: BugKind
+    ├── Transport            the store or the network failed                    kind: TransportKind
+    │   └── RequiresDevMode  SQLite was opened without opting in
+    ├── Unavailable          the operation is not offered
+    ├── ResourceExhausted    a concurrency ceiling was reached
+    ├── Timeout              the operation ran past its deadline
+    ├── StreamDisconnected   a subscription ended; its cursor continues it
+    ├── StreamBackpressure   wake-ups were coalesced; nothing is lost
+    └── Contextual           a label around Transport, Unavailable, ResourceExhausted or Timeout
+
+Callers match on the family (the class) and on ``kind``; ``code`` is the stable text for wires and logs. A refused call
+has changed nothing. An error costs no more than its arguments: the sentence is put together only when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class ErrorClass(StrEnum):
+    """What a caller may do about an error."""
+
+    TERMINAL = "terminal"
+    RETRYABLE = "retryable"
+    COOPERATIVE = "cooperative"
+    INFORMATIONAL = "informational"
+    ADVISORY = "advisory"
+    BUG = "bug"
+    EXPECTED = "expected"
+    SOFT_ERROR = "soft_error"
+
+
+HINT_RETRYABLE_ELSEWHERE = "retryable_elsewhere"
+"""Hint: the same execution can be had by another operation."""
+
+HINT_RETRYABLE_NEW_GRANT = "retryable_new_grant"
+"""Hint: ask the scheduler for a new grant first."""
+
+
+class ValidationKind(StrEnum):
+    """Why an input was refused."""
+
+    INVALID_INPUT = "invalid_input"
+    CAPABILITY_MISMATCH = "capability_mismatch"
+    INVALID_CAPABILITIES = "invalid_capabilities"
+    INVALID_POLICY_JSON = "invalid_policy_json"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    SIGNAL_LIMIT_EXCEEDED = "signal_limit_exceeded"
+    INVALID_WAITPOINT_KEY = "invalid_waitpoint_key"
+    INVALID_TOKEN = "invalid_token"
+    WAITPOINT_NOT_TOKEN_BOUND = "waitpoint_not_token_bound"
+    RETENTION_LIMIT_EXCEEDED = "retention_limit_exceeded"
+    INVALID_LEASE_FOR_SUSPEND = "invalid_lease_for_suspend"
+    INVALID_DEPENDENCY = "invalid_dependency"
+    INVALID_WAITPOINT_FOR_EXECUTION = "invalid_waitpoint_for_execution"
+    INVALID_BLOCKING_REASON = "invalid_blocking_reason"
+    INVALID_OFFSET = "invalid_offset"
+    UNAUTHORIZED = "unauthorized"
+    INVALID_BUDGET_SCOPE = "invalid_budget_scope"
+    BUDGET_OVERRIDE_NOT_ALLOWED = "budget_override_not_allowed"
+    INVALID_QUOTA_SPEC = "invalid_quota_spec"
+    INVALID_KID = "invalid_kid"
+    INVALID_SECRET_HEX = "invalid_secret_hex"
+    INVALID_GRACE_MS = "invalid_grace_ms"
+    INVALID_TAG_KEY = "invalid_tag_key"
+    INVALID_FRAME_TYPE = "invalid_frame_type"
+    CORRUPTION = "corruption"
+    HANDLE_FROM_OTHER_BACKEND = "handle_from_other_backend"
+
+
+class ContentionKind(StrEnum):
+    """Which race was lost, or what has moved."""
+
+    USE_CLAIM_RESUMED_EXECUTION = "use_claim_resumed_execution"
+    NOT_A_RESUMED_EXECUTION = "not_a_resumed_execution"
+    EXECUTION_NOT_LEASEABLE = "execution_not_leaseable"
+    LEASE_CONFLICT = "lease_conflict"
+    INVALID_CLAIM_GRANT = "invalid_claim_grant"
+    CLAIM_GRANT_EXPIRED = "claim_grant_expired"
+    NO_ELIGIBLE_EXECUTION = "no_eligible_execution"
+    WAITPOINT_NOT_FOUND = "waitpoint_not_found"
+    WAITPOINT_PENDING_USE_BUFFER_SCRIPT = "waitpoint_pending_use_buffer_script"
+    STALE_GRAPH_REVISION = "stale_graph_revision"
+    EXECUTION_NOT_ACTIVE = "execution_not_active"
+    EXECUTION_NOT_ELIGIBLE = "execution_not_eligible"
+    EXECUTION_NOT_IN_ELIGIBLE_SET = "execution_not_in_eligible_set"
+    EXECUTION_NOT_RECLAIMABLE = "execution_not_reclaimable"
+    NO_ACTIVE_LEASE = "no_active_lease"
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
+    CONCURRENCY_LIMIT_EXCEEDED = "concurrency_limit_exceeded"
+    RETRY_EXHAUSTED = "retry_exhausted"
+
+
+class ConflictKind(StrEnum):
+    """Which existing record stands in the way."""
+
+    DEPENDENCY_ALREADY_EXISTS = "dependency_already_exists"
+    CYCLE_DETECTED = "cycle_detected"
+    SELF_REFERENCING_EDGE = "self_referencing_edge"
+    EXECUTION_ALREADY_IN_FLOW = "execution_already_in_flow"
+    WAITPOINT_ALREADY_EXISTS = "waitpoint_already_exists"
+    BUDGET_ATTACH_CONFLICT = "budget_attach_conflict"
+    QUOTA_ATTACH_CONFLICT = "quota_attach_conflict"
+    ROTATION_CONFLICT = "rotation_conflict"
+    ACTIVE_ATTEMPT_EXISTS = "active_attempt_exists"
+
+
+class StateKind(StrEnum):
+    """Which state forbids the operation."""
+
+    STALE_LEASE = "stale_lease"
+    LEASE_EXPIRED = "lease_expired"
+    LEASE_REVOKED = "lease_revoked"
+    TARGET_NOT_SIGNALABLE = "target_not_signalable"
+    RESUME_CONDITION_NOT_MET = "resume_condition_not_met"
+    EXECUTION_NOT_TERMINAL = "execution_not_terminal"
+    MAX_REPLAYS_EXHAUSTED = "max_replays_exhausted"
+    REPLAY_NOT_ALLOWED = "replay_not_allowed"
+    MAX_RETRIES_EXHAUSTED = "max_retries_exhausted"
+    STREAM_CLOSED = "stream_closed"
+    STALE_OWNER_CANNOT_APPEND = "stale_owner_cannot_append"
+    EXECUTION_NOT_IN_FLOW = "execution_not_in_flow"
+    FLOW_ALREADY_TERMINAL = "flow_already_terminal"
+    NOT_RUNNABLE = "not_runnable"
+    TERMINAL = "terminal"
+    ATTEMPT_NOT_STARTED = "attempt_not_started"
+    EXECUTION_NOT_ELIGIBLE_FOR_ATTEMPT = "execution_not_eligible_for_attempt"
+    EXECUTION_NOT_SUSPENDED = "execution_not_suspended"
+    ALREADY_SUSPENDED = "already_suspended"
+    ALREADY_SATISFIED = "already_satisfied"
+    WAITPOINT_CLOSED = "waitpoint_closed"
+    WAITPOINT_NOT_OPEN = "waitpoint_not_open"
+    WAITPOINT_NOT_PENDING = "waitpoint_not_pending"
+    PENDING_WAITPOINT_EXPIRED = "pending_waitpoint_expired"
+    DUPLICATE_SIGNAL = "duplicate_signal"
+    OK_ALREADY_APPLIED = "ok_already_applied"
+    STREAM_ALREADY_CLOSED = "stream_already_closed"
+    ATTEMPT_ALREADY_TERMINAL = "attempt_already_terminal"
+    GRANT_ALREADY_EXISTS = "grant_already_exists"
+    DEPS_NOT_SATISFIED = "deps_not_satisfied"
+    NOT_BLOCKED_BY_DEPS = "not_blocked_by_deps"
+    BUDGET_SOFT_EXCEEDED = "budget_soft_exceeded"
+    BUDGET_EXCEEDED = "budget_exceeded"
+
+
+class BugKind(StrEnum):
+    """Which invariant of the engine is broken."""
+
+    ATTEMPT_NOT_IN_CREATED_STATE = "attempt_not_in_created_state"
+    INTERNAL_ERROR = "internal_error"
+
+
+class TransportKind(StrEnum):
+    """What failed between the engine and its store."""
+
+    TRANSPORT = "transport"
+    PROTOCOL = "protocol"
+    TIMEOUT = "timeout"
+    AUTH = "auth"
+    CLUSTER = "cluster"
+    BUSY_LOADING = "busy_loading"
+    SCRIPT_NOT_LOADED = "script_not_loaded"
+    OTHER = "other"
+
+
+_V, _C, _F, _S, _T = ValidationKind, ContentionKind, ConflictKind, StateKind, TransportKind
+
+# What happened, and what to do about it, for every kind. One table serves all families: no two kinds share a text.
+_SENTENCES: Mapping[str, tuple[str, str]] = {
+    _V.INVALID_INPUT: ("an argument was refused", "Correct the argument and call again."),
+    _V.CAPABILITY_MISMATCH: ("the worker lacks required capabilities", "Offer them, or let another worker claim it."),
+    _V.INVALID_CAPABILITIES: (
+        "a capability list is malformed or too large",
+        "Use at most 256 non-empty tokens without commas, spaces or control characters.",
+    ),
+    _V.INVALID_POLICY_JSON: ("the execution policy is malformed", "Send a JSON object with the documented members."),
+    _V.PAYLOAD_TOO_LARGE: ("the signal payload is larger than 64 KiB", "Store it elsewhere and send a reference."),
+    _V.SIGNAL_LIMIT_EXCEEDED: ("the execution has taken all the signals it may", "Raise its signal limit."),
+    _V.INVALID_WAITPOINT_KEY: ("the waitpoint key is not valid", "Use the key the waitpoint was created with."),
+    _V.INVALID_TOKEN: ("the waitpoint token was refused", "Use the token that came with the waitpoint, unchanged."),
+    _V.WAITPOINT_NOT_TOKEN_BOUND: ("the waitpoint has no token", "Deliver to a waitpoint that was created with one."),
+    _V.RETENTION_LIMIT_EXCEEDED: ("the frame is larger than 65,536 bytes", "Split it into smaller frames."),
+    _V.INVALID_LEASE_FOR_SUSPEND: ("the lease does not belong to this execution", "Suspend with the current handle."),
+    _V.INVALID_DEPENDENCY: ("an edge or reference is unknown", "Check the ids of the edge and of its two ends."),
+    _V.INVALID_WAITPOINT_FOR_EXECUTION: ("the waitpoint belongs to another execution", "Check both ids."),
+    _V.INVALID_BLOCKING_REASON: ("the blocking reason is unknown", "Use one of the documented reasons."),
+    _V.INVALID_OFFSET: ("the stream offset is not valid", "Read the stream again from a cursor it gave you."),
+    _V.UNAUTHORIZED: ("the caller may not do this", "Use credentials that carry the needed scope."),
+    _V.INVALID_BUDGET_SCOPE: ("the budget scope is not valid", "Use a documented scope type with its scope id."),
+    _V.BUDGET_OVERRIDE_NOT_ALLOWED: ("this budget may not be overridden", "Raise the limit of the budget instead."),
+    _V.INVALID_QUOTA_SPEC: ("the quota policy is not valid", "Correct its window, rate or concurrency limit."),
+    _V.INVALID_KID: ("the key id is not valid", "Use a non-empty key id without a colon."),
+    _V.INVALID_SECRET_HEX: ("the secret is not valid hexadecimal", "Send a non-empty even number of hex digits."),
+    _V.INVALID_GRACE_MS: ("the grace period is not valid", "Send milliseconds within the documented range."),
+    _V.INVALID_TAG_KEY: ("a tag key is not valid", "Use lower-case words joined by dots, such as 'team.name'."),
+    _V.INVALID_FRAME_TYPE: ("the frame type is unknown", "Use one of the documented frame types."),
+    _V.CORRUPTION: ("a stored or returned value cannot be decoded", "Do not retry; inspect the value named here."),
+    _V.HANDLE_FROM_OTHER_BACKEND: (
+        "the handle was minted by another backend",
+        "Give the handle back to the engine it came from.",
+    ),
+    _C.USE_CLAIM_RESUMED_EXECUTION: ("the attempt was interrupted, not new", "Call claim_resumed_execution."),
+    _C.NOT_A_RESUMED_EXECUTION: ("the attempt was not interrupted", "Call claim_execution."),
+    _C.EXECUTION_NOT_LEASEABLE: ("the execution changed after it was granted", "Ask for other work."),
+    _C.LEASE_CONFLICT: ("another holder owns the lease", "Stop this attempt: its result can no longer be recorded."),
+    _C.INVALID_CLAIM_GRANT: ("the grant is missing or belongs to someone else", "Ask for a new grant."),
+    _C.CLAIM_GRANT_EXPIRED: ("the grant has expired", "Ask for a new grant."),
+    _C.NO_ELIGIBLE_EXECUTION: ("there is no work to claim", "Wait and claim again."),
+    _C.WAITPOINT_NOT_FOUND: ("the waitpoint is not there yet, or no longer", "Try again shortly."),
+    _C.WAITPOINT_PENDING_USE_BUFFER_SCRIPT: ("the waitpoint is not active yet", "Buffer the signal and try again."),
+    _C.STALE_GRAPH_REVISION: ("the flow graph has moved on", "Read the flow again and repeat with its new revision."),
+    _C.EXECUTION_NOT_ACTIVE: ("the execution is not active", "Read it again; stop if it has ended."),
+    _C.EXECUTION_NOT_ELIGIBLE: ("the execution is not eligible now", "Read what it waits for; nothing is lost."),
+    _C.EXECUTION_NOT_IN_ELIGIBLE_SET: ("another scheduler took the execution", "Go on with other work."),
+    _C.EXECUTION_NOT_RECLAIMABLE: ("the execution can no longer be reclaimed", "Go on with other work."),
+    _C.NO_ACTIVE_LEASE: ("there is no lease", "Nothing has to be revoked."),
+    _C.RATE_LIMIT_EXCEEDED: ("the rate limit is used up", "Try again in the next window."),
+    _C.CONCURRENCY_LIMIT_EXCEEDED: ("all concurrency slots are taken", "Try again when one is free."),
+    _C.RETRY_EXHAUSTED: ("the transaction lost every race it ran", "Try again after a short pause."),
+    _F.DEPENDENCY_ALREADY_EXISTS: ("this edge exists already", "Use the existing edge."),
+    _F.CYCLE_DETECTED: ("the edge would close a cycle", "Remove one edge of the cycle."),
+    _F.SELF_REFERENCING_EDGE: ("an edge may not join an execution to itself", "Name two different executions."),
+    _F.EXECUTION_ALREADY_IN_FLOW: ("the execution belongs to another flow", "Create a new execution for this flow."),
+    _F.WAITPOINT_ALREADY_EXISTS: ("a waitpoint with this id or key exists", "Use it, or choose another."),
+    _F.BUDGET_ATTACH_CONFLICT: ("another budget is attached already", "Detach it first."),
+    _F.QUOTA_ATTACH_CONFLICT: ("another quota policy is attached already", "Detach it first."),
+    _F.ROTATION_CONFLICT: ("this key id exists with another secret", "Rotate to a new key id."),
+    _F.ACTIVE_ATTEMPT_EXISTS: ("the execution has a live attempt", "Wait until it has ended, or revoke its lease."),
+    _S.STALE_LEASE: ("the lease epoch or attempt given is no longer current", "Read the execution again."),
+    _S.LEASE_EXPIRED: ("the lease has expired", "Stop this attempt; the execution will be given to a worker again."),
+    _S.LEASE_REVOKED: ("the lease was revoked", "Stop this attempt."),
+    _S.TARGET_NOT_SIGNALABLE: ("the execution takes no signals now", "Signal it while it is suspended."),
+    _S.RESUME_CONDITION_NOT_MET: ("the resume condition is not met", "Deliver the signals it still waits for."),
+    _S.EXECUTION_NOT_TERMINAL: ("the execution has not ended", "Wait for its end, or cancel it first."),
+    _S.MAX_REPLAYS_EXHAUSTED: ("the execution was replayed as often as allowed", "Create a new execution."),
+    _S.REPLAY_NOT_ALLOWED: ("the execution may not be replayed", "Create a new execution."),
+    _S.MAX_RETRIES_EXHAUSTED: ("the execution was retried as often as allowed", "Replay it, or raise max_retries."),
+    _S.STREAM_CLOSED: ("the stream is closed", "Append to the stream of the current attempt."),
+    _S.STALE_OWNER_CANNOT_APPEND: ("a former owner may not append", "Stop this attempt."),
+    _S.EXECUTION_NOT_IN_FLOW: ("the execution is not in this flow", "Add it to the flow first."),
+    _S.FLOW_ALREADY_TERMINAL: ("the flow has ended", "Create a new flow."),
+    _S.NOT_RUNNABLE: ("the execution is not runnable", "Read its state and what it waits for."),
+    _S.TERMINAL: ("the execution has ended", "Replay it, or create a new one."),
+    _S.ATTEMPT_NOT_STARTED: ("the attempt has not started", "Claim the execution first."),
+    _S.EXECUTION_NOT_ELIGIBLE_FOR_ATTEMPT: ("the execution may not start an attempt now", "Read what it waits for."),
+    _S.EXECUTION_NOT_SUSPENDED: ("the execution is not suspended", "Nothing has to be resumed."),
+    _S.ALREADY_SUSPENDED: ("the execution is suspended already", "Wait for it to be resumed."),
+    _S.ALREADY_SATISFIED: ("the condition is satisfied already", "Nothing has to be done."),
+    _S.WAITPOINT_CLOSED: ("the waitpoint is closed", "Nothing has to be done; its execution has moved on."),
+    _S.WAITPOINT_NOT_OPEN: ("the waitpoint is not open", "Signal it after its execution has suspended."),
+    _S.WAITPOINT_NOT_PENDING: ("the waitpoint is not pending", "Use a pending waitpoint, or a fresh one."),
+    _S.PENDING_WAITPOINT_EXPIRED: ("the pending waitpoint has expired", "Create a new one."),
+    _S.DUPLICATE_SIGNAL: ("this signal was delivered before", "Nothing has to be done."),
+    _S.OK_ALREADY_APPLIED: ("this was applied before", "Nothing has to be done."),
+    _S.STREAM_ALREADY_CLOSED: ("the stream was closed before", "Nothing has to be done."),
+    _S.ATTEMPT_ALREADY_TERMINAL: ("the attempt has ended before", "Nothing has to be done."),
+    _S.GRANT_ALREADY_EXISTS: ("the execution is granted to someone already", "Go on with other work."),
+    _S.DEPS_NOT_SATISFIED: ("dependencies are not satisfied yet", "Wait for the upstream executions."),
+    _S.NOT_BLOCKED_BY_DEPS: ("the execution waits for no dependency", "Nothing has to be done."),
+    _S.BUDGET_SOFT_EXCEEDED: ("a soft budget limit is exceeded", "Go on, and tell the owner of the budget."),
+    _S.BUDGET_EXCEEDED: ("a hard budget limit is exceeded", "Stop spending; raise the limit or end the work."),
+    BugKind.INTERNAL_ERROR: ("the engine met a case it does not know", "Report this bug with the log."),
+    BugKind.ATTEMPT_NOT_IN_CREATED_STATE: ("an attempt to be started was not in state created", "Report this bug."),
+    _T.TRANSPORT: ("the connection failed", "Repeat the call."),
+    _T.PROTOCOL: ("the reply or the set-up was not as expected", "Check versions and configuration."),
+    _T.TIMEOUT: ("no reply came in time", "Repeat the call: a repeated terminal call gets the first answer again."),
+    _T.AUTH: ("the store refused the credentials", "Correct the credentials."),
+    _T.CLUSTER: ("the cluster is moving", "Repeat the call."),
+    _T.BUSY_LOADING: ("the store is still loading", "Repeat the call after a short pause."),
+    _T.SCRIPT_NOT_LOADED: ("a server-side script is missing", "Open the engine again so that it is loaded."),
+    _T.OTHER: ("the store failed", "See the cause."),
+}
+
+_CONTENTION_HINTS: Mapping[ContentionKind, str] = {
+    _C.USE_CLAIM_RESUMED_EXECUTION: HINT_RETRYABLE_ELSEWHERE,
+    _C.NOT_A_RESUMED_EXECUTION: HINT_RETRYABLE_ELSEWHERE,
+    _C.INVALID_CLAIM_GRANT: HINT_RETRYABLE_NEW_GRANT,
+    _C.CLAIM_GRANT_EXPIRED: HINT_RETRYABLE_NEW_GRANT,
+    _C.EXECUTION_NOT_ACTIVE: ErrorClass.TERMINAL,
+    _C.EXECUTION_NOT_ELIGIBLE: ErrorClass.INFORMATIONAL,
+    _C.EXECUTION_NOT_IN_ELIGIBLE_SET: ErrorClass.INFORMATIONAL,
+    _C.EXECUTION_NOT_RECLAIMABLE: ErrorClass.INFORMATIONAL,
+    _C.NO_ACTIVE_LEASE: ErrorClass.INFORMATIONAL,
+}
+
+_INFORMATIONAL_STATES = frozenset(
+    {
+        _S.EXECUTION_NOT_SUSPENDED,
+        _S.ALREADY_SUSPENDED,
+        _S.ALREADY_SATISFIED,
+        _S.WAITPOINT_CLOSED,
+        _S.WAITPOINT_NOT_OPEN,
+        _S.WAITPOINT_NOT_PENDING,
+        _S.PENDING_WAITPOINT_EXPIRED,
+        _S.DUPLICATE_SIGNAL,
+        _S.OK_ALREADY_APPLIED,
+        _S.STREAM_ALREADY_CLOSED,
+        _S.ATTEMPT_ALREADY_TERMINAL,
+        _S.GRANT_ALREADY_EXISTS,
+        _S.DEPS_NOT_SATISFIED,
+        _S.NOT_BLOCKED_BY_DEPS,
+        _S.BUDGET_SOFT_EXCEEDED,
+    }
+)
+
+_RETRYABLE_TRANSPORTS = frozenset({_T.TRANSPORT, _T.TIMEOUT, _T.CLUSTER, _T.BUSY_LOADING})
+
+
+def _rebuild(cls: type[EngineError], members: dict[str, Any]) -> EngineError:
+    """Make an unpickled or copied error again, however its arguments were spelled."""
+    error = cls.__new__(cls)
+    error.__dict__.update(members)
+    return error
+
+
+class EngineError(Exception):
+    """Something the engine refused or could not do. Catch this for all of them, or a family for some."""
+
+    family: ClassVar[str] = "engine"
+
+    kind: str
+    """The finer reason; an enum member in the families that have kinds."""
+
+    detail: str = ""
+    """Ids, names and values that say which thing it was about; may be empty."""
+
+    @property
+    def code(self) -> str:
+        """Stable snake_case text for wires, logs and metrics."""
+        return str(self.kind)
+
+    @property
+    def error_class(self) -> ErrorClass:
+        """What a caller may do about it."""
+        return ErrorClass.TERMINAL
+
+    @property
+    def hint(self) -> str:
+        """A finer class for schedulers: the text of an `ErrorClass`, or one of the ``HINT_…`` texts."""
+        return str(self.error_class)
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same call can succeed later without being changed."""
+        return self.error_class is ErrorClass.RETRYABLE
+
+    def _happened(self) -> str:
+        happened, _ = self._sentence()
+        return f"{happened} ({self.detail})" if self.detail else happened
+
+    def _sentence(self) -> tuple[str, str]:
+        """What happened and what to do; families without kinds say it themselves."""
+        return _SENTENCES.get(self.kind, (self.family.replace("_", " "), "See the detail."))
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self._happened()}. {self._sentence()[1]}"
+
+    def __repr__(self) -> str:
+        detail = f", {self.detail!r}" if self.detail else ""
+        return f"{type(self).__name__}({str(self.kind)!r}{detail})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.__dict__.copy())
+
+
+class NotFound(EngineError):
+    """The thing named by an id does not exist (`entity`: execution, flow, attempt, budget, …)."""
+
+    family: ClassVar[str] = "not_found"
+
+    def __init__(self, entity: str, identity: str = "") -> None:
+        self.entity = self.kind = entity
+        self.detail = identity
+
+    @property
+    def code(self) -> str:
+        return f"{self.entity}_not_found"
+
+    def _sentence(self) -> tuple[str, str]:
+        return f"no such {self.entity.replace('_', ' ')}", "Check the id; it may have been removed by retention."
+
+
+class Validation(EngineError):
+    """The input was refused, or a stored value could not be decoded."""
+
+    family: ClassVar[str] = "validation"
+    kind: ValidationKind
+
+    def __init__(self, kind: ValidationKind, detail: str = "") -> None:
+        self.kind = kind
+        self.detail = detail
+
+    @property
+    def hint(self) -> str:
+        return str(ErrorClass.RETRYABLE if self.kind is _V.INVALID_OFFSET else ErrorClass.TERMINAL)
+
+
+class Contention(EngineError):
+    """A race was lost or the state has moved: read again, or go on with other work.
+
+    The four facts are filled for ``EXECUTION_NOT_ACTIVE``, so that a caller sees whether its own call had won.
+    """
+
+    family: ClassVar[str] = "contention"
+    kind: ContentionKind
+
+    def __init__(
+        self,
+        kind: ContentionKind,
+        detail: str = "",
+        *,
+        terminal_outcome: str | None = None,
+        lease_epoch: int | None = None,
+        lifecycle_phase: str | None = None,
+        attempt_id: str | None = None,
+    ) -> None:
+        self.kind = kind
+        self.detail = detail
+        self.terminal_outcome = terminal_outcome
+        self.lease_epoch = lease_epoch
+        self.lifecycle_phase = lifecycle_phase
+        self.attempt_id = attempt_id
+
+    @property
+    def error_class(self) -> ErrorClass:
+        return ErrorClass.RETRYABLE
+
+    @property
+    def hint(self) -> str:
+        return str(_CONTENTION_HINTS.get(self.kind, ErrorClass.RETRYABLE))
+
+    def _happened(self) -> str:
+        names = ("lifecycle_phase", "terminal_outcome", "lease_epoch", "attempt_id")
+        facts = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
+        told = ", ".join([self.detail, *facts] if self.detail else facts)
+        return f"{self._sentence()[0]} ({told})" if told else self._sentence()[0]
+
+
+class Conflict(EngineError):
+    """A record that is already there stands in the way; `existing` is that record where the operation knows it."""
+
+    family: ClassVar[str] = "conflict"
+    kind: ConflictKind
+
+    def __init__(self, kind: ConflictKind, detail: str = "", *, existing: Any = None, kid: str | None = None) -> None:
+        self.kind = kind
+        self.detail = detail if detail or kid is None else f"kid={kid}"
+        self.existing = existing
+        self.kid = kid
+
+
+class State(EngineError):
+    """The operation is legal, but not in the state the thing is in."""
+
+    family: ClassVar[str] = "state"
+    kind: StateKind
+
+    def __init__(self, kind: StateKind, detail: str = "") -> None:
+        self.kind = kind
+        self.detail = detail
+
+    @property
+    def error_class(self) -> ErrorClass:
+        if self.kind in _INFORMATIONAL_STATES:
+            return ErrorClass.INFORMATIONAL
+        return ErrorClass.COOPERATIVE if self.kind is _S.BUDGET_EXCEEDED else ErrorClass.TERMINAL
+
+
+class Bug(EngineError):
+    """An invariant of the engine is broken; please report it with the detail."""
+
+    family: ClassVar[str] = "bug"
+    kind: BugKind
+
+    def __init__(self, kind: BugKind, detail: str = "") -> None:
+        self.kind = kind
+        self.detail = detail
+
+    @property
+    def error_class(self) -> ErrorClass:
+        return ErrorClass.BUG
+
+
+class Transport(EngineError):
+    """The store or the network failed. `cause` may be the driver's exception (kept as ``__cause__``) or a text."""
+
+    family: ClassVar[str] = "transport"
+    kind: TransportKind
+
+    def __init__(self, backend: str, kind: TransportKind, cause: BaseException | str = "") -> None:
+        self.backend = backend
+        self.kind = kind
+        if isinstance(cause, str):
+            self.detail = cause
+        else:
+            self.detail = f"{type(cause).__name__}: {cause}"
+            self.__cause__ = cause
+
+    @property
+    def error_class(self) -> ErrorClass:
+        return ErrorClass.RETRYABLE if self.kind in _RETRYABLE_TRANSPORTS else ErrorClass.TERMINAL
+
+    def _happened(self) -> str:
+        return f"{self.backend}: {super()._happened()}"
+
+
+class RequiresDevMode(Transport):
+    """SQLite keeps everything on one node, so whoever opens it has to say that this is meant."""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__("sqlite", TransportKind.PROTOCOL, detail)
+
+    @property
+    def code(self) -> str:
+        return "requires_dev_mode"
+
+    def _sentence(self) -> tuple[str, str]:
+        return (
+            "SQLite is a single-node store and was not opted in to",
+            "Set FF_DEV_MODE=1, or pass single_node=True (server: --single-node).",
+        )
+
+
+class Unavailable(EngineError):
+    """The operation `op` is not offered, or its pool has been closed by a shutdown."""
+
+    family: ClassVar[str] = "unavailable"
+    kind = "unavailable"
+
+    def __init__(self, op: str) -> None:
+        self.op = self.detail = op
+
+    def _sentence(self) -> tuple[str, str]:
+        return "the operation is not available", "Call it on an engine that offers it and is open."
+
+
+class ResourceExhausted(EngineError):
+    """A concurrency ceiling was reached: `maximum` calls of `pool` are running."""
+
+    family: ClassVar[str] = "resource_exhausted"
+    kind = "resource_exhausted"
+
+    def __init__(self, pool: str, maximum: int, retry_after_ms: int | None = None) -> None:
+        self.pool = pool
+        self.maximum = maximum
+        self.retry_after_ms = retry_after_ms
+        self.detail = f"pool={pool} max={maximum}"
+
+    @property
+    def error_class(self) -> ErrorClass:
+        return ErrorClass.RETRYABLE
+
+    def _sentence(self) -> tuple[str, str]:
+        when = "with backoff" if self.retry_after_ms is None else f"after {self.retry_after_ms} ms"
+        return "too many concurrent calls", f"Try again {when}."
+
+
+class Timeout(EngineError):
+    """The operation `op` ran past its deadline; whether it took effect has to be read."""
+
+    family: ClassVar[str] = "timeout"
+    # Not "timeout": that code says a store's reply was late, which may be retried; this one may not.
+    kind = "operation_timeout"
+
+    def __init__(self, op: str, elapsed_ms: int) -> None:
+        self.op = op
+        self.elapsed_ms = elapsed_ms
+        self.detail = f"op={op} elapsed_ms={elapsed_ms}"
+
+    def _sentence(self) -> tuple[str, str]:
+        return "the operation ran past its deadline", "Read the state to see whether it took effect."
+
+
+class StreamDisconnected(EngineError):
+    """A subscription ended; subscribe again with `cursor` to continue without a gap."""
+
+    family: ClassVar[str] = "stream_disconnected"
+    kind = "stream_disconnected"
+
+    def __init__(self, cursor: Any) -> None:
+        self.cursor = cursor
+        self.detail = f"cursor={cursor!r}"
+
+    def _sentence(self) -> tuple[str, str]:
+        return "the subscription ended", "Subscribe again with the cursor; nothing is lost."
+
+
+class StreamBackpressure(EngineError):
+    """Wake-ups were coalesced because the subscriber is slow; the stream goes on and nothing is lost."""
+
+    family: ClassVar[str] = "stream_backpressure"
+    kind = "stream_backpressure"
+
+    @property
+    def error_class(self) -> ErrorClass:
+        return ErrorClass.INFORMATIONAL
+
+    def _sentence(self) -> tuple[str, str]:
+        return "the subscriber is slower than the stream", "Go on reading; nothing is lost."
+
+
+class Contextual(EngineError):
+    """A call-site label around a transport, availability, capacity or time error; everything else is that error's."""
+
+    family: ClassVar[str] = "contextual"
+
+    def __init__(self, context: str, inner: EngineError) -> None:
+        if not isinstance(inner, (Transport, Unavailable, ResourceExhausted, Timeout, Contextual)):
+            raise TypeError(f"a {type(inner).__name__} error says enough by itself and takes no context")
+        self.context = context
+        self.inner = inner
+        self.kind = inner.kind
+        self.detail = inner.detail
+        self.__cause__ = inner
+
+    @property
+    def code(self) -> str:
+        return self.inner.code
+
+    @property
+    def error_class(self) -> ErrorClass:
+        return self.inner.error_class
+
+    @property
+    def hint(self) -> str:
+        return self.inner.hint
+
+    def __str__(self) -> str:
+        return f"{self.context}: {self.inner}"

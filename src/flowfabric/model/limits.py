@@ -1,0 +1,28 @@
+"""Every limit has a name; reaching it is an error with a code."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Bytes of one execution's input or result.
+MAX_PAYLOAD_BYTES: Final = 1_048_576
+#: Commands one transaction may carry, and commands that may wait for one.
+MAX_BATCH: Final = 256
+MAX_QUEUE: Final = 10_000
+#: Executions one call may create or claim.
+MAX_BULK: Final = 100_000
+MAX_CLAIM: Final = 1_000
+#: Times a batch loads what its rules missed, and times it is decided again after a lost race.
+MAX_ROUNDS: Final = 16
+MAX_TRIES: Final = 20
+#: Characters of names and texts people give: namespaces, worker names, kinds, reasons.
+MAX_NAME_BYTES: Final = 1_024
+MAX_REASON_BYTES: Final = 65_536
+MAX_TAGS: Final = 1_000
+#: Lease and grant times to live, in milliseconds.
+MAX_TTL_MS: Final = 2**32 - 1
+#: Concurrent stream tails of one engine.
+MAX_STREAM_TAILS: Final = 1_024
+#: Entries of one page.
+MAX_PAGE: Final = 1_000
+MAX_EXPIRED_PAGE: Final = 10_000

@@ -1,0 +1,228 @@
+"""Answers to ``stores.questions``."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from flowfabric.model import literals as lit
+from flowfabric.model.records import Attempt, Execution, FrameRow, Lane, Suspension, Worker
+from flowfabric.stores import questions as ask
+from flowfabric.stores.memory import indexes as index
+from flowfabric.stores.memory.tables import Tables, wire_id
+
+#: Behind every text that begins with, or equals, the text before it.
+_NEXT = "\0"
+
+
+def answer(tables: Tables, question: Any) -> Any:
+    """The answer to a question that changes nothing."""
+    return _ANSWERS[type(question)](tables, question)
+
+
+# -- lists ---------------------------------------------------------------------------------------------------------
+
+
+def _list_executions(tables: Tables, question: ask.ListExecutions) -> list[str]:
+    run = tables.indexes.run(index.group_family(Execution, ("partition",)), (question.partition,))
+    low = None if question.after is None else wire_id(question.partition, question.after) + _NEXT
+    return list(islice(run.between(low), question.limit))
+
+
+def _list_lanes(tables: Tables, question: ask.ListLanes) -> list[str]:
+    names = sorted(tables.all(Lane))
+    return [name for name in names if question.after is None or name > question.after][: question.limit]
+
+
+def _list_suspended(tables: Tables, question: ask.ListSuspended) -> list[tuple[str, int, str]]:
+    run = tables.indexes.run(index.SUSPENDED, question.partition)
+    entries = run.between()
+    if question.after is not None:
+        cursor = tables.find(Suspension, (question.partition, question.after))
+        if cursor is None:
+            entries = (entry for entry in entries if entry[1] > question.after)
+        else:
+            entries = run.between((cursor.suspended_at_ms, cursor.uuid + _NEXT))
+    found = (tables.all(Suspension)[(question.partition, uuid)] for _, uuid in islice(entries, question.limit))
+    return [(wire_id(each.partition, each.uuid), each.suspended_at_ms, each.reason_code or "") for each in found]
+
+
+def _list_expired_leases(tables: Tables, question: ask.ListExpiredLeases) -> list[tuple[Execution, Attempt]]:
+    low = None
+    if question.after_ms is not None and question.after_id is not None:
+        low = (question.after_ms, question.after_id, math.inf)
+    run = tables.indexes.run(index.LEASE_EXPIRY)
+    found = (
+        (execution, attempt)
+        for _, execution, attempt in _current(tables, run.between(low, (question.as_of + 1,)))
+        if execution.lifecycle_phase == lit.ACTIVE
+        and attempt.worker_instance_id
+        and (question.namespace is None or execution.namespace == question.namespace)
+    )
+    return [
+        (tables.execution(execution.execution_id) or execution, attempt)
+        for execution, attempt in islice(found, question.limit)
+    ]
+
+
+def _read_frames(tables: Tables, question: ask.ReadFrames) -> list[tuple[int, int, str, str]]:
+    execution_id = wire_id(question.partition, question.uuid)
+    low = (execution_id, question.attempt_index, *question.low)
+    high = (execution_id, question.attempt_index, question.high[0], question.high[1] + 1)
+    frames = map(tables.all(FrameRow).__getitem__, tables.frames_of(execution_id).between(low, high))
+    wanted = (frame for frame in frames if frame.mode != question.exclude_mode)
+    return [(frame.ts_ms, frame.seq, frame.fields, frame.mode) for frame in islice(wanted, question.limit)]
+
+
+def _scan_eligible(tables: Tables, question: ask.ScanEligible) -> list[str]:
+    runs = tables.indexes.runs(index.claim_family(question.lane_id)).values()
+    ids = (entry[-1] for entry in merge(*(run.between() for run in runs)))
+    wanted = (
+        execution_id
+        for execution_id in ids
+        if question.partition is None or tables.all(Execution)[execution_id].partition == question.partition
+    )
+    return list(islice(wanted, question.limit))
+
+
+def _count_rows(tables: Tables, question: ask.CountRows) -> dict[str, int]:
+    return dict(Counter(execution.lifecycle_phase for execution in tables.all(Execution).values()))
+
+
+# -- workers -------------------------------------------------------------------------------------------------------
+
+
+def _workers(tables: Tables) -> Iterator[tuple[Worker, int]]:
+    """Each worker with the time until which it counts as alive, in key order."""
+    for _, worker in sorted(tables.all(Worker).items()):
+        yield worker, worker.last_heartbeat_ms + worker.liveness_ttl_ms
+
+
+def _list_workers(tables: Tables, question: ask.ListWorkers) -> list[Worker]:
+    return [
+        worker
+        for worker, until in _workers(tables)
+        if worker.namespace == question.namespace
+        and until > question.now
+        and (question.after is None or worker.worker_instance_id > question.after)
+    ][: question.limit]
+
+
+def _live_workers(tables: Tables, question: ask.LiveWorkers) -> list[Worker]:
+    return [worker for worker, until in _workers(tables) if until > question.now][: question.limit]
+
+
+def _due_workers(tables: Tables, question: ask.DueWorkers) -> list[tuple[str, str]]:
+    return [worker.key for worker, until in _workers(tables) if until <= question.now][: question.limit]
+
+
+# -- what is due ---------------------------------------------------------------------------------------------------
+
+
+def _current(tables: Tables, entries: Iterable[Any]) -> Iterator[tuple[int, Execution, Attempt]]:
+    """Of entries ``(time, execution id, attempt index)`` those whose attempt is the execution's current one."""
+    for at, execution_id, attempt_index in entries:
+        execution = tables.find(Execution, execution_id)
+        if execution is not None and execution.attempt_index == attempt_index:
+            yield at, execution, tables.all(Attempt)[(execution_id, attempt_index)]
+
+
+def _until(tables: Tables, question: ask.Due, family: str, name: Any = None) -> Iterator[Any]:
+    return tables.indexes.run(family, name).between(None, (question.now + 1,))
+
+
+def _of_attempts(tables: Tables, question: ask.Due, family: str) -> Iterator[str]:
+    return (execution.execution_id for _, execution, _ in _current(tables, _until(tables, question, family)))
+
+
+def _expired_grants(tables: Tables, question: ask.Due) -> Iterator[str]:
+    entries = _until(tables, question, index.GRANT_EXPIRY)
+    # Several grants may stand on one execution.
+    return iter(dict.fromkeys(wire_id(partition, uuid) for _, partition, uuid, _ in entries))
+
+
+def _ended(tables: Tables, question: ask.Due) -> Iterator[str]:
+    lanes = tables.indexes.runs(index.ENDED) if question.lane_id is None else (question.lane_id,)
+    return (entry[1] for entry in merge(*(_until(tables, question, index.ENDED, lane) for lane in lanes)))
+
+
+def _due_ids(tables: Tables, question: ask.Due) -> Iterator[str]:
+    """Which rows a timer looks at, in which order. Whether they are due is decided by its rule."""
+    match question.what:
+        case "intake":
+            return (entry[1] for entry in tables.indexes.run(index.INTAKE).between())
+        case "delayed_promoter":
+            return (entry[1] for entry in _until(tables, question, index.DELAY))
+        case "lease_expiry":
+            return _of_attempts(tables, question, index.LEASE_EXPIRY)
+        case "attempt_timeout":
+            return _of_attempts(tables, question, index.ATTEMPT_TIMEOUT)
+        case "execution_deadline":
+            return (entry[1] for entry in _until(tables, question, index.DEADLINE))
+        case "grant_sweep":
+            return _expired_grants(tables, question)
+        case "unblock":
+            return (entry[1] for entry in tables.indexes.run(index.BLOCKED, lit.BLOCKED_BY_ROUTE).between())
+        case "retention":
+            return _ended(tables, question)
+        case _:
+            raise ValueError(f"no timer is called {question.what!r}")
+
+
+def _due(tables: Tables, question: ask.Due) -> list[str]:
+    wanted = (
+        execution_id
+        for execution_id in _due_ids(tables, question)
+        if execution_id not in question.skip and _is_asked_for(question, tables.find(Execution, execution_id))
+    )
+    return list(islice(wanted, question.limit))
+
+
+def _is_asked_for(question: ask.Due, execution: Execution | None) -> bool:
+    return (
+        execution is not None
+        and (question.lane_id is None or execution.lane_id == question.lane_id)
+        and (question.partition is None or execution.partition == question.partition)
+        and (question.namespace is None or execution.namespace == question.namespace)
+        and (question.tag is None or _tag(execution, question.tag[0]) == question.tag[1])
+    )
+
+
+def _tag(execution: Execution, name: str) -> Any:
+    """The value of a tag; ``None`` if there is none, or no document to look in."""
+    try:
+        document = msgspec.json.decode(execution.raw_fields or "{}")
+    except msgspec.DecodeError:
+        return None
+    tags = document.get("tags") if isinstance(document, dict) else None
+    return tags.get(name) if isinstance(tags, dict) else None
+
+
+def _next_due(tables: Tables, question: ask.NextDue) -> int | None:
+    run = tables.indexes.run
+    firsts = [run(family).first() for family in (index.DELAY, index.DEADLINE)]
+    held = (_current(tables, run(family).between()) for family in (index.LEASE_EXPIRY, index.ATTEMPT_TIMEOUT))
+    firsts += [next(entries, None) for entries in held]
+    return min((first[0] for first in firsts if first is not None), default=None)
+
+
+_ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
+    ask.ListExecutions: _list_executions,
+    ask.ListLanes: _list_lanes,
+    ask.ListSuspended: _list_suspended,
+    ask.ListWorkers: _list_workers,
+    ask.LiveWorkers: _live_workers,
+    ask.ListExpiredLeases: _list_expired_leases,
+    ask.ReadFrames: _read_frames,
+    ask.Due: _due,
+    ask.DueWorkers: _due_workers,
+    ask.NextDue: _next_due,
+    ask.ScanEligible: _scan_eligible,
+    ask.CountRows: _count_rows,
+}

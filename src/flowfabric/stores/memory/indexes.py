@@ -1,0 +1,216 @@
+"""What each record contributes to which index, and the indexes themselves.
+
+An entry says where a record stands: ``(family, name, value)``. A family is one kind of index, a name picks one sorted
+run of it, and the value is the record's place in that run. Entries follow from the record alone, so that an index can
+always be worked out again from the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+from flowfabric.model import literals as lit
+from flowfabric.model.records import (
+    Attempt,
+    Binding,
+    CancelBacklogMember,
+    Edge,
+    EdgeGroup,
+    Execution,
+    FrameRow,
+    Grant,
+    StreamHead,
+    StreamSummary,
+    Suspension,
+    Waitpoint,
+    WorkerEvent,
+)
+from flowfabric.stores.memory.runs import SortedRun
+
+Entry: TypeAlias = tuple[Any, Any, Any]
+
+#: Families of one run each: ``(time, execution id)``, with the attempt index behind it for attempts.
+INTAKE = "intake"
+DELAY = "delay"
+DEADLINE = "deadline"
+LEASE_EXPIRY = "lease_expiry"
+ATTEMPT_TIMEOUT = "attempt_timeout"
+#: Expired claim grants: ``(time, partition, uuid, grant id)``.
+GRANT_EXPIRY = "grant_expiry"
+#: What history loses by age: ``(time, key)``.
+BINDING_EXPIRY = "binding_expiry"
+WORKER_HISTORY = "worker_history"
+#: Families with a run per lane, per eligibility state and per partition.
+ENDED = "ended"
+BLOCKED = "blocked"
+SUSPENDED = "suspended"
+
+_BY_EXECUTION = ("partition", "uuid")
+_BY_FLOW = ("partition", "flow_id")
+_BY_DOWNSTREAM = ("partition", "flow_id", "downstream")
+
+#: Equalities that are indexed: a run of keys for each distinct combination of these fields' values.
+GROUPS: Mapping[Any, tuple[tuple[str, ...], ...]] = {
+    Execution: (("partition",), _BY_FLOW),
+    Attempt: (_BY_EXECUTION,),
+    Grant: (_BY_EXECUTION,),
+    Binding: (_BY_EXECUTION,),
+    Suspension: (_BY_EXECUTION,),
+    Waitpoint: (_BY_EXECUTION,),
+    FrameRow: (_BY_EXECUTION,),
+    StreamHead: (_BY_EXECUTION,),
+    StreamSummary: (_BY_EXECUTION,),
+    CancelBacklogMember: (_BY_FLOW, ("partition", "execution_id")),
+    Edge: (_BY_DOWNSTREAM, ("partition", "flow_id", "upstream")),
+    EdgeGroup: (_BY_DOWNSTREAM,),
+}
+
+
+def values_of(fields: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function from a record to the values of these fields, always as a tuple."""
+    if not fields:
+        return lambda record: ()
+    getter = attrgetter(*fields)
+    return getter if len(fields) > 1 else lambda record: (getter(record),)
+
+
+def group_family(kind: Any, fields: tuple[str, ...]) -> Any:
+    """The family of an indexed equality."""
+    return (kind, fields)
+
+
+def claim_family(lane_id: str) -> Any:
+    """The family of a lane's queue: a run in claim order for each set of required capabilities."""
+    return ("claim", lane_id)
+
+
+def claim_entry(execution: Execution) -> tuple[int, int, str, str]:
+    """An execution's place in its lane's order; the id at the end leads back to it."""
+    return (-execution.priority, execution.created_at_ms, execution.uuid, execution.execution_id)
+
+
+def _execution_entries(record: Execution) -> list[Entry]:
+    key, created = record.execution_id, record.created_at_ms
+    entries: list[Entry] = []
+    if lit.is_claimable(record.lifecycle_phase, record.eligibility_state):
+        entries.append((claim_family(record.lane_id), record.required_capabilities, claim_entry(record)))
+    if record.lifecycle_phase == lit.SUBMITTED:
+        entries.append((INTAKE, None, (created, key)))
+    if record.delay_until_ms is not None:
+        entries.append((DELAY, None, (record.delay_until_ms, key)))
+    if record.terminal_at_ms is not None:
+        entries.append((ENDED, record.lane_id, (record.terminal_at_ms, key)))
+    elif record.deadline_at_ms is not None:
+        entries.append((DEADLINE, None, (record.deadline_at_ms, key)))
+    if record.eligibility_state in lit.ADMISSION_BLOCKS:
+        entries.append((BLOCKED, record.eligibility_state, (created, key)))
+    return entries
+
+
+def _attempt_entries(record: Attempt) -> list[Entry]:
+    entries: list[Entry] = []
+    if record.lease_expires_at_ms is not None:
+        entries.append((LEASE_EXPIRY, None, (record.lease_expires_at_ms, record.execution_id, record.attempt_index)))
+    if record.attempt_timeout_at_ms is not None:
+        entries.append(
+            (ATTEMPT_TIMEOUT, None, (record.attempt_timeout_at_ms, record.execution_id, record.attempt_index))
+        )
+    return entries
+
+
+def _grant_entries(record: Grant) -> list[Entry]:
+    # Expiry 0 means never.
+    if record.kind != lit.GRANT_CLAIM or record.expires_at_ms <= 0:
+        return []
+    return [(GRANT_EXPIRY, None, (record.expires_at_ms, record.partition, record.uuid, record.grant_id))]
+
+
+def _binding_entries(record: Binding) -> list[Entry]:
+    return [(BINDING_EXPIRY, None, (record.expires_at_ms, record.key))]
+
+
+def _suspension_entries(record: Suspension) -> list[Entry]:
+    return [(SUSPENDED, record.partition, (record.suspended_at_ms, record.uuid))]
+
+
+def _worker_event_entries(record: WorkerEvent) -> list[Entry]:
+    return [(WORKER_HISTORY, None, (record.event_at_ms, record.key))]
+
+
+_OWN: Mapping[Any, Callable[[Any], list[Entry]]] = {
+    Execution: _execution_entries,
+    Attempt: _attempt_entries,
+    Grant: _grant_entries,
+    Binding: _binding_entries,
+    Suspension: _suspension_entries,
+    WorkerEvent: _worker_event_entries,
+}
+_GROUPED = {
+    kind: [(group_family(kind, fields), values_of(fields)) for fields in groups] for kind, groups in GROUPS.items()
+}
+
+
+def entries_of(record: Any) -> list[Entry]:
+    """Every place a record has in an index. A group in which one of its values is ``None`` is not kept."""
+    kind = type(record)
+    own = _OWN.get(kind)
+    entries = [] if own is None else own(record)
+    for family, values in _GROUPED.get(kind, ()):
+        name = values(record)
+        if None not in name:
+            entries.append((family, name, record.key))
+    return entries
+
+
+_NOTHING = SortedRun()
+
+
+class Indexes:
+    """All sorted runs, by family and name. Runs without entries are not kept."""
+
+    def __init__(self) -> None:
+        self._families: dict[Any, dict[Any, SortedRun]] = {}
+
+    def run(self, family: Any, name: Any = None) -> SortedRun:
+        """One run, for reading."""
+        return self.runs(family).get(name, _NOTHING)
+
+    def runs(self, family: Any) -> Mapping[Any, SortedRun]:
+        """The runs of a family by name."""
+        return self._families.get(family, {})
+
+    def change(self, before: Iterable[Entry], after: Iterable[Entry]) -> None:
+        """Move a record from its old places to its new ones."""
+        old, new = list(before), list(after)
+        for entry in old:
+            if entry not in new:
+                self._remove(*entry)
+        for entry in new:
+            if entry not in old:
+                self._add(*entry)
+
+    def _add(self, family: Any, name: Any, value: Any) -> None:
+        runs = self._families.get(family)
+        if runs is None:
+            runs = self._families[family] = {}
+        run = runs.get(name)
+        if run is None:
+            run = runs[name] = SortedRun()
+        run.add(value)
+
+    def _remove(self, family: Any, name: Any, value: Any) -> None:
+        runs = self._families[family]
+        run = runs[name]
+        run.remove(value)
+        if not run:
+            del runs[name]
+            if not runs:
+                del self._families[family]
+
+    def contents(self) -> dict[Any, dict[Any, list[Any]]]:
+        """Everything indexed, for comparing."""
+        return {
+            family: {name: list(run.between()) for name, run in runs.items()} for family, runs in self._families.items()
+        }

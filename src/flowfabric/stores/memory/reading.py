@@ -1,0 +1,96 @@
+"""Loading records into a view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from flowfabric.model import literals as lit
+from flowfabric.model.changes import SELECT_LIMIT, Claimable, Get, GetFull, Key, Need, Select
+from flowfabric.model.errors import ResourceExhausted
+from flowfabric.model.records import Attempt, Execution, Grant
+from flowfabric.stores.memory.indexes import GRANT_EXPIRY, claim_entry, claim_family
+from flowfabric.stores.memory.tables import Tables, wire_id
+from flowfabric.stores.protocol import Filling
+
+
+def load(tables: Tables, needs: Iterable[Need], view: Filling, now: int) -> None:
+    """Fill a view with everything asked for."""
+    for need in needs:
+        if type(need) is Get:
+            _load_one(tables, need.kind, need.key, view)
+        elif type(need) is GetFull:
+            _load_full(tables, need.execution_id, view)
+        elif type(need) is Select:
+            _load_selected(tables, need, view)
+        elif type(need) is Claimable:
+            _load_claimable(tables, need, view, now)
+
+
+def _load_one(tables: Tables, kind: Any, key: Key, view: Filling) -> None:
+    if kind is Execution:
+        _put_execution(tables, key, view)
+    else:
+        view.put_loaded(kind, key, tables.find(kind, key))
+
+
+def _load_full(tables: Tables, execution_id: str, view: Filling) -> None:
+    _put_execution(tables, execution_id, view)
+    view.put_full(execution_id, tables.execution(execution_id))
+
+
+def _put_execution(tables: Tables, execution_id: str, view: Filling) -> None:
+    """An execution never comes without its current attempt."""
+    execution = tables.execution(execution_id)
+    view.put_loaded(Execution, execution_id, execution)
+    if execution is not None:
+        view.put_loaded(Attempt, (execution_id, execution.attempt_index), tables.current_attempt(execution))
+
+
+def _load_selected(tables: Tables, need: Select, view: Filling) -> None:
+    found = tables.matching(need.kind, need.fields, need.values)
+    records = list(islice(found, SELECT_LIMIT + 1))
+    if len(records) > SELECT_LIMIT:
+        raise ResourceExhausted("select", SELECT_LIMIT)
+    for record in records:
+        if need.kind is Execution:
+            _put_execution(tables, record.key, view)
+        else:
+            view.put_loaded(need.kind, record.key, record)
+    view.put_selected(need, [record.key for record in records])
+
+
+def _load_claimable(tables: Tables, need: Claimable, view: Filling, now: int) -> None:
+    queues = [
+        run.between()
+        for required, run in tables.indexes.runs(claim_family(need.lane_id)).items()
+        if need.capabilities.issuperset(required)
+    ]
+    forgotten = sorted(claim_entry(execution) for execution in _forgotten(tables, need, now))
+    ids = [entry[-1] for entry in islice(merge(*queues, forgotten), need.limit)]
+    for execution_id in ids:
+        _put_execution(tables, execution_id, view)
+    view.put_claimable(need, ids)
+
+
+def _forgotten(tables: Tables, need: Claimable, now: int) -> Iterator[Execution]:
+    """Executions of the lane that are hidden by claim grants nobody used in time."""
+    expired = tables.indexes.run(GRANT_EXPIRY).between(None, (now + 1,))
+    for execution_id in dict.fromkeys(wire_id(partition, uuid) for _, partition, uuid, _ in expired):
+        execution = tables.find(Execution, execution_id)
+        if (
+            execution is not None
+            and execution.lane_id == need.lane_id
+            and execution.eligibility_state == lit.PENDING_CLAIM
+            and execution.lifecycle_phase in lit.WAITING_PHASES
+            and need.capabilities.issuperset(execution.required_capabilities)
+            and not _has_live_grant(tables, execution, now)
+        ):
+            yield execution
+
+
+def _has_live_grant(tables: Tables, execution: Execution, now: int) -> bool:
+    grants = tables.matching(Grant, ("partition", "uuid"), (execution.partition, execution.uuid))
+    return any(grant.kind == lit.GRANT_CLAIM and not 0 < grant.expires_at_ms <= now for grant in grants)

@@ -1,0 +1,141 @@
+"""The memory store: one process, no waiting, the same contract as the stores that last."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, TypeVar
+
+from flowfabric.model.changes import Need, Writes
+from flowfabric.model.events import Event
+from flowfabric.model.handles import BackendTag
+from flowfabric.model.partitions import PartitionCounts
+from flowfabric.stores.memory.answers import answer
+from flowfabric.stores.memory.reading import load
+from flowfabric.stores.memory.tables import Outboxes, Tables
+from flowfabric.stores.memory.writing import apply, trim_history
+from flowfabric.stores.protocol import Conflict, Filling, Transaction, Versions
+from flowfabric.stores.questions import TrimHistory
+
+_EventType = TypeVar("_EventType", bound=Event)
+
+
+def _process_clock() -> Callable[[], int]:
+    """The process's time in milliseconds, kept from running backwards."""
+    last = 0
+
+    def now() -> int:
+        nonlocal last
+        last = max(last, time.time_ns() // 1_000_000)
+        return last
+
+    return now
+
+
+class MemoryStore:
+    """Keeps everything in dictionaries. Its methods never wait, so a batch that only awaits them runs in one go."""
+
+    tag = BackendTag.MEMORY
+    shown = "memory"
+    label = "memory"
+    holds = False
+    parallel = 1
+
+    def __init__(self, counts: PartitionCounts | None = None, clock: Callable[[], int] | None = None) -> None:
+        self.counts = PartitionCounts() if counts is None else counts
+        self._clock = _process_clock() if clock is None else clock
+        self._tables = Tables()
+        self._outboxes = Outboxes()
+        self._commits = 0
+        self._closed = asyncio.Event()
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """One atomic unit; left without a commit, it changes nothing."""
+        return _MemoryTransaction(self, self._clock())
+
+    def run_inline(self) -> bool:
+        """There is nothing to wait for."""
+        return True
+
+    async def run(self, make: Callable[[], Awaitable[Any]], *, alone: bool = False) -> Any:
+        """Run the batch that ``make`` begins, here and now, whether it is ``alone`` or not."""
+        return await make()
+
+    async def read(self, needs: Iterable[Need], view: Filling) -> None:
+        """Committed records."""
+        load(self._tables, needs, view, self._clock())
+
+    async def query(self, question: Any) -> Any:
+        """Answer one of ``stores.questions``."""
+        if isinstance(question, TrimHistory):
+            return trim_history(self._tables, self._outboxes, question)
+        return answer(self._tables, question)
+
+    def events(self, kind: type[_EventType], after: int = 0) -> list[tuple[int, _EventType]]:
+        """Committed events of a kind behind an event id, as ``(event id, event)``, oldest first. Ids begin at 1."""
+        return self._outboxes.after(kind, after)
+
+    def check_indexes(self) -> None:
+        """Assert that every index is exactly what the records make of it."""
+        self._tables.check()
+
+    async def server_time_ms(self) -> int:
+        """The store's time."""
+        return self._clock()
+
+    def publish(self, topics: Iterable[str]) -> None:
+        """There is no other process to tell."""
+
+    async def heard(self) -> AsyncIterator[str | None]:
+        """Nothing, until the store is closed."""
+        topics: tuple[str | None, ...] = ()
+        await self._closed.wait()
+        for topic in topics:
+            yield topic
+
+    async def ping(self) -> None:
+        """Always there."""
+
+    async def close(self) -> None:
+        """End the wait of those who listen."""
+        self._closed.set()
+
+
+class _MemoryTransaction:
+    """Sees the records as they are; whoever loads and then lets somebody else commit has to decide again."""
+
+    __slots__ = ("_now", "_seen", "_store")
+
+    def __init__(self, store: MemoryStore, now: int) -> None:
+        self._store = store
+        # One time for all of it: what was due when it was loaded is due when it is decided upon.
+        self._now = now
+        self._seen: int | None = None
+
+    async def __aenter__(self) -> Transaction:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    async def now(self) -> int:
+        return self._now
+
+    async def load(self, needs: Iterable[Need], view: Filling) -> None:
+        if self._seen is None:
+            self._seen = self._store._commits
+        load(self._store._tables, needs, view, self._now)
+
+    async def commit(self, writes: Writes, held: Versions) -> int | None:
+        store = self._store
+        if self._seen is not None and self._seen != store._commits:
+            raise Conflict("somebody else committed after this batch had loaded its records")
+        if not writes.empty:
+            apply(store._tables, store._outboxes, writes)
+            store._commits += 1
+        return None

@@ -1,0 +1,240 @@
+"""Loading records from PostgreSQL: one statement per kind, rows locked in key order when a batch decides on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from flowfabric.model.changes import SELECT_LIMIT, Claimable, Get, GetFull, Key, Need, Select
+from flowfabric.model.errors import ResourceExhausted
+from flowfabric.model.literals import GRANT_CLAIM, PENDING_CLAIM
+from flowfabric.model.records import Attempt, Execution, StreamHead
+from flowfabric.stores.postgres.codec import DIALECT, SENT
+from flowfabric.stores.protocol import Filling
+from flowfabric.stores.rows import (
+    STREAM_HEAD_COLUMNS,
+    WAITING_LIST,
+    ExecutionRows,
+    KindRows,
+    execution_select,
+    stream_head,
+)
+from flowfabric.stores.schema import EXECUTION, Table, key_values, split_wire
+
+_ROWS = ExecutionRows(DIALECT)
+NARROW = execution_select(DIALECT)
+WIDE = execution_select(DIALECT, wide=True)
+_BY_IDS = (
+    " JOIN unnest($1::smallint[], $2::uuid[]) AS k(p, u) ON k.p = e.partition_key AND k.u = e.execution_id"
+    " ORDER BY e.partition_key, e.execution_id"
+)
+_BY_ID = " WHERE e.partition_key = $1 AND e.execution_id = $2"
+LOCKED = " FOR UPDATE OF e"
+_ORDER = "e.priority DESC, e.created_at_ms, e.execution_id"
+#: Claims of workers without capabilities: one run of the claim index, locked as it is walked.
+CLAIM_PLAIN = (
+    f"{NARROW} WHERE e.lane_id = $1 AND e.required_capabilities = '{{}}' AND e.claimable "
+    f"ORDER BY {_ORDER} LIMIT $2 FOR UPDATE OF e SKIP LOCKED"
+)
+# Distinct requirement sets that have work, found by jumping from one to the next in the claim index.
+_SETS = """WITH RECURSIVE sets(required) AS (
+    (SELECT c.required_capabilities FROM ff_exec_core c WHERE c.lane_id = $1 AND c.claimable
+     ORDER BY c.required_capabilities LIMIT 1)
+    UNION ALL
+    SELECT (SELECT c.required_capabilities FROM ff_exec_core c WHERE c.lane_id = $1 AND c.claimable
+            AND c.required_capabilities > sets.required ORDER BY c.required_capabilities LIMIT 1)
+    FROM sets WHERE sets.required IS NOT NULL)"""
+#: Claims of workers with capabilities: the head of each run they cover, merged, then locked in order.
+CLAIM_ABLE = f"""{_SETS},
+heads AS MATERIALIZED (
+    SELECT h.partition_key AS p, h.execution_id AS u FROM sets CROSS JOIN LATERAL (
+        SELECT c.partition_key, c.execution_id, c.priority, c.created_at_ms FROM ff_exec_core c
+        WHERE c.lane_id = $1 AND c.required_capabilities = sets.required AND c.claimable
+        ORDER BY c.priority DESC, c.created_at_ms, c.execution_id LIMIT $3) h
+    WHERE sets.required IS NOT NULL AND sets.required <@ $2::text[]
+    ORDER BY h.priority DESC, h.created_at_ms, h.execution_id LIMIT $3)
+{NARROW} JOIN heads ON heads.p = e.partition_key AND heads.u = e.execution_id
+WHERE e.claimable ORDER BY {_ORDER} LIMIT $4 FOR UPDATE OF e SKIP LOCKED"""
+#: Rows hidden by a claim grant that nobody used in time.
+FORGOTTEN = (
+    f"{NARROW} WHERE e.lane_id = $1 AND e.eligibility_state = '{PENDING_CLAIM}' AND e.lifecycle_phase IN ({WAITING_LIST}) "
+    "AND (e.partition_key, e.execution_id) IN "
+    f"(SELECT g.partition_key, g.execution_id FROM ff_claim_grant g WHERE g.kind = '{GRANT_CLAIM}' "
+    "AND g.expires_at_ms > 0 AND g.expires_at_ms <= $2) AND NOT EXISTS (SELECT 1 FROM ff_claim_grant o WHERE "
+    f"o.partition_key = e.partition_key AND o.execution_id = e.execution_id AND o.kind = '{GRANT_CLAIM}' "
+    f"AND (o.expires_at_ms = 0 OR o.expires_at_ms > $2)) ORDER BY {_ORDER} LIMIT {SELECT_LIMIT} FOR UPDATE OF e SKIP LOCKED"
+)
+ANY_FORGOTTEN = f"SELECT 1 FROM ff_claim_grant g WHERE g.kind = '{GRANT_CLAIM}' AND g.expires_at_ms > 0 AND g.expires_at_ms <= $1 LIMIT 1"
+#: Rows looked at beyond those wanted, so that some may be locked by others.
+_SLACK = 64
+
+
+@cache
+def kind_rows(kind: Any) -> KindRows:
+    """Select list and decoder of a kind."""
+    return KindRows(kind, DIALECT)
+
+
+@cache
+def select_by(kind: Any, fields: tuple[str, ...], locked: bool) -> str:
+    """All rows of a kind whose columns equal one of many sets of values."""
+    rows = kind_rows(kind)
+    columns = [rows.table.column(field) for field in fields]
+    arrays = ", ".join(f"${n}::{SENT[column.type]}[]" for n, column in enumerate(columns, 1) if column)
+    names = ", ".join(f"v{n}" for n in range(len(columns)))
+    match = " AND ".join(f"t.{column.name} = k.v{n}" for n, column in enumerate(columns) if column)
+    order = ", ".join(f"t.{column.name}" for field in rows.table.key if (column := rows.table.column(field)))
+    lock = " FOR UPDATE OF t" if locked else ""
+    return (
+        f"SELECT {rows.select_list} FROM {rows.table.name} t JOIN unnest({arrays}) AS k({names}) ON {match} "
+        f"ORDER BY {order} LIMIT {SELECT_LIMIT + 1}{lock}"
+    )
+
+
+_HEADS = (
+    f"SELECT k.p, k.u::text, k.i, {STREAM_HEAD_COLUMNS}, m.xmin FROM unnest($1::smallint[], $2::uuid[], $3::int[]) "
+    "AS k(p, u, i) LEFT JOIN ff_stream_meta m ON m.partition_key = k.p AND m.execution_id = k.u AND m.attempt_index = k.i"
+)
+
+
+class Loader:
+    """Loads what rules ask for on one connection and remembers the version of every row."""
+
+    def __init__(self, connection: Any, versions: dict[tuple[Any, Key], int], locked: bool) -> None:
+        self._connection = connection
+        self._versions = versions
+        self._locked = locked
+
+    async def load(self, needs: Iterable[Need], view: Filling, now: int) -> None:
+        """Executions first: their lock protects what belongs to them."""
+        executions: list[str] = []
+        full: list[str] = []
+        records: dict[Any, list[Key]] = {}
+        selects: dict[tuple[Any, tuple[str, ...]], list[Select]] = {}
+        claims: list[Claimable] = []
+        for need in needs:
+            if type(need) is Get:
+                if need.kind is Execution:
+                    executions.append(need.key)
+                else:
+                    records.setdefault(need.kind, []).append(need.key)
+            elif type(need) is GetFull:
+                full.append(need.execution_id)
+            elif type(need) is Select:
+                selects.setdefault((need.kind, need.fields), []).append(need)
+            elif type(need) is Claimable:
+                claims.append(need)
+        if full:
+            await self._executions(full, view, wide=True)
+        if executions:
+            await self._executions([each for each in executions if each not in full], view, wide=False)
+        for claim in claims:
+            await self._claimable(claim, view, now)
+        for (kind, fields), asked in selects.items():
+            await self._selected(kind, fields, asked, view)
+        for kind, keys in records.items():
+            await self._records(kind, keys, view)
+
+    def _put(self, view: Filling, row: Any, *, wide: bool = False) -> Execution:
+        execution, attempt, version, attempt_version = _ROWS.read_wide(row) if wide else _ROWS.read(row)
+        key = execution.execution_id
+        if wide:
+            view.put_full(key, execution)
+        else:
+            view.put_loaded(Execution, key, execution)
+        self._versions[(Execution, key)] = version
+        attempt_key = (key, execution.attempt_index)
+        view.put_loaded(Attempt, attempt_key, attempt)
+        if attempt is not None:
+            self._versions[(Attempt, attempt_key)] = attempt_version
+        return execution
+
+    async def _executions(self, wires: list[str], view: Filling, *, wide: bool) -> None:
+        if not wires:
+            return
+        select = WIDE if wide else NARROW
+        lock = LOCKED if self._locked else ""
+        if len(wires) == 1:
+            partition, uuid = split_wire(wires[0])
+            rows = await self._connection.fetch(select + _BY_ID + lock, partition, uuid)
+        else:
+            pairs = sorted(set(map(split_wire, wires)))
+            rows = await self._connection.fetch(
+                select + _BY_IDS + lock, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            )
+        missing = set(wires)
+        for row in rows:
+            missing.discard(self._put(view, row, wide=wide).execution_id)
+        for wire in missing:
+            if wide:
+                view.put_full(wire, None)
+            else:
+                view.put_loaded(Execution, wire, None)
+
+    async def _claimable(self, need: Claimable, view: Filling, now: int) -> None:
+        fetch = self._connection.fetch
+        if need.capabilities:
+            able = sorted(need.capabilities)
+            rows = await fetch(CLAIM_ABLE, need.lane_id, able, need.limit + _SLACK, need.limit)
+        else:
+            rows = await fetch(CLAIM_PLAIN, need.lane_id, need.limit)
+        found = [self._put(view, row) for row in rows]
+        if await fetch(ANY_FORGOTTEN, now):
+            for row in await fetch(FORGOTTEN, need.lane_id, now):
+                execution = self._put(view, row)
+                if need.capabilities.issuperset(execution.required_capabilities):
+                    found.append(execution)
+            found.sort(key=lambda each: (-each.priority, each.created_at_ms, each.uuid))
+        view.put_claimable(need, [each.execution_id for each in found[: need.limit]])
+
+    async def _selected(self, kind: Any, fields: tuple[str, ...], asked: list[Select], view: Filling) -> None:
+        found: dict[tuple[Any, ...], list[Key]] = {need.values: [] for need in asked}
+        if kind is Execution:
+            for need in asked:
+                rows = await self._connection.fetch(
+                    f"{NARROW} WHERE {_where(EXECUTION, fields, 'e')} ORDER BY e.execution_id LIMIT {SELECT_LIMIT + 1}"
+                    + (LOCKED if self._locked else ""),
+                    *need.values,
+                )
+                found[need.values] = [self._put(view, row).execution_id for row in rows]
+        else:
+            decoder = kind_rows(kind)
+            columns = [list(column) for column in zip(*(need.values for need in asked), strict=True)]
+            for row in await self._connection.fetch(select_by(kind, fields, self._locked), *columns):
+                record = decoder.read(row)
+                view.put_loaded(kind, record.key, record)
+                self._versions[(kind, record.key)] = row[decoder.width]
+                found[tuple(getattr(record, field) for field in fields)].append(record.key)
+        for need in asked:
+            keys = found[need.values]
+            if len(keys) > SELECT_LIMIT:
+                raise ResourceExhausted("select", SELECT_LIMIT)
+            view.put_selected(need, keys)
+
+    async def _records(self, kind: Any, keys: list[Key], view: Filling) -> None:
+        wanted = {key: key_values(kind, key) for key in keys}
+        columns = [list(column) for column in zip(*wanted.values(), strict=True)]
+        for key in wanted:
+            view.put_loaded(kind, key, None)
+        if kind is StreamHead:
+            for row in await self._connection.fetch(_HEADS, *columns):
+                wire = f"{{fp:{row[0]}}}:{row[1]}"
+                head = stream_head(wire, row[0], row[1], row[2], row[3:10])
+                view.put_loaded(kind, (wire, row[2]), head)
+                if head is not None and head.stored:
+                    self._versions[(kind, head.key)] = row[10]
+            return
+        decoder = kind_rows(kind)
+        for row in await self._connection.fetch(select_by(kind, decoder.table.key, self._locked), *columns):
+            record = decoder.read(row)
+            view.put_loaded(kind, record.key, record)
+            self._versions[(kind, record.key)] = row[decoder.width]
+
+
+def _where(table: Table, fields: tuple[str, ...], alias: str) -> str:
+    return " AND ".join(
+        f"{alias}.{column.name} = ${n}::{SENT[column.type]}"
+        for n, field in enumerate(fields, 1)
+        if (column := table.column(field)) is not None
+    )

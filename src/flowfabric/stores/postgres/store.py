@@ -1,0 +1,373 @@
+"""The PostgreSQL store: connections that write, connections that read, one that listens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import Any
+
+import asyncpg
+
+from flowfabric.model.changes import Key, Need, Writes
+from flowfabric.model.errors import EngineError, Transport, TransportKind, Validation, ValidationKind
+from flowfabric.model.handles import BackendTag
+from flowfabric.model.partitions import PartitionCounts
+from flowfabric.model.records import StreamHead
+from flowfabric.stores import questions
+from flowfabric.stores.postgres.codec import DIALECT
+from flowfabric.stores.postgres.migrating import apply_migrations
+from flowfabric.stores.postgres.reading import Loader
+from flowfabric.stores.postgres.wakeups import Wakeups
+from flowfabric.stores.postgres.writing import statement
+from flowfabric.stores.protocol import Conflict, Filling, Versions
+from flowfabric.stores.schema import EXECUTION_SCOPED, split_wire
+from flowfabric.stores.sqlquestions import SqlQuestions, history_trims
+
+_log = logging.getLogger("flowfabric.stores.postgres")
+_QUESTIONS = SqlQuestions(DIALECT, "e.raw_fields->'tags'->>({})::text")
+_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8"
+#: How long an estimate of the server's time is good without hearing from it.
+_CLOCK_GOOD_S = 1.0
+#: Settings of connections that write: plans by key, made once, whatever the statistics say at the moment.
+WRITER_SETTINGS = {
+    "application_name": "flowfabric",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "idle_in_transaction_session_timeout": "15000",
+    "lock_timeout": "10000",
+}
+_LOST_RACE = ("40001", "40P01", "55P03", "23505", "22012")
+
+
+class ServerClock:
+    """The server's time, estimated between answers that carry it. It never runs backwards."""
+
+    def __init__(self) -> None:
+        self._offsets = [float("-inf"), float("-inf")]
+        self._bucket = 0
+        self._heard_at = float("-inf")
+        self._last = 0
+
+    def heard(self, server_ms: float) -> None:
+        """An answer said what time it is. The estimate least delayed in the last seconds is kept."""
+        local = time.monotonic()
+        self._heard_at = local
+        bucket = int(local / 2)
+        if bucket != self._bucket:
+            self._offsets = [float("-inf"), self._offsets[0] if bucket == self._bucket + 1 else float("-inf")]
+            self._bucket = bucket
+        self._offsets[0] = max(self._offsets[0], server_ms - local * 1000)
+
+    @property
+    def good(self) -> bool:
+        return time.monotonic() - self._heard_at < _CLOCK_GOOD_S
+
+    def now(self) -> int:
+        self._last = max(self._last, int(time.monotonic() * 1000 + max(self._offsets)))
+        return self._last
+
+
+class PostgresStore:
+    """See the module's text. Open with ``PostgresStore.open``."""
+
+    tag = BackendTag.POSTGRES
+    shown = "pg"
+    label = "postgres"
+    holds = True
+
+    def __init__(self, dsn: str, pool: Any, clock: Callable[[], int] | None, parallel: int) -> None:
+        self._dsn = dsn
+        self._pool = pool
+        self._clock = clock
+        self._server_clock = ServerClock()
+        self.parallel = parallel
+        self.counts = PartitionCounts()
+        self._writers: list[Any] = []
+        self._wakeups = Wakeups(dsn)
+        self.forget: Callable[[], None] = lambda: None
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        dsn: str,
+        *,
+        partitions: PartitionCounts | None = None,
+        clock: Callable[[], int] | None = None,
+        pool_size: int = 10,
+        parallel: int = 2,
+        migrate: bool = True,
+    ) -> PostgresStore:
+        """Connect, bring the schema up to date and prepare for work."""
+        dsn = dsn.replace("postgres://", "postgresql://", 1)
+        try:
+            pool = await asyncpg.create_pool(
+                dsn, min_size=0, max_size=pool_size, timeout=30, server_settings={"application_name": "flowfabric"}
+            )
+            async with pool.acquire() as connection:
+                if migrate:
+                    await apply_migrations(connection)
+                row = await connection.fetchrow(
+                    "SELECT num_flow_partitions, num_budget_partitions, num_quota_partitions FROM ff_partition_config"
+                )
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise Transport("postgres", TransportKind.TRANSPORT, f"cannot open the database: {error}") from error
+        store = cls(dsn, pool, clock, parallel)
+        store.counts = PartitionCounts(*row)
+        if partitions is not None and partitions != store.counts:
+            await pool.close()
+            raise Validation(
+                ValidationKind.INVALID_INPUT,
+                f"partitions: the database has {store.counts}, this process was given {partitions}",
+            )
+        return store
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    async def server_time_ms(self) -> int:
+        """The server's time."""
+        if self._clock is not None:
+            return self._clock()
+        if not self._server_clock.good:
+            with _errors():
+                self._server_clock.heard(await self._pool.fetchval(_CLOCK))
+        return self._server_clock.now()
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    async def run(self, make: Callable[[], Coroutine[Any, Any, Any]], *, alone: bool = False) -> Any:
+        """On the loop."""
+        return await make()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[_PostgresTransaction]:
+        """A writing connection for the block; what was not committed is rolled back."""
+        connection = await self._writer()
+        transaction = _PostgresTransaction(self, connection)
+        try:
+            yield transaction
+            await transaction.finish()
+        except BaseException as error:
+            await self._give_up(connection, transaction)
+            if isinstance(error, EngineError | Conflict) or not isinstance(error, Exception):
+                raise
+            raise _translated(error, transaction.committing) from error
+        else:
+            self._writers.append(connection)
+
+    async def _writer(self) -> Any:
+        while self._writers:
+            connection = self._writers.pop()
+            if not connection.is_closed():
+                return connection
+        try:
+            return await asyncpg.connect(
+                self._dsn,
+                timeout=10,
+                server_settings=WRITER_SETTINGS,
+                statement_cache_size=512,
+                max_cached_statement_lifetime=0,
+            )
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise Conflict(f"cannot connect: {error}") from error
+
+    async def _give_up(self, connection: Any, transaction: _PostgresTransaction) -> None:
+        try:
+            if connection.is_closed():
+                return
+            if transaction.begun:
+                await asyncio.wait_for(connection.execute("ROLLBACK"), 5)
+            self._writers.append(connection)
+        except Exception:
+            connection.terminate()
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    async def read(self, needs: Iterable[Need], view: Filling) -> None:
+        """Committed rows, without a lock."""
+        now = await self.server_time_ms()
+        with _errors():
+            async with self._pool.acquire() as connection:
+                await Loader(connection, {}, locked=False).load(needs, view, now)
+
+    async def query(self, question: Any) -> Any:
+        """Lists and pages."""
+        if isinstance(question, questions.TrimHistory):
+            return await self._trim_history(question)
+        asked = _QUESTIONS.compile(question)
+        with _errors():
+            return asked.read(await self._pool.fetch(_dollars(asked.sql), *asked.params))
+
+    async def _trim_history(self, question: questions.TrimHistory) -> int:
+        deleted = 0
+        with _errors():
+            for condition, before in history_trims(question):
+                table = condition.split()[0]
+                done = await self._pool.execute(
+                    _dollars(
+                        f"DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {condition} "
+                        f"LIMIT {int(question.limit)} FOR UPDATE SKIP LOCKED))"
+                    ),
+                    before,
+                )
+                deleted += int(done.split()[-1])
+        return deleted
+
+    # -- other processes -----------------------------------------------------------------------------------------
+
+    def publish(self, topics: Iterable[str]) -> None:
+        """Notify other processes, soon and together."""
+        self._wakeups.publish(topics)
+
+    async def heard(self) -> AsyncIterator[str | None]:
+        """What other processes notified."""
+        async for topic in self._wakeups.heard():
+            yield topic
+
+    # -- the rest ------------------------------------------------------------------------------------------------
+
+    def raw(self) -> Any:
+        """``async with store.raw() as connection``: a plain connection, for people and tests."""
+        return self._pool.acquire()
+
+    async def ping(self) -> None:
+        """Fail if the server does not answer."""
+        with _errors():
+            await self._pool.fetchval("SELECT 1")
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._wakeups.close()
+        for connection in self._writers:
+            with contextlib.suppress(Exception):
+                await connection.close(timeout=5)
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._pool.close(), 10)
+
+
+class _PostgresTransaction:
+    def __init__(self, store: PostgresStore, connection: Any) -> None:
+        self._store = store
+        self._connection = connection
+        self._versions: dict[tuple[Any, Key], int] = {}
+        self.begun = False
+        #: From here on a lost connection leaves the outcome unknown.
+        self.committing = False
+
+    async def now(self) -> int:
+        store = self._store
+        if store._clock is not None:
+            return store._clock()
+        if not store._server_clock.good:
+            store._server_clock.heard(await self._connection.fetchval(_CLOCK))
+        return store._server_clock.now()
+
+    async def load(self, needs: Iterable[Need], view: Filling) -> None:
+        if not self.begun:
+            await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            self.begun = True
+        await Loader(self._connection, self._versions, locked=True).load(needs, view, await self.now())
+
+    async def commit(self, writes: Writes, held: Versions) -> int | None:
+        built = statement(writes, self._versions, held)
+        version: int | None = None
+        if writes.trims or writes.purges:
+            await self._begin()
+        for purge in writes.purges:
+            await self._purge(purge)
+        if not built.empty:
+            text, arguments = built.compiled()
+            self.committing = not self.begun
+            row = await self._connection.fetchrow(text, *arguments)
+            self.committing = False
+            version = row[1]
+            self._store._server_clock.heard(row[2])
+        for key in writes.trims:
+            await self._trim(key, writes)
+        await self.finish()
+        return version
+
+    async def _begin(self) -> None:
+        if not self.begun:
+            await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            self.begun = True
+
+    async def finish(self) -> None:
+        """Commit what was begun."""
+        if self.begun:
+            self.committing = True
+            await self._connection.execute("COMMIT")
+            self.begun = False
+            self.committing = False
+
+    async def _trim(self, key: tuple[str, int], writes: Writes) -> None:
+        partition, uuid = split_wire(key[0])
+        where = "partition_key = $1 AND execution_id = $2 AND attempt_index = $3"
+        await self._connection.execute(
+            f"DELETE FROM ff_stream_frame WHERE {where} AND (ts_ms, seq) < (SELECT ts_ms, seq FROM ff_stream_frame "
+            f"WHERE {where} ORDER BY ts_ms DESC, seq DESC LIMIT 1 OFFSET $4)",
+            partition,
+            uuid,
+            key[1],
+            writes.records[StreamHead][key].frame_count - 1,
+        )
+
+    async def _purge(self, purge: Any) -> None:
+        for table in EXECUTION_SCOPED:
+            await self._connection.execute(
+                f"DELETE FROM {table} WHERE partition_key = $1 AND execution_id = $2", purge.partition, purge.uuid
+            )
+        await self._connection.execute(
+            "DELETE FROM ff_cancel_backlog_member WHERE partition_key = $1 AND execution_id = $2",
+            purge.partition,
+            purge.execution_id,
+        )
+        await self._connection.execute(
+            "DELETE FROM ff_exec_core WHERE partition_key = $1 AND execution_id = $2", purge.partition, purge.uuid
+        )
+
+
+def _dollars(sql: str) -> str:
+    """``?1`` marks as PostgreSQL spells them."""
+    return sql.replace("?", "$")
+
+
+def _translated(error: Exception, committing: bool) -> Exception:
+    code = getattr(error, "sqlstate", None)
+    if code in _LOST_RACE:
+        return Conflict(f"{code}: {error}")
+    lost = isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError | TimeoutError) or (
+        code is not None and (code.startswith("08") or code in ("57P01", "57P02", "57P03", "25P03"))
+    )
+    if lost and not committing:
+        return Conflict(f"connection lost: {error}")
+    if lost:
+        return Transport(
+            "postgres", TransportKind.TRANSPORT, f"connection lost during commit, outcome unknown: {error}"
+        )
+    if code is not None and code.startswith("53"):
+        return Transport("postgres", TransportKind.OTHER, f"the server is out of resources: {error}")
+    return Transport("postgres", TransportKind.OTHER, f"{type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def _errors() -> Any:
+    """Errors of the driver as errors of the engine."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError) as error:
+        found = _translated(error, True)
+        raise (
+            Transport("postgres", TransportKind.TRANSPORT, str(error)) if isinstance(found, Conflict) else found
+        ) from error

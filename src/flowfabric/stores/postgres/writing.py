@@ -1,0 +1,303 @@
+"""Writing a batch to PostgreSQL as one statement.
+
+All changes of a batch become the parts of a single ``WITH`` statement: one part per table and set of changed columns,
+one per outbox. Every update names the row version it was decided upon; if any row has moved, the whole statement fails
+and nothing is written. A batch decided without reading is thus one round trip, commit included.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowfabric.model.changes import Key, Writes
+from flowfabric.model.partitions import worker_registry_partition
+from flowfabric.model.records import Worker, WorkerEvent
+from flowfabric.stores.postgres.codec import SENT, arrived, encoded
+from flowfabric.stores.protocol import Conflict, Versions
+from flowfabric.stores.rows import insert_columns, stored_fields
+from flowfabric.stores.schema import OUTBOXES, SMALL, TABLES, Column, Table, key_values
+
+#: Fields whose values are usually the same for all rows of a part; they travel once instead of once per row.
+_UNIFORM = frozenset(
+    {
+        "flow_id",
+        "lane_id",
+        "attempt_index",
+        "lifecycle_phase",
+        "ownership_state",
+        "eligibility_state",
+        "public_state",
+        "attempt_state",
+        "blocking_reason",
+        "created_at_ms",
+        "terminal_at_ms",
+        "deadline_at_ms",
+        "lease_reclaim_count",
+        "delay_until_ms",
+        "policy",
+        "namespace",
+        "instance_tag",
+        "last_mutation_at_ms",
+        "total_attempt_count",
+        "retry_count",
+        "terminal_outcome",
+        "required_capabilities",
+        "worker_id",
+        "started_at_ms",
+        "outcome",
+        "attempt_type",
+        "attempt_timeout_at_ms",
+        "retry_at_ms",
+        "renewed_at_ms",
+        "event_type",
+        "occurred_at_ms",
+        "dispatched_at_ms",
+        "revoked_by",
+    }
+)
+_PARTITION = Column("partition", "partition_key", SMALL)
+
+
+class Statement:
+    """A ``WITH`` statement under construction: texts by shape, arguments in order."""
+
+    _texts: dict[tuple[Any, ...], str] = {}
+
+    def __init__(self) -> None:
+        self._shape: list[Any] = []
+        self._arguments: list[Any] = []
+        self._counted = 0
+        self._expected: list[int] = []
+
+    @property
+    def empty(self) -> bool:
+        return not self._shape
+
+    def _columns(self, columns: tuple[Column, ...], records: list[Any]) -> tuple[str, ...]:
+        """Add the values of some columns: once if they are all alike, else as an array. Returns how each travels."""
+        ways = []
+        count = len(records)
+        for column in columns:
+            field, kind = column.field, column.type
+            values = [getattr(record, field) for record in records]
+            first = values[0]
+            if count == 1 or (field in _UNIFORM and values.count(first) == count):
+                ways.append("s")
+                self._arguments.append(encoded(kind, [first])[0])
+            else:
+                ways.append("a")
+                self._arguments.append(encoded(kind, values))
+        return tuple(ways)
+
+    def update(self, table: Table, columns: tuple[Column, ...], records: list[Any], versions: list[int]) -> None:
+        """Change some columns of some rows, if each still has its version."""
+        keys = stored_fields(table, table.key)
+        count = len(records)
+        if count == 1:
+            self._arguments += encoded_values(keys, records[0])
+            self._arguments.append(versions[0])
+        else:
+            order = sorted(range(count), key=lambda n: key_values(table.kind, records[n].key))
+            records = [records[n] for n in order]
+            versions = [versions[n] for n in order]
+            for column in keys:
+                self._arguments.append([getattr(record, column.field) for record in records])
+            self._arguments.append(versions)
+        ways = self._columns(columns, records)
+        self._shape.append(("update", table.name, keys, columns, ways, count == 1))
+        self._expected.append(count)
+
+    def insert(self, table: Table, columns: tuple[Column, ...], records: list[Any]) -> None:
+        """Add rows."""
+        ways = self._columns(columns, records)
+        if "a" not in ways and len(records) > 1:
+            raise AssertionError("rows that differ in nothing")
+        self._shape.append(("insert", table.name, columns, ways, table.repeatable))
+
+    def delete(self, table: Table, records: list[Any]) -> None:
+        """Remove rows; one that is gone already is fine."""
+        keys = stored_fields(table, table.key)
+        for column in keys:
+            self._arguments.append(encoded(column.type, [getattr(record, column.field) for record in records]))
+        self._shape.append(("delete", table.name, keys))
+
+    def check(self, table: Table, keys: list[Key], versions: list[int]) -> None:
+        """Rows that were decided upon but not written must still have their versions."""
+        columns = stored_fields(table, table.key)
+        for position in range(len(columns)):
+            self._arguments.append([key_values(table.kind, key)[position] for key in keys])
+        self._arguments.append(versions)
+        self._shape.append(("check", table.name, columns))
+        self._expected.append(len(keys))
+
+    def compiled(self) -> tuple[str, list[Any]]:
+        """The text and its arguments."""
+        shape = tuple(self._shape)
+        text = self._texts.get(shape)
+        if text is None:
+            text = self._texts[shape] = _text(shape)
+        return text, [*self._arguments, *self._expected]
+
+
+def encoded_values(columns: tuple[Column, ...], record: Any) -> list[Any]:
+    """The values of one record's columns, ready to be sent."""
+    return [encoded(column.type, [getattr(record, column.field)])[0] for column in columns]
+
+
+def _text(shape: tuple[Any, ...]) -> str:
+    parts: list[str] = []
+    counted: list[str] = []
+    number = 0
+
+    def mark(kind: str, array: bool) -> str:
+        nonlocal number
+        number += 1
+        return f"${number}::{kind}{'[]' if array else ''}"
+
+    for position, part in enumerate(shape):
+        name = f"part{position}"
+        match part:
+            case ("update", table, keys, columns, ways, True):
+                where = [f"t.{column.name} = {mark(SENT[column.type], False)}" for column in keys]
+                where.append(f"t.xmin = {mark('xid', False)}")
+                sets = [f"{c.name} = {arrived(c.type, mark(SENT[c.type], False))}" for c in columns]
+                parts.append(
+                    f"{name} AS (UPDATE {table} t SET {', '.join(sets)} WHERE {' AND '.join(where)} RETURNING 1)"
+                )
+                counted.append(name)
+            case ("update", table, keys, columns, ways, False):
+                arrays = [mark(SENT[column.type], True) for column in keys] + [mark("xid", True)]
+                names = [f"k{n}" for n in range(len(keys))] + ["version"]
+                sets = []
+                for n, (column, way) in enumerate(zip(columns, ways, strict=True)):
+                    if way == "s":
+                        value = mark(SENT[column.type], False)
+                    else:
+                        arrays.append(mark(SENT[column.type], True))
+                        names.append(f"c{n}")
+                        value = f"i.c{n}"
+                    sets.append(f"{column.name} = {arrived(column.type, value)}")
+                where = [f"t.{column.name} = i.k{n}" for n, column in enumerate(keys)] + ["t.xmin = i.version"]
+                parts.append(
+                    f"{name} AS (UPDATE {table} t SET {', '.join(sets)} FROM unnest({', '.join(arrays)}) "
+                    f"AS i({', '.join(names)}) WHERE {' AND '.join(where)} RETURNING 1)"
+                )
+                counted.append(name)
+            case ("insert", table, columns, ways, repeatable):
+                arrays, names, values = [], [], []
+                for n, (column, way) in enumerate(zip(columns, ways, strict=True)):
+                    if way == "s":
+                        values.append(arrived(column.type, mark(SENT[column.type], False)))
+                    else:
+                        arrays.append(mark(SENT[column.type], True))
+                        names.append(f"c{n}")
+                        values.append(arrived(column.type, f"i.c{n}"))
+                source = f" FROM unnest({', '.join(arrays)}) AS i({', '.join(names)})" if arrays else ""
+                conflict = " ON CONFLICT DO NOTHING" if repeatable else ""
+                into = ", ".join(column.name for column in columns)
+                parts.append(f"{name} AS (INSERT INTO {table} ({into}) SELECT {', '.join(values)}{source}{conflict})")
+            case ("delete", table, keys):
+                arrays = [mark(SENT[column.type], True) for column in keys]
+                names = [f"k{n}" for n in range(len(keys))]
+                where = [f"t.{column.name} = i.k{n}" for n, column in enumerate(keys)]
+                parts.append(
+                    f"{name} AS (DELETE FROM {table} t USING unnest({', '.join(arrays)}) AS i({', '.join(names)}) "
+                    f"WHERE {' AND '.join(where)})"
+                )
+            case ("check", table, keys):
+                arrays = [mark(SENT[column.type], True) for column in keys] + [mark("xid", True)]
+                names = [f"k{n}" for n in range(len(keys))] + ["version"]
+                where = [f"t.{column.name} = i.k{n}" for n, column in enumerate(keys)] + ["t.xmin = i.version"]
+                parts.append(
+                    f"{name} AS (SELECT 1 FROM unnest({', '.join(arrays)}) AS i({', '.join(names)}) "
+                    f"JOIN {table} t ON {' AND '.join(where)})"
+                )
+                counted.append(name)
+    checks = [f"(SELECT count(*) FROM {name}) = {mark('bigint', False)}" for name in counted]
+    # A row that moved makes the division fail, and with it the statement: nothing of the batch is written.
+    guard = f"1 / (CASE WHEN {' AND '.join(checks)} THEN 1 ELSE 0 END)" if checks else "1"
+    return (
+        f"WITH {', '.join(parts)} SELECT {guard}, pg_current_xact_id()::xid, "
+        "(extract(epoch FROM clock_timestamp()) * 1000)::float8"
+    )
+
+
+def statement(writes: Writes, versions: dict[tuple[Any, Key], int], held: Versions) -> Statement:
+    """The statement that writes a batch."""
+    built = Statement()
+
+    def version(kind: Any, key: Key) -> int:
+        found = versions.get((kind, key))
+        if found is None:
+            found = held.version(kind, key)
+        if found is None:
+            raise Conflict(f"{kind.__name__} {key}: no version to check")
+        return found
+
+    _add_checks(built, writes, versions, held)
+    for kind, dropped in writes.drops.items():
+        if dropped:
+            built.delete(TABLES[kind], list(dropped.values()))
+    for kind, puts in writes.puts.items():
+        _add_puts(built, kind, puts, writes.records[kind], version)
+    if writes.events:
+        families: dict[Any, list[Any]] = {}
+        for event in writes.events:
+            families.setdefault(type(event), []).append(event)
+        for kind, family in families.items():
+            built.insert(OUTBOXES[kind], OUTBOXES[kind].columns, family)
+    return built
+
+
+def _add_checks(built: Statement, writes: Writes, versions: dict[tuple[Any, Key], int], held: Versions) -> None:
+    believed: dict[Any, list[tuple[Key, int]]] = {}
+    for kind, key in writes.checks:
+        if (kind, key) not in versions:
+            found = held.version(kind, key)
+            if found is not None:
+                believed.setdefault(kind, []).append((key, found))
+    for kind, entries in believed.items():
+        built.check(TABLES[kind], [key for key, _ in entries], [found for _, found in entries])
+
+
+def _add_puts(
+    built: Statement, kind: Any, puts: dict[Key, tuple[str, ...] | None], records: dict[Key, Any], version: Any
+) -> None:
+    groups: dict[tuple[str, ...] | None, list[Key]] = {}
+    for key, fields in puts.items():
+        group = groups.get(fields)
+        if group is None:
+            groups[fields] = [key]
+        else:
+            group.append(key)
+    table = TABLES[kind]
+    for fields, keys in groups.items():
+        group_records = [records[key] for key in keys]
+        if fields is None:
+            _add_inserts(built, table, kind, group_records)
+            continue
+        columns = stored_fields(table, fields)
+        if columns:
+            built.update(table, columns, group_records, [version(kind, key) for key in keys])
+
+
+class _Placed:
+    """A registry row with the partition PostgreSQL keeps beside it."""
+
+    def __init__(self, record: Any) -> None:
+        self._record = record
+        self.partition = worker_registry_partition(record.worker_instance_id)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
+
+
+def _add_inserts(built: Statement, table: Table, kind: Any, records: list[Any]) -> None:
+    if kind in (Worker, WorkerEvent):
+        built.insert(table, (_PARTITION, *table.columns), [_Placed(record) for record in records])
+        return
+    shapes: dict[tuple[Column, ...], list[Any]] = {}
+    for record in records:
+        shapes.setdefault(insert_columns(table, record), []).append(record)
+    for columns, group in shapes.items():
+        built.insert(table, columns, group)

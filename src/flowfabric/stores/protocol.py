@@ -1,0 +1,89 @@
+"""Everything a store must be."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from flowfabric.model.changes import Key, Need, Writes
+from flowfabric.model.handles import BackendTag
+from flowfabric.model.partitions import PartitionCounts
+
+
+class Conflict(Exception):
+    """The batch lost a race: something it was decided upon has moved. Nothing was written; decide again."""
+
+
+class Filling(Protocol):
+    """The part of a view that a store fills."""
+
+    def put_loaded(self, kind: Any, key: Key, record: Any) -> None: ...
+    def put_full(self, execution_id: str, record: Any) -> None: ...
+    def put_selected(self, need: Any, keys: list[Key]) -> None: ...
+    def put_claimable(self, need: Any, keys: list[str]) -> None: ...
+
+
+class Versions(Protocol):
+    """Row versions of records the process decided upon without reading them in this transaction."""
+
+    def version(self, kind: Any, key: Key) -> int | None: ...
+
+
+class Transaction(Protocol):
+    """One atomic unit: what was loaded stays as it is until the commit, or the commit is refused."""
+
+    async def now(self) -> int:
+        """The store's time in milliseconds."""
+        ...
+
+    async def load(self, needs: Iterable[Need], view: Filling) -> None:
+        """Fill the view with what rules asked for, locked against other writers."""
+        ...
+
+    async def commit(self, writes: Writes, held: Versions) -> int | None:
+        """Make it all durable at once and return the version of the rows written, or raise ``Conflict``."""
+        ...
+
+
+class Store(Protocol):
+    """A place to keep records and events."""
+
+    tag: BackendTag
+    #: Prefix of shown lease ids and grant keys.
+    shown: str
+    #: ``sqlite``, ``postgres``, ``valkey`` or ``memory``.
+    label: str
+    counts: PartitionCounts
+    #: Whether batches may be decided upon held records, checked at the commit.
+    holds: bool
+    #: How many batches may be under way at the same time.
+    parallel: int
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]: ...
+
+    async def run(self, make: Callable[[], Coroutine[Any, Any, Any]], *, alone: bool = False) -> Any:
+        """Run the coroutine that ``make`` gives where the store wants it; ``alone`` says it is a single command."""
+        ...
+
+    async def read(self, needs: Iterable[Need], view: Filling) -> None:
+        """As ``Transaction.load``, without locks: committed rows, for people."""
+        ...
+
+    async def query(self, question: Any) -> Any:
+        """Answer one of ``stores.questions``."""
+        ...
+
+    async def server_time_ms(self) -> int: ...
+
+    def publish(self, topics: Iterable[str]) -> None:
+        """Tell other processes that something was committed. A hint, nothing more."""
+        ...
+
+    def heard(self) -> AsyncIterator[str | None]:
+        """Topics other processes published; ``None`` means "may have missed some, look again"."""
+        ...
+
+    async def ping(self) -> None: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,112 @@
+"""What people and timers ask a store: lists, pages and what is due. Answers are plain rows; deciding is not done here."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class ListExecutions(Struct, frozen=True):
+    """Ids of a partition after a UUID, ascending -> ``list[execution id]``."""
+
+    partition: int
+    after: str | None
+    limit: int
+
+
+class ListLanes(Struct, frozen=True):
+    """Lane names after a name, ascending -> ``list[str]``."""
+
+    after: str | None
+    limit: int
+
+
+class ListSuspended(Struct, frozen=True):
+    """Open suspensions of a partition after an execution -> ``list[(execution id, suspended_at_ms, reason)]``."""
+
+    partition: int
+    after: str | None
+    limit: int
+
+
+class ListWorkers(Struct, frozen=True):
+    """Workers of a namespace that are alive at ``now`` -> ``list[Worker]``."""
+
+    namespace: str
+    after: str | None
+    limit: int
+    now: int
+
+
+class LiveWorkers(Struct, frozen=True):
+    """All workers alive at ``now``, whatever their namespace -> ``list[Worker]``."""
+
+    now: int
+    limit: int
+
+
+class ListExpiredLeases(Struct, frozen=True):
+    """Leases of running executions past ``as_of`` -> ``list[(Execution, Attempt)]``."""
+
+    as_of: int
+    after_ms: int | None
+    after_id: str | None
+    limit: int
+    namespace: str | None
+
+
+class ReadFrames(Struct, frozen=True):
+    """Frames of a stream between two positions, inclusive -> ``list[(ts_ms, seq, fields json, mode)]``."""
+
+    partition: int
+    uuid: str
+    attempt_index: int
+    low: tuple[int, int]
+    high: tuple[int, int]
+    limit: int
+    exclude_mode: str | None = None
+
+
+class Due(Struct, frozen=True):
+    """Ids of executions a timer should look at -> ``list[execution id]``. ``what`` names the timer."""
+
+    what: str
+    now: int
+    limit: int
+    namespace: str | None = None
+    tag: tuple[str, str] | None = None
+    lane_id: str | None = None
+    partition: int | None = None
+    #: Ids the caller knows to be stuck and does not want to see again this time.
+    skip: frozenset[str] = frozenset()
+
+
+class DueWorkers(Struct, frozen=True):
+    """Workers past their time to live -> ``list[(namespace, instance)]``."""
+
+    now: int
+    limit: int
+
+
+class NextDue(Struct, frozen=True):
+    """When the next delay, lease, timeout or deadline falls due -> ``int | None``."""
+
+
+class ScanEligible(Struct, frozen=True):
+    """Claimable ids of a lane in claim order -> ``list[execution id]``."""
+
+    lane_id: str
+    partition: int | None
+    limit: int
+
+
+class TrimHistory(Struct, frozen=True):
+    """Delete outbox rows, registry history and expired bindings older than the given times -> rows deleted."""
+
+    events_before_ms: int
+    registry_before_ms: int
+    now: int
+    limit: int
+
+
+class CountRows(Struct, frozen=True):
+    """How many executions are in each phase, for invariants and people -> ``dict[phase, int]``."""

@@ -1,0 +1,175 @@
+"""Rows to records and back, for every SQL store. A dialect says how a column type is read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from flowfabric.model.literals import WAITING_PHASES
+from flowfabric.model.records import EXECUTION_WIDE_FIELDS, Attempt, Execution, StreamHead
+from flowfabric.stores.schema import ATTEMPT, EXECUTION, TABLES, Column, Table, is_wire_keyed
+
+#: The phases that wait for a worker, as a list of SQL literals.
+WAITING_LIST = ", ".join(f"'{phase}'" for phase in sorted(WAITING_PHASES))
+
+
+class Dialect(Struct, frozen=True):
+    """How one SQL store spells things."""
+
+    #: Column type -> expression that reads it; ``{}`` is the column.
+    read: Mapping[str, str]
+    #: Column type -> function from the driver's value to the record's; types without one are taken as they are.
+    decode: Mapping[str, Callable[[Any], Any]]
+    #: Column type -> function from the record's value to the driver's.
+    encode: Mapping[str, Callable[[Any], Any]]
+    #: ``field -> expression`` for columns that fall back on ``raw_fields`` while they are empty.
+    derived: Mapping[str, str]
+    #: Expression for the row version, empty if the store has none.
+    version: str = ""
+    #: What follows a text so that it sorts by its bytes.
+    bytewise: str = ""
+
+    def reading(self, column: Column, alias: str) -> str:
+        """The expression that reads a column."""
+        name = f"{alias}.{column.name}"
+        derived = self.derived.get(column.field) if alias == "e" else None
+        return derived if derived is not None else self.read.get(column.type, "{}").format(name)
+
+
+#: Fields of ``Execution`` in the order of the narrow select.
+NARROW = tuple(column for column in EXECUTION.columns if column.field not in EXECUTION_WIDE_FIELDS)
+WIDE = tuple(column for column in EXECUTION.columns if column.field in EXECUTION_WIDE_FIELDS)
+#: Fields of ``Attempt`` that the execution's select brings along.
+JOINED = tuple(column for column in ATTEMPT.columns if column.field not in ("partition", "uuid", "policy"))
+
+
+def execution_select(dialect: Dialect, wide: bool = False) -> str:
+    """Executions with their current attempt: the one select every rule starts from."""
+    columns = [dialect.reading(column, "e") for column in NARROW]
+    columns.append(
+        "CASE WHEN e.attempt_index > 0 THEN (SELECT max(x.lease_epoch) FROM ff_attempt x WHERE "
+        "x.partition_key = e.partition_key AND x.execution_id = e.execution_id AND x.attempt_index < e.attempt_index) END"
+    )
+    columns += [dialect.reading(column, "a") for column in JOINED]
+    if dialect.version:
+        columns += [dialect.version.format("e"), dialect.version.format("a")]
+    if wide:
+        columns += [dialect.reading(column, "e") for column in WIDE]
+    return (
+        f"SELECT {', '.join(columns)} FROM ff_exec_core e LEFT JOIN ff_attempt a ON a.partition_key = e.partition_key "
+        "AND a.execution_id = e.execution_id AND a.attempt_index = e.attempt_index"
+    )
+
+
+class ExecutionRows:
+    """Turns rows of ``execution_select`` into records."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._uuid = dialect.decode.get("uuid")
+        self._requirement = dialect.decode["requirement"]
+        self._narrow_end = len(NARROW)
+        self._attempt_start = self._narrow_end + 1
+        self._attempt_end = self._attempt_start + len(JOINED)
+        self._versions = 2 if dialect.version else 0
+
+    def read(self, row: Any) -> tuple[Execution, Attempt | None, Any, Any]:
+        """``(execution, current attempt, execution's version, attempt's version)``."""
+        decode = self._uuid
+        partition, uuid, flow_id = row[0], row[1], row[2]
+        if decode is not None:
+            uuid = decode(uuid)
+            flow_id = None if flow_id is None else decode(flow_id)
+        wire = f"{{fp:{partition}}}:{uuid}"
+        execution = Execution(
+            wire,
+            partition,
+            uuid,
+            flow_id,
+            row[3],
+            self._requirement(row[4]),
+            *row[5 : self._narrow_end],
+            row[self._narrow_end] or 0,
+        )
+        start, end = self._attempt_start, self._attempt_end
+        attempt = None if row[start] is None else Attempt(wire, partition, uuid, *row[start:end])
+        if self._versions:
+            return execution, attempt, row[end], row[end + 1]
+        return execution, attempt, None, None
+
+    def read_wide(self, row: Any) -> tuple[Execution, Attempt | None, Any, Any]:
+        """As ``read``, for a wide select."""
+        found = self.read(row)
+        start = self._attempt_end + self._versions
+        for column, value in zip(WIDE, row[start:], strict=True):
+            setattr(found[0], column.field, value)
+        return found
+
+
+class KindRows:
+    """Select list and decoder of one record kind."""
+
+    def __init__(self, kind: Any, dialect: Dialect) -> None:
+        self.table = TABLES[kind]
+        self.kind = kind
+        self._wire = is_wire_keyed(kind)
+        self._columns = tuple(
+            column for column in self.table.columns if not (kind is Attempt and column.field == "policy")
+        )
+        self._decoders = tuple(dialect.decode.get(column.type) for column in self._columns)
+        self.select_list = ", ".join(dialect.reading(column, "t") for column in self._columns)
+        if dialect.version:
+            self.select_list += ", " + dialect.version.format("t")
+        self.width = len(self._columns)
+
+    def read(self, row: Any) -> Any:
+        """The record of a row."""
+        values = [
+            value if decode is None or value is None else decode(value)
+            for value, decode in zip(row, self._decoders, strict=False)
+        ]
+        if self._wire:
+            return self.kind(f"{{fp:{values[0]}}}:{values[1]}", *values)
+        return self.kind(*values)
+
+
+STREAM_HEAD_COLUMNS = (
+    "m.ema_rate_hz, m.last_append_ts_ms, m.maxlen_applied_last, "
+    "coalesce(m.frame_count, (SELECT count(*) FROM ff_stream_frame f WHERE f.partition_key = k.p "
+    "AND f.execution_id = k.u AND f.attempt_index = k.i)), "
+    "coalesce(m.last_ts_ms, (SELECT max(f.ts_ms) FROM ff_stream_frame f WHERE f.partition_key = k.p "
+    "AND f.execution_id = k.u AND f.attempt_index = k.i), 0), "
+    "coalesce(m.last_seq, (SELECT f.seq FROM ff_stream_frame f WHERE f.partition_key = k.p AND f.execution_id = k.u "
+    "AND f.attempt_index = k.i ORDER BY f.ts_ms DESC, f.seq DESC LIMIT 1), 0), m.partition_key IS NOT NULL"
+)
+
+
+def stream_head(execution_id: str, partition: int, uuid: str, attempt_index: int, row: Any) -> StreamHead | None:
+    """The head of a stream from ``STREAM_HEAD_COLUMNS``; ``None`` for a stream nobody has written to."""
+    ema, last_append, maxlen, count, last_ts, last_seq, stored = row
+    if not stored and not count:
+        return None
+    return StreamHead(
+        execution_id,
+        partition,
+        uuid,
+        attempt_index,
+        ema or 0.0,
+        last_append or last_ts,
+        maxlen or 0,
+        count,
+        last_ts,
+        last_seq,
+        bool(stored),
+    )
+
+
+def stored_fields(table: Table, fields: tuple[str, ...]) -> tuple[Column, ...]:
+    """The columns behind the fields that changed; fields that are worked out on reading have none."""
+    return tuple(column for field in fields if (column := table.column(field)) is not None)
+
+
+def insert_columns(table: Table, record: Any) -> tuple[Column, ...]:
+    """The columns an insert fills: those whose field is set."""
+    return tuple(column for column in table.columns if getattr(record, column.field) is not UNSET)

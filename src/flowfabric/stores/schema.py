@@ -1,0 +1,456 @@
+"""How records map to tables: one description that every SQL store follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from flowfabric.model.changes import Key
+from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent
+from flowfabric.model.records import (
+    Attempt,
+    Binding,
+    CancelBacklog,
+    CancelBacklogMember,
+    Edge,
+    EdgeGroup,
+    Execution,
+    Flow,
+    FrameRow,
+    Grant,
+    Lane,
+    SigningKey,
+    StreamHead,
+    StreamSummary,
+    Suspension,
+    Waitpoint,
+    Worker,
+    WorkerEvent,
+)
+
+# Column types. Stores translate them; "names" is a sorted tuple of texts, "requirement" the set a worker must cover.
+TEXT = "text"
+SMALL = "small"
+INT = "int"
+BIG = "big"
+REAL = "real"
+BOOL = "bool"
+UUID = "uuid"
+BYTES = "bytes"
+JSON = "json"
+NAMES = "names"
+REQUIREMENT = "requirement"
+
+
+class Column(Struct, frozen=True):
+    """A record's field and the column it lives in."""
+
+    field: str
+    name: str
+    type: str
+
+
+class Table(Struct, frozen=True):
+    """A record kind and its table. ``key`` names the fields of the primary key."""
+
+    kind: Any
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    #: Inserting a row that exists is not an error.
+    repeatable: bool = False
+
+    def column(self, field: str) -> Column | None:
+        """The column of a field; ``None`` for fields that are worked out rather than stored."""
+        for column in self.columns:
+            if column.field == field:
+                return column
+        return None
+
+
+def _columns(**types: str) -> tuple[Column, ...]:
+    renamed = {"partition": "partition_key", "uuid": "execution_id", "upstream": "upstream_eid"}
+    renamed["downstream"] = "downstream_eid"
+    return tuple(Column(field, renamed.get(field, field), kind) for field, kind in types.items())
+
+
+EXECUTION = Table(
+    Execution,
+    "ff_exec_core",
+    _columns(
+        partition=SMALL,
+        uuid=UUID,
+        flow_id=UUID,
+        lane_id=TEXT,
+        required_capabilities=REQUIREMENT,
+        attempt_index=INT,
+        lifecycle_phase=TEXT,
+        ownership_state=TEXT,
+        eligibility_state=TEXT,
+        public_state=TEXT,
+        attempt_state=TEXT,
+        blocking_reason=TEXT,
+        priority=INT,
+        created_at_ms=BIG,
+        terminal_at_ms=BIG,
+        deadline_at_ms=BIG,
+        started_at_ms=BIG,
+        lease_reclaim_count=INT,
+        delay_until_ms=BIG,
+        policy=JSON,
+        namespace=TEXT,
+        instance_tag=TEXT,
+        last_mutation_at_ms=BIG,
+        total_attempt_count=INT,
+        retry_count=INT,
+        payload=BYTES,
+        result=BYTES,
+        raw_fields=JSON,
+        cancellation_reason=TEXT,
+        cancelled_by=TEXT,
+        terminal_outcome=TEXT,
+        failure_reason=TEXT,
+        last_failure_message=TEXT,
+        blocking_detail=TEXT,
+        lease_expired_at_ms=BIG,
+        lease_revoke_reason=TEXT,
+        pending_retry_reason=TEXT,
+        pending_previous_attempt_index=INT,
+    ),
+    ("partition", "uuid"),
+)
+
+ATTEMPT = Table(
+    Attempt,
+    "ff_attempt",
+    _columns(
+        partition=SMALL,
+        uuid=UUID,
+        attempt_index=INT,
+        worker_id=TEXT,
+        worker_instance_id=TEXT,
+        lease_epoch=BIG,
+        lease_expires_at_ms=BIG,
+        started_at_ms=BIG,
+        terminal_at_ms=BIG,
+        outcome=TEXT,
+        attempt_id=TEXT,
+        lease_id=TEXT,
+        attempt_type=TEXT,
+        attempt_timeout_at_ms=BIG,
+        retry_at_ms=BIG,
+        renewed_at_ms=BIG,
+        policy=JSON,
+    ),
+    ("partition", "uuid", "attempt_index"),
+)
+
+TABLES: Mapping[Any, Table] = {
+    table.kind: table
+    for table in (
+        EXECUTION,
+        ATTEMPT,
+        Table(
+            Grant,
+            "ff_claim_grant",
+            _columns(
+                partition=SMALL,
+                grant_id=BYTES,
+                uuid=UUID,
+                kind=TEXT,
+                worker_id=TEXT,
+                worker_instance_id=TEXT,
+                lane_id=TEXT,
+                capability_hash=TEXT,
+                worker_capabilities=JSON,
+                route_snapshot_json=TEXT,
+                admission_summary=TEXT,
+                grant_ttl_ms=BIG,
+                issued_at_ms=BIG,
+                expires_at_ms=BIG,
+            ),
+            ("partition", "grant_id"),
+        ),
+        Table(
+            Binding,
+            "ff_exec_idempotency",
+            _columns(
+                namespace=TEXT,
+                idempotency_key=TEXT,
+                partition=SMALL,
+                uuid=UUID,
+                created_at_ms=BIG,
+                expires_at_ms=BIG,
+            ),
+            ("namespace", "idempotency_key"),
+        ),
+        Table(
+            Lane,
+            "ff_lane_registry",
+            _columns(lane_id=TEXT, registered_at_ms=BIG, registered_by=TEXT, state=TEXT),
+            ("lane_id",),
+            repeatable=True,
+        ),
+        Table(
+            SigningKey,
+            "ff_waitpoint_hmac",
+            _columns(kid=TEXT, secret=BYTES, rotated_at_ms=BIG, active=BOOL),
+            ("kid",),
+        ),
+        Table(
+            Flow,
+            "ff_flow_core",
+            _columns(
+                partition=SMALL,
+                flow_id=UUID,
+                graph_revision=BIG,
+                public_flow_state=TEXT,
+                created_at_ms=BIG,
+                terminal_at_ms=BIG,
+                raw_fields=JSON,
+            ),
+            ("partition", "flow_id"),
+        ),
+        Table(
+            Edge,
+            "ff_edge",
+            _columns(
+                partition=SMALL,
+                flow_id=UUID,
+                edge_id=UUID,
+                upstream=UUID,
+                downstream=UUID,
+                policy=JSON,
+                policy_version=INT,
+            ),
+            ("partition", "flow_id", "edge_id"),
+        ),
+        Table(
+            EdgeGroup,
+            "ff_edge_group",
+            _columns(
+                partition=SMALL,
+                flow_id=UUID,
+                downstream=UUID,
+                policy=JSON,
+                k_target=INT,
+                success_count=INT,
+                fail_count=INT,
+                skip_count=INT,
+                running_count=INT,
+                group_state=TEXT,
+                satisfied_at_ms=BIG,
+            ),
+            ("partition", "flow_id", "downstream"),
+        ),
+        Table(
+            CancelBacklog,
+            "ff_cancel_backlog",
+            _columns(
+                partition=SMALL,
+                flow_id=UUID,
+                requested_at_ms=BIG,
+                requester=TEXT,
+                reason=TEXT,
+                grace_until_ms=BIG,
+                cancellation_policy=TEXT,
+                status=TEXT,
+            ),
+            ("partition", "flow_id"),
+        ),
+        Table(
+            CancelBacklogMember,
+            "ff_cancel_backlog_member",
+            _columns(partition=SMALL, flow_id=UUID, execution_id=TEXT),
+            ("partition", "flow_id", "execution_id"),
+        ),
+        Table(
+            Suspension,
+            "ff_suspension_current",
+            _columns(
+                partition=SMALL,
+                uuid=UUID,
+                suspension_id=UUID,
+                suspended_at_ms=BIG,
+                timeout_at_ms=BIG,
+                reason_code=TEXT,
+            ),
+            ("partition", "uuid"),
+        ),
+        Table(
+            Waitpoint,
+            "ff_waitpoint_pending",
+            _columns(partition=SMALL, waitpoint_id=UUID, uuid=UUID, state=TEXT, closed_at_ms=BIG, close_reason=TEXT),
+            ("partition", "waitpoint_id"),
+        ),
+        Table(
+            FrameRow,
+            "ff_stream_frame",
+            _columns(
+                partition=SMALL,
+                uuid=UUID,
+                attempt_index=INT,
+                ts_ms=BIG,
+                seq=INT,
+                fields=JSON,
+                mode=TEXT,
+                created_at_ms=BIG,
+            ),
+            ("partition", "uuid", "attempt_index", "ts_ms", "seq"),
+        ),
+        Table(
+            StreamHead,
+            "ff_stream_meta",
+            _columns(
+                partition=SMALL,
+                uuid=UUID,
+                attempt_index=INT,
+                ema_rate_hz=REAL,
+                last_append_ts_ms=BIG,
+                maxlen_applied_last=INT,
+                frame_count=INT,
+                last_ts_ms=BIG,
+                last_seq=INT,
+            ),
+            ("partition", "uuid", "attempt_index"),
+        ),
+        Table(
+            StreamSummary,
+            "ff_stream_summary",
+            _columns(
+                partition=SMALL,
+                uuid=UUID,
+                attempt_index=INT,
+                document_json=JSON,
+                version=INT,
+                patch_kind=TEXT,
+                last_updated_ms=BIG,
+                first_applied_ms=BIG,
+            ),
+            ("partition", "uuid", "attempt_index"),
+        ),
+        Table(
+            Worker,
+            "ff_worker_registry",
+            _columns(
+                namespace=TEXT,
+                worker_instance_id=TEXT,
+                worker_id=TEXT,
+                lanes=NAMES,
+                capabilities_csv=TEXT,
+                last_heartbeat_ms=BIG,
+                liveness_ttl_ms=BIG,
+                registered_at_ms=BIG,
+            ),
+            ("namespace", "worker_instance_id"),
+        ),
+        Table(
+            WorkerEvent,
+            "ff_worker_registry_event",
+            _columns(namespace=TEXT, worker_instance_id=TEXT, event_kind=TEXT, event_at_ms=BIG, reason=TEXT),
+            ("namespace", "worker_instance_id", "event_at_ms", "event_kind"),
+            repeatable=True,
+        ),
+    )
+}
+
+#: Outboxes. In the lease, operator and tag outboxes the id column is text; in the completion outbox it is a UUID.
+OUTBOXES: Mapping[Any, Table] = {
+    table.kind: table
+    for table in (
+        Table(
+            LeaseEvent,
+            "ff_lease_event",
+            (
+                Column("partition", "partition_key", INT),
+                Column("uuid", "execution_id", TEXT),
+                Column("lease_id", "lease_id", TEXT),
+                Column("event_type", "event_type", TEXT),
+                Column("occurred_at_ms", "occurred_at_ms", BIG),
+                Column("namespace", "namespace", TEXT),
+                Column("instance_tag", "instance_tag", TEXT),
+                Column("worker_instance_id", "worker_instance_id", TEXT),
+                Column("revoked_by", "revoked_by", TEXT),
+            ),
+            ("event_id",),
+        ),
+        Table(
+            CompletionEvent,
+            "ff_completion_event",
+            (
+                Column("partition", "partition_key", SMALL),
+                Column("uuid", "execution_id", UUID),
+                Column("flow_id", "flow_id", UUID),
+                Column("outcome", "outcome", TEXT),
+                Column("namespace", "namespace", TEXT),
+                Column("instance_tag", "instance_tag", TEXT),
+                Column("occurred_at_ms", "occurred_at_ms", BIG),
+                Column("dispatched_at_ms", "dispatched_at_ms", BIG),
+            ),
+            ("event_id",),
+        ),
+        Table(
+            OperatorEvent,
+            "ff_operator_event",
+            (
+                Column("partition", "partition_key", INT),
+                Column("subject", "execution_id", TEXT),
+                Column("event_type", "event_type", TEXT),
+                Column("details", "details", JSON),
+                Column("occurred_at_ms", "occurred_at_ms", BIG),
+                Column("namespace", "namespace", TEXT),
+                Column("instance_tag", "instance_tag", TEXT),
+            ),
+            ("event_id",),
+        ),
+        Table(
+            InstanceTagEvent,
+            "ff_instance_tag_event",
+            (
+                Column("partition", "partition_key", INT),
+                Column("uuid", "execution_id", TEXT),
+                Column("tag", "tag", TEXT),
+                Column("event_type", "event_type", TEXT),
+                Column("occurred_at_ms", "occurred_at_ms", BIG),
+                Column("namespace", "namespace", TEXT),
+            ),
+            ("event_id",),
+        ),
+    )
+}
+
+#: Tables that hold rows of one execution, children first, with the column that names it.
+EXECUTION_SCOPED = (
+    "ff_stream_frame",
+    "ff_stream_summary",
+    "ff_stream_meta",
+    "ff_claim_grant",
+    "ff_suspension_current",
+    "ff_waitpoint_pending",
+    "ff_attempt",
+    "ff_exec_idempotency",
+)
+
+_WIRE_KEYED = frozenset({Execution, Attempt, StreamHead, StreamSummary, FrameRow})
+
+
+def split_wire(execution_id: str) -> tuple[int, str]:
+    """Partition and bare UUID of an execution id."""
+    close = execution_id.index("}")
+    return int(execution_id[4:close]), execution_id[close + 2 :]
+
+
+def key_values(kind: Any, key: Key) -> tuple[Any, ...]:
+    """The values of the primary key's columns, in the order of ``Table.key``."""
+    if kind not in _WIRE_KEYED:
+        return key if isinstance(key, tuple) else (key,)
+    if isinstance(key, tuple):
+        return (*split_wire(key[0]), *key[1:])
+    return split_wire(key)
+
+
+def is_wire_keyed(kind: Any) -> bool:
+    """Whether records of a kind begin with the wire id, which no column holds."""
+    return kind in _WIRE_KEYED

@@ -1,0 +1,1 @@
+"""SQLite: the embedded default. One writer, WAL, durable commits, safe for several processes on one file."""

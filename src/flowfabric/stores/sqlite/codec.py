@@ -1,0 +1,48 @@
+"""How SQLite spells columns: UUIDs are 16 bytes, booleans 0 and 1, lists of names joined by commas."""
+
+from __future__ import annotations
+
+from flowfabric.stores.rows import Dialect
+
+
+def uuid_to_blob(text: str) -> bytes:
+    """16 raw bytes of a hyphenated UUID."""
+    return bytes.fromhex(text.replace("-", ""))
+
+
+def blob_to_uuid(blob: bytes) -> str:
+    """Hyphenated text of 16 raw bytes."""
+    text = blob.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def names_to_text(names: tuple[str, ...]) -> str:
+    """Names joined by commas; no name contains one."""
+    return ",".join(names)
+
+
+def text_to_names(text: str) -> tuple[str, ...]:
+    """The names in a comma-joined text."""
+    return tuple(text.split(",")) if text else ()
+
+
+_RAW = "CASE WHEN json_valid(e.raw_fields) THEN {} END"
+
+DIALECT = Dialect(
+    read={},
+    decode={"uuid": blob_to_uuid, "bool": bool, "names": text_to_names, "requirement": text_to_names},
+    encode={"uuid": uuid_to_blob, "bool": int, "names": names_to_text, "requirement": names_to_text},
+    derived={
+        "required_capabilities": "e.requirement_key",
+        "namespace": "coalesce(e.namespace, " + _RAW.format("json_extract(e.raw_fields, '$.namespace')") + ")",
+        "instance_tag": "CASE WHEN e.namespace IS NOT NULL THEN e.instance_tag ELSE "
+        + _RAW.format("json_extract(e.raw_fields, '$.tags.\"cairn.instance_id\"')")
+        + " END",
+        "total_attempt_count": "coalesce(e.total_attempt_count, "
+        + _RAW.format("CAST(json_extract(e.raw_fields, '$.total_attempt_count') AS INTEGER)")
+        + ", 0)",
+        "retry_count": "coalesce(e.retry_count, "
+        + _RAW.format("CAST(json_extract(e.raw_fields, '$.retry_count') AS INTEGER)")
+        + ", 0)",
+    },
+)

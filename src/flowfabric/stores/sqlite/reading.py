@@ -1,0 +1,173 @@
+"""Loading records from a SQLite connection, inside a transaction or beside one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from flowfabric.model.changes import SELECT_LIMIT, Claimable, Get, GetFull, Key, Need, Select
+from flowfabric.model.errors import ResourceExhausted
+from flowfabric.model.literals import PENDING_CLAIM
+from flowfabric.model.records import Attempt, Execution, StreamHead
+from flowfabric.stores.protocol import Filling
+from flowfabric.stores.rows import (
+    STREAM_HEAD_COLUMNS,
+    WAITING_LIST,
+    ExecutionRows,
+    KindRows,
+    execution_select,
+    stream_head,
+)
+from flowfabric.stores.schema import EXECUTION, key_values, split_wire
+from flowfabric.stores.sqlite.codec import DIALECT, uuid_to_blob
+
+_ROWS = ExecutionRows(DIALECT)
+_NARROW = execution_select(DIALECT)
+_WIDE = execution_select(DIALECT, wide=True)
+_BY_ID = " WHERE e.partition_key = ?1 AND e.execution_id = ?2"
+_HEAD = (
+    f"SELECT {STREAM_HEAD_COLUMNS} FROM (SELECT ?1 AS p, ?2 AS u, ?3 AS i) k LEFT JOIN ff_stream_meta m "
+    "ON m.partition_key = k.p AND m.execution_id = k.u AND m.attempt_index = k.i"
+)
+# Distinct requirement sets that have work, found by jumping from one to the next in the claim index.
+_SETS = (
+    "WITH RECURSIVE sets(requirement_key) AS (SELECT min(requirement_key) FROM ff_exec_core "
+    "WHERE lane_id = ?1 AND claimable UNION ALL SELECT (SELECT min(c.requirement_key) FROM ff_exec_core c "
+    "WHERE c.lane_id = ?1 AND c.claimable AND c.requirement_key > sets.requirement_key) FROM sets "
+    "WHERE sets.requirement_key IS NOT NULL) SELECT requirement_key FROM sets WHERE requirement_key IS NOT NULL"
+)
+_CANDIDATES = (
+    f"{_NARROW} WHERE e.lane_id = ?1 AND e.requirement_key = ?2 AND e.claimable "
+    "ORDER BY e.priority DESC, e.created_at_ms, e.execution_id LIMIT ?3"
+)
+# Rows hidden by a claim grant that nobody used in time.
+_FORGOTTEN = (
+    f"{_NARROW} JOIN ff_claim_grant g ON g.partition_key = e.partition_key AND g.execution_id = e.execution_id "
+    "WHERE g.kind = 'claim' AND g.expires_at_ms > 0 AND g.expires_at_ms <= ?2 AND e.lane_id = ?1 "
+    f"AND e.eligibility_state = ?3 AND e.lifecycle_phase IN ({WAITING_LIST}) AND NOT EXISTS (SELECT 1 FROM ff_claim_grant o WHERE "
+    "o.partition_key = e.partition_key AND o.execution_id = e.execution_id AND o.kind = 'claim' "
+    f"AND (o.expires_at_ms = 0 OR o.expires_at_ms > ?2)) GROUP BY e.execution_id LIMIT {SELECT_LIMIT}"
+)
+
+
+@cache
+def _kind_rows(kind: Any) -> KindRows:
+    return KindRows(kind, DIALECT)
+
+
+@cache
+def _select_by(kind: Any, fields: tuple[str, ...]) -> str:
+    rows = _kind_rows(kind)
+    where = _where(rows.table, fields, "t")
+    return f"SELECT {rows.select_list} FROM {rows.table.name} t WHERE {where} LIMIT {SELECT_LIMIT + 1}"
+
+
+def _where(table: Any, fields: tuple[str, ...], alias: str) -> str:
+    columns = [table.column(field) for field in fields]
+    return " AND ".join(f"{alias}.{column.name} = ?{index}" for index, column in enumerate(columns, 1))
+
+
+def _encoded(table: Any, fields: tuple[str, ...], values: tuple[Any, ...]) -> list[Any]:
+    encode = DIALECT.encode
+    found = []
+    for field, value in zip(fields, values, strict=True):
+        encoder = encode.get(table.column(field).type)
+        found.append(value if encoder is None else encoder(value))
+    return found
+
+
+def load(connection: sqlite3.Connection, needs: Iterable[Need], view: Filling, now: int) -> None:
+    """Fill a view with everything asked for."""
+    for need in needs:
+        if type(need) is Get:
+            if need.kind is Execution:
+                _load_execution(connection, need.key, view)
+            else:
+                _load_one(connection, need.kind, need.key, view)
+        elif type(need) is GetFull:
+            _load_full(connection, need.execution_id, view)
+        elif type(need) is Select:
+            _load_selected(connection, need, view)
+        elif type(need) is Claimable:
+            _load_claimable(connection, need, view, now)
+
+
+def _put(view: Filling, row: Any) -> Execution:
+    execution, attempt, _, _ = _ROWS.read(row)
+    view.put_loaded(Execution, execution.execution_id, execution)
+    view.put_loaded(Attempt, (execution.execution_id, execution.attempt_index), attempt)
+    return execution
+
+
+def _load_execution(connection: sqlite3.Connection, execution_id: str, view: Filling) -> None:
+    partition, uuid = split_wire(execution_id)
+    row = connection.execute(_NARROW + _BY_ID, (partition, uuid_to_blob(uuid))).fetchone()
+    if row is None:
+        view.put_loaded(Execution, execution_id, None)
+    else:
+        _put(view, row)
+
+
+def _load_full(connection: sqlite3.Connection, execution_id: str, view: Filling) -> None:
+    partition, uuid = split_wire(execution_id)
+    row = connection.execute(_WIDE + _BY_ID, (partition, uuid_to_blob(uuid))).fetchone()
+    if row is None:
+        view.put_full(execution_id, None)
+        return
+    execution, attempt, _, _ = _ROWS.read_wide(row)
+    view.put_full(execution_id, execution)
+    view.put_loaded(Attempt, (execution_id, execution.attempt_index), attempt)
+
+
+def _load_one(connection: sqlite3.Connection, kind: Any, key: Key, view: Filling) -> None:
+    values = key_values(kind, key)
+    if kind is StreamHead:
+        partition, uuid, index = values
+        row = connection.execute(_HEAD, (partition, uuid_to_blob(uuid), index)).fetchone()
+        view.put_loaded(kind, key, stream_head(key[0], partition, uuid, index, row))
+        return
+    rows = _kind_rows(kind)
+    fields = rows.table.key
+    row = connection.execute(_select_by(kind, fields), _encoded(rows.table, fields, values)).fetchone()
+    view.put_loaded(kind, key, None if row is None else rows.read(row))
+
+
+def _load_selected(connection: sqlite3.Connection, need: Select, view: Filling) -> None:
+    keys: list[Key] = []
+    if need.kind is Execution:
+        sql = f"{_NARROW} WHERE {_where(EXECUTION, need.fields, 'e')} LIMIT {SELECT_LIMIT + 1}"
+        for row in connection.execute(sql, _encoded(EXECUTION, need.fields, need.values)):
+            keys.append(_put(view, row).execution_id)
+    else:
+        rows = _kind_rows(need.kind)
+        for row in connection.execute(
+            _select_by(need.kind, need.fields), _encoded(rows.table, need.fields, need.values)
+        ):
+            record = rows.read(row)
+            view.put_loaded(need.kind, record.key, record)
+            keys.append(record.key)
+    if len(keys) > SELECT_LIMIT:
+        raise ResourceExhausted("select", SELECT_LIMIT)
+    view.put_selected(need, keys)
+
+
+def _load_claimable(connection: sqlite3.Connection, need: Claimable, view: Filling, now: int) -> None:
+    covered = [""]
+    if need.capabilities:
+        found = connection.execute(_SETS, (need.lane_id,))
+        covered = [key for (key,) in found if not key or need.capabilities.issuperset(key.split(","))]
+    candidates: list[Execution] = []
+    for key in covered:
+        rows = connection.execute(_CANDIDATES, (need.lane_id, key, need.limit))
+        candidates += [_put(view, row) for row in rows]
+    sort = len(covered) > 1
+    for row in connection.execute(_FORGOTTEN, (need.lane_id, now, PENDING_CLAIM)):
+        execution = _put(view, row)
+        if need.capabilities.issuperset(execution.required_capabilities):
+            candidates.append(execution)
+            sort = True
+    if sort:
+        candidates.sort(key=lambda each: (-each.priority, each.created_at_ms, each.uuid))
+    view.put_claimable(need, [each.execution_id for each in candidates[: need.limit]])

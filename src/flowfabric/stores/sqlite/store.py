@@ -1,0 +1,313 @@
+"""The SQLite store: one writing connection, one for reading, everything in WAL mode with durable commits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from flowfabric.model.changes import Need, Writes
+from flowfabric.model.errors import Contention, ContentionKind, Transport, TransportKind, Validation, ValidationKind
+from flowfabric.model.handles import BackendTag
+from flowfabric.model.partitions import PartitionCounts
+from flowfabric.stores import migrate, questions
+from flowfabric.stores.protocol import Conflict, Filling, Versions
+from flowfabric.stores.sqlite.codec import DIALECT
+from flowfabric.stores.sqlite.location import Location, locate
+from flowfabric.stores.sqlite.reading import load
+from flowfabric.stores.sqlite.writing import apply
+from flowfabric.stores.sqlquestions import SqlQuestions, history_trims
+
+_log = logging.getLogger("flowfabric.stores.sqlite")
+_QUESTIONS = SqlQuestions(
+    DIALECT, "CASE WHEN json_valid(e.raw_fields) THEN json_extract(e.raw_fields, '$.tags.\"' || {} || '\"') END"
+)
+
+#: How long a writer waits for another process to finish before it gives up.
+LOCK_WAIT_S = 60.0
+#: How often a process looks whether another one has committed.
+WATCH_INTERVAL_S = 0.005
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class _WouldBlock(Exception):
+    """Another process holds the write lock; waiting for it belongs in a thread."""
+
+
+class SqliteStore:
+    """See the module's text. Open with ``SqliteStore.open``."""
+
+    tag = BackendTag.SQLITE
+    shown = "sqlite"
+    label = "sqlite"
+    holds = True
+    parallel = 1
+
+    def __init__(self, location: Location, synchronous: str, clock: Callable[[], int] | None) -> None:
+        self.location = location
+        self._clock = clock
+        self._last_now = 0
+        self._writer = _connect(location)
+        self._reader = self._writer
+        self._synchronous = synchronous
+        self.counts = PartitionCounts(1, 1, 1)
+        self._executor: ThreadPoolExecutor | None = None
+        self._seen_version = -1
+        #: Called with no argument when held records can no longer be trusted.
+        self.forget: Callable[[], None] = lambda: None
+        self._raw: list[sqlite3.Connection] = []
+        self._closed = asyncio.Event()
+        self._may_wait = False
+
+    @classmethod
+    async def open(cls, url: str, *, synchronous: str = "FULL", clock: Callable[[], int] | None = None) -> SqliteStore:
+        """Connect, bring the schema up to date and prepare for work."""
+        location = locate(url)
+        try:
+            store = cls(location, synchronous, clock)
+            store._prepare()
+        except sqlite3.Error as error:
+            raise Transport("sqlite", TransportKind.OTHER, f"cannot open {location.identity}: {error}") from error
+        return store
+
+    def _prepare(self) -> None:
+        writer = self._writer
+        writer.execute("PRAGMA busy_timeout = 60000")
+        if not self.location.in_memory:
+            writer.execute("PRAGMA journal_mode = WAL")
+            writer.execute(f"PRAGMA synchronous = {'NORMAL' if self._synchronous == 'NORMAL' else 'FULL'}")
+            writer.execute("PRAGMA wal_autocheckpoint = 4000")
+        writer.execute("PRAGMA cache_size = -65536")
+        writer.execute("PRAGMA temp_store = MEMORY")
+        _migrate(writer)
+        writer.execute("PRAGMA busy_timeout = 0")
+        row = writer.execute(
+            "SELECT num_flow_partitions, num_budget_partitions, num_quota_partitions FROM ff_partition_config"
+        ).fetchone()
+        self.counts = PartitionCounts(*row)
+        if not self.location.in_memory:
+            self._reader = _connect(self.location)
+            self._reader.execute("PRAGMA busy_timeout = 5000")
+            self._reader.execute("PRAGMA query_only = 1")
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        if self._clock is not None:
+            return self._clock()
+        self._last_now = max(self._last_now, time.time_ns() // 1_000_000)
+        return self._last_now
+
+    async def server_time_ms(self) -> int:
+        """The store's time: the process clock, which never runs backwards here."""
+        return self._now()
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    async def run(self, make: Callable[[], Coroutine[Any, Any, Any]], *, alone: bool = False) -> Any:
+        """A lone command runs at once, without a hop to the writer thread; a batch runs there."""
+        if self.location.in_memory or alone:
+            with contextlib.suppress(_WouldBlock):
+                return _drive(make())
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, "flowfabric-sqlite")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._drive_patiently, make)
+
+    def _drive_patiently(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        self._may_wait = True
+        try:
+            return _drive(make())
+        finally:
+            self._may_wait = False
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[_SqliteTransaction]:
+        """The write lock, held until the end of the block."""
+        writer = self._writer
+        self._begin(writer)
+        try:
+            version = writer.execute("PRAGMA data_version").fetchone()[0]
+            if version != self._seen_version:
+                self._seen_version = version
+                self.forget()
+            yield _SqliteTransaction(writer, self._now())
+        except sqlite3.Error as error:
+            raise _translated(error) from error
+        finally:
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
+
+    def _begin(self, writer: sqlite3.Connection) -> None:
+        deadline = time.monotonic() + LOCK_WAIT_S
+        pause = 0.0005
+        while True:
+            try:
+                writer.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in _BUSY:
+                    raise _translated(error) from error
+                if not self._may_wait and not self.location.in_memory:
+                    raise _WouldBlock from None
+                if time.monotonic() > deadline:
+                    raise Contention(ContentionKind.RETRY_EXHAUSTED, "another process holds the write lock") from error
+                time.sleep(pause)
+                pause = min(pause * 2, 0.02)
+            else:
+                return
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    async def read(self, needs: Iterable[Need], view: Filling) -> None:
+        """Committed rows, without a lock."""
+        with _errors():
+            load(self._reader, needs, view, self._now())
+
+    async def query(self, question: Any) -> Any:
+        """Lists and pages."""
+        if isinstance(question, questions.TrimHistory):
+            return await self.run(lambda: self._trim_history(question))
+        asked = _QUESTIONS.compile(question)
+        with _errors():
+            return asked.read(self._reader.execute(asked.sql, asked.params).fetchall())
+
+    async def _trim_history(self, question: questions.TrimHistory) -> int:
+        deleted = 0
+        async with self.transaction():
+            for condition, before in history_trims(question):
+                table = condition.split()[0]
+                deleted += self._writer.execute(
+                    f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {condition} LIMIT {int(question.limit)})",
+                    (before,),
+                ).rowcount
+            self._writer.execute("COMMIT")
+        return deleted
+
+    # -- other processes -----------------------------------------------------------------------------------------
+
+    def publish(self, topics: Iterable[str]) -> None:
+        """Other processes on the file notice commits by themselves."""
+
+    async def heard(self) -> AsyncIterator[str | None]:
+        """``None`` whenever another process has committed to the file."""
+        if self.location.in_memory:
+            await self._closed.wait()
+            return
+        seen = None
+        while not self._closed.is_set():
+            version = self._reader.execute("PRAGMA data_version").fetchone()[0]
+            if seen is not None and version != seen:
+                yield None
+            seen = version
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), WATCH_INTERVAL_S)
+
+    # -- the rest ------------------------------------------------------------------------------------------------
+
+    def raw(self) -> sqlite3.Connection:
+        """A connection of its own to the same database, for people and tests. It commits by itself."""
+        connection = _connect(self.location)
+        connection.execute("PRAGMA busy_timeout = 60000")
+        self._raw.append(connection)
+        return connection
+
+    async def ping(self) -> None:
+        """Fail if the database cannot be read."""
+        with _errors():
+            self._reader.execute("SELECT 1 FROM ff_partition_config").fetchone()
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        self._closed.set()
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+        for connection in {id(each): each for each in (self._reader, self._writer, *self._raw)}.values():
+            connection.close()
+
+
+class _SqliteTransaction:
+    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+        self._connection = connection
+        self._now = now
+
+    async def now(self) -> int:
+        return self._now
+
+    async def load(self, needs: Iterable[Need], view: Filling) -> None:
+        load(self._connection, needs, view, self._now)
+
+    async def commit(self, writes: Writes, held: Versions) -> int | None:
+        if writes.empty:
+            self._connection.execute("ROLLBACK")
+            return None
+        apply(self._connection, writes)
+        self._connection.execute("COMMIT")
+        return None
+
+
+def _connect(location: Location) -> sqlite3.Connection:
+    return sqlite3.connect(location.uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=512)
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS ff_migration_annotation (version INTEGER NOT NULL PRIMARY KEY, "
+            "name TEXT NOT NULL, applied_at_ms INTEGER NOT NULL, backward_compatible INTEGER NOT NULL, checksum TEXT)"
+        )
+        applied = dict(connection.execute("SELECT version, checksum FROM ff_migration_annotation").fetchall())
+        for migration in migrate.pending("sqlite", applied):
+            for statement in _statements(migration.sql):
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO ff_migration_annotation VALUES (?, ?, ?, 1, ?)",
+                (migration.version, migration.name, time.time_ns() // 1_000_000, migration.checksum),
+            )
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _statements(script: str) -> Iterable[str]:
+    """Split a script where SQLite says a statement is whole; triggers contain semicolons of their own."""
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if line.rstrip().endswith(";") and sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+
+
+def _drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    raise RuntimeError("a SQLite batch must not wait")
+
+
+def _translated(error: sqlite3.Error) -> Exception:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None and code & 0xFF in _BUSY:
+        return Conflict("the database was busy")
+    if "malformed JSON" in str(error):
+        return Validation(ValidationKind.CORRUPTION, f"stored JSON cannot be read: {error}")
+    if code is not None and code & 0xFF == sqlite3.SQLITE_FULL:
+        return Transport("sqlite", TransportKind.OTHER, "the disk is full")
+    return Transport("sqlite", TransportKind.OTHER, str(error))
+
+
+@contextlib.contextmanager
+def _errors() -> Any:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translated(error) from error

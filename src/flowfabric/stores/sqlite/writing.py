@@ -1,0 +1,183 @@
+"""Writing a batch to a SQLite connection: one prepared statement per table and set of changed columns."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+from flowfabric.model.changes import Key, PurgeExecution, Writes
+from flowfabric.model.records import Execution, StreamHead
+from flowfabric.stores.protocol import Conflict
+from flowfabric.stores.rows import insert_columns, stored_fields
+from flowfabric.stores.schema import EXECUTION_SCOPED, OUTBOXES, TABLES, Column, Table, split_wire
+from flowfabric.stores.sqlite.codec import DIALECT, uuid_to_blob
+
+Params = Callable[[Any], tuple[Any, ...]]
+
+
+def _params(columns: tuple[Column, ...]) -> Params:
+    """A function from a record to the values of these columns."""
+    names = [column.field for column in columns]
+    getter = attrgetter(*names)
+    coded = [
+        (index, DIALECT.encode[column.type]) for index, column in enumerate(columns) if column.type in DIALECT.encode
+    ]
+    if len(names) == 1:
+        only = coded[0][1] if coded else None
+        if only is None:
+            return lambda record: (getter(record),)
+        return lambda record: (_encode(only, getter(record)),)
+    if not coded:
+        return getter
+
+    def params(record: Any) -> tuple[Any, ...]:
+        values = list(getter(record))
+        for index, encode in coded:
+            value = values[index]
+            if value is not None:
+                values[index] = encode(value)
+        return tuple(values)
+
+    return params
+
+
+def _encode(encoder: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else encoder(value)
+
+
+def _column_name(column: Column) -> str:
+    return "requirement_key" if column.type == "requirement" else column.name
+
+
+@cache
+def _update(kind: Any, fields: tuple[str, ...]) -> tuple[str, Params] | None:
+    table = TABLES[kind]
+    columns = stored_fields(table, fields)
+    if not columns:
+        return None
+    keys = stored_fields(table, table.key)
+    assignments = ", ".join(f"{_column_name(column)} = ?" for column in columns)
+    where = " AND ".join(f"{column.name} = ?" for column in keys)
+    return f"UPDATE {table.name} SET {assignments} WHERE {where}", _params(columns + keys)
+
+
+@cache
+def _insert(table: Table, columns: tuple[Column, ...]) -> tuple[str, Params]:
+    names = ", ".join(_column_name(column) for column in columns)
+    marks = ", ".join("?" * len(columns))
+    verb = "INSERT OR IGNORE" if table.repeatable else "INSERT"
+    return f"{verb} INTO {table.name} ({names}) VALUES ({marks})", _params(columns)
+
+
+@cache
+def _delete(kind: Any) -> tuple[str, Params]:
+    table = TABLES[kind]
+    keys = stored_fields(table, table.key)
+    where = " AND ".join(f"{column.name} = ?" for column in keys)
+    return f"DELETE FROM {table.name} WHERE {where}", _params(keys)
+
+
+def _run(connection: sqlite3.Connection, sql: str, rows: list[tuple[Any, ...]]) -> int:
+    if len(rows) == 1:
+        return connection.execute(sql, rows[0]).rowcount
+    return connection.executemany(sql, rows).rowcount
+
+
+def apply(connection: sqlite3.Connection, writes: Writes) -> None:
+    """Write everything. The caller holds the write lock; a row that vanished means the batch was decided on sand."""
+    for purge in writes.purges:
+        _purge(connection, purge)
+    for kind, dropped in writes.drops.items():
+        if dropped:
+            sql, params = _delete(kind)
+            _run(connection, sql, [params(record) for record in dropped.values()])
+    for kind, puts in writes.puts.items():
+        if puts:
+            _apply_puts(connection, kind, puts, writes.records[kind])
+    for key in writes.trims:
+        _trim(connection, key, writes)
+    if writes.events:
+        _apply_events(connection, writes.events)
+
+
+def _apply_puts(
+    connection: sqlite3.Connection, kind: Any, puts: dict[Key, tuple[str, ...] | None], records: dict[Key, Any]
+) -> None:
+    groups: dict[tuple[str, ...] | None, list[Any]] = {}
+    for key, fields in puts.items():
+        group = groups.get(fields)
+        if group is None:
+            groups[fields] = [records[key]]
+        else:
+            group.append(records[key])
+    for fields, group in groups.items():
+        if fields is None:
+            _apply_inserts(connection, kind, group)
+            continue
+        statement = _update(kind, fields)
+        if statement is not None:
+            sql, params = statement
+            if _run(connection, sql, [params(record) for record in group]) != len(group):
+                raise Conflict(f"{kind.__name__}: a row vanished")
+
+
+def _apply_inserts(connection: sqlite3.Connection, kind: Any, group: list[Any]) -> None:
+    table = TABLES[kind]
+    shapes: dict[tuple[Column, ...], list[Any]] = {}
+    first = insert_columns(table, group[0])
+    optional = [column.field for column in table.columns if column not in first]
+    if optional or len(group) == 1:
+        for record in group:
+            shapes.setdefault(insert_columns(table, record), []).append(record)
+    else:
+        shapes[first] = group
+    for columns, records in shapes.items():
+        sql, params = _insert(table, columns)
+        try:
+            _run(connection, sql, [params(record) for record in records])
+        except sqlite3.IntegrityError as error:
+            if "UNIQUE constraint" not in str(error):
+                raise
+            raise Conflict(f"{kind.__name__}: a row appeared") from None
+    if kind is Execution:
+        required = [
+            (uuid_to_blob(record.uuid), capability) for record in group for capability in record.required_capabilities
+        ]
+        if required:
+            _run(connection, "INSERT INTO ff_execution_capabilities (execution_id, capability) VALUES (?, ?)", required)
+
+
+def _apply_events(connection: sqlite3.Connection, events: list[Any]) -> None:
+    families: dict[Any, list[Any]] = {}
+    for event in events:
+        families.setdefault(type(event), []).append(event)
+    for kind, family in families.items():
+        table = OUTBOXES[kind]
+        sql, params = _insert(table, table.columns)
+        _run(connection, sql, [params(event) for event in family])
+
+
+def _trim(connection: sqlite3.Connection, key: tuple[str, int], writes: Writes) -> None:
+    partition, uuid = split_wire(key[0])
+    keep = writes.records[StreamHead][key].frame_count
+    where = "partition_key = ?1 AND execution_id = ?2 AND attempt_index = ?3"
+    connection.execute(
+        f"DELETE FROM ff_stream_frame WHERE {where} AND (ts_ms, seq) < (SELECT ts_ms, seq FROM ff_stream_frame "
+        f"WHERE {where} ORDER BY ts_ms DESC, seq DESC LIMIT 1 OFFSET ?4)",
+        (partition, uuid_to_blob(uuid), key[1], keep - 1),
+    )
+
+
+def _purge(connection: sqlite3.Connection, purge: PurgeExecution) -> None:
+    key = (purge.partition, uuid_to_blob(purge.uuid))
+    for table in EXECUTION_SCOPED:
+        connection.execute(f"DELETE FROM {table} WHERE partition_key = ? AND execution_id = ?", key)
+    connection.execute("DELETE FROM ff_execution_capabilities WHERE execution_id = ?", key[1:])
+    connection.execute(
+        "DELETE FROM ff_cancel_backlog_member WHERE partition_key = ? AND execution_id = ?",
+        (purge.partition, purge.execution_id),
+    )
+    connection.execute("DELETE FROM ff_exec_core WHERE partition_key = ? AND execution_id = ?", key)

@@ -1,0 +1,284 @@
+"""Questions as SQL, for every SQL store: text with ``?1`` marks, parameters, and a reader for the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from flowfabric.model import literals as lit
+from flowfabric.model.records import Worker
+from flowfabric.stores import questions as ask
+from flowfabric.stores.rows import Dialect, ExecutionRows, KindRows, execution_select
+from flowfabric.stores.schema import split_wire
+
+
+class Asked(Struct):
+    """One statement and how to read its answer."""
+
+    sql: str
+    params: list[Any]
+    read: Callable[[list[Any]], Any]
+
+
+class _Text:
+    """Builds a condition and its parameters side by side."""
+
+    def __init__(self) -> None:
+        self.params: list[Any] = []
+        self.conditions: list[str] = []
+
+    def mark(self, value: Any) -> str:
+        self.params.append(value)
+        return f"?{len(self.params)}"
+
+    def add(self, condition: str) -> None:
+        self.conditions.append(condition)
+
+    def where(self) -> str:
+        return " AND ".join(self.conditions) or "1 = 1"
+
+
+class SqlQuestions:
+    """Compiles questions for one dialect. ``tag_value`` is the expression for a tag of ``e`` named by a mark."""
+
+    def __init__(self, dialect: Dialect, tag_value: str) -> None:
+        self._dialect = dialect
+        self._tag_value = tag_value
+        self._rows = ExecutionRows(dialect)
+        self._select = execution_select(dialect)
+        self._workers = KindRows(Worker, dialect)
+
+    def _uuid(self, text: str) -> Any:
+        encode = self._dialect.encode.get("uuid")
+        return text if encode is None else encode(text)
+
+    def _wire(self, partition: int, uuid: Any) -> str:
+        decode = self._dialect.decode.get("uuid")
+        return f"{{fp:{partition}}}:{uuid if decode is None else decode(uuid)}"
+
+    def _wires(self, rows: list[Any]) -> list[str]:
+        return [self._wire(row[0], row[1]) for row in rows]
+
+    def _ids(self, sql: str, params: list[Any]) -> Asked:
+        return Asked(sql, params, self._wires)
+
+    @property
+    def _id_columns(self) -> str:
+        uuid = self._dialect.read.get("uuid", "{}").format("e.execution_id")
+        return f"e.partition_key, {uuid}"
+
+    def compile(self, question: Any) -> Asked:
+        """The statement for a question."""
+        handler: Callable[[Any], Asked] = getattr(self, "_" + type(question).__name__)
+        return handler(question)
+
+    def _ListExecutions(self, q: ask.ListExecutions) -> Asked:  # noqa: N802
+        text = _Text()
+        text.add(f"e.partition_key = {text.mark(q.partition)}")
+        if q.after is not None:
+            text.add(f"e.execution_id > {text.mark(self._uuid(q.after))}")
+        return self._ids(
+            f"SELECT {self._id_columns} FROM ff_exec_core e WHERE {text.where()} "
+            f"ORDER BY e.execution_id LIMIT {int(q.limit)}",
+            text.params,
+        )
+
+    def _ListLanes(self, q: ask.ListLanes) -> Asked:  # noqa: N802
+        text = _Text()
+        if q.after is not None:
+            text.add(f"lane_id{self._dialect.bytewise} > {text.mark(q.after)}")
+        sql = (
+            f"SELECT lane_id FROM ff_lane_registry WHERE {text.where()} "
+            f"ORDER BY lane_id{self._dialect.bytewise} LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [row[0] for row in rows])
+
+    def _ListSuspended(self, q: ask.ListSuspended) -> Asked:  # noqa: N802
+        text = _Text()
+        text.add(f"t.partition_key = {text.mark(q.partition)}")
+        text.add("t.closed_at_ms IS NULL")
+        if q.after is not None:
+            after = text.mark(self._uuid(q.after))
+            position = (
+                f"(SELECT c.suspended_at_ms FROM ff_suspension_current c WHERE c.partition_key = ?1 "
+                f"AND c.execution_id = {after})"
+            )
+            text.add(
+                f"CASE WHEN {position} IS NULL THEN t.execution_id > {after} ELSE "
+                f"(t.suspended_at_ms, t.execution_id) > ({position}, {after}) END"
+            )
+        uuid = self._dialect.read.get("uuid", "{}").format("t.execution_id")
+        sql = (
+            f"SELECT t.partition_key, {uuid}, t.suspended_at_ms, t.reason_code FROM ff_suspension_current t "
+            f"WHERE {text.where()} ORDER BY t.suspended_at_ms, t.execution_id LIMIT {int(q.limit)}"
+        )
+        return Asked(
+            sql, text.params, lambda rows: [(self._wire(row[0], row[1]), row[2], row[3] or "") for row in rows]
+        )
+
+    def _ListWorkers(self, q: ask.ListWorkers) -> Asked:  # noqa: N802
+        text = _Text()
+        text.add(f"t.namespace = {text.mark(q.namespace)}")
+        text.add(f"t.last_heartbeat_ms + t.liveness_ttl_ms > {text.mark(q.now)}")
+        if q.after is not None:
+            text.add(f"t.worker_instance_id{self._dialect.bytewise} > {text.mark(q.after)}")
+        order = f"ORDER BY t.worker_instance_id{self._dialect.bytewise}"
+        return self._worker_rows(f"{text.where()} {order} LIMIT {int(q.limit)}", text)
+
+    def _LiveWorkers(self, q: ask.LiveWorkers) -> Asked:  # noqa: N802
+        text = _Text()
+        text.add(f"t.last_heartbeat_ms + t.liveness_ttl_ms > {text.mark(q.now)}")
+        return self._worker_rows(f"{text.where()} LIMIT {int(q.limit)}", text)
+
+    def _worker_rows(self, tail: str, text: _Text) -> Asked:
+        sql = f"SELECT {self._workers.select_list} FROM ff_worker_registry t WHERE {tail}"
+        return Asked(sql, text.params, lambda rows: [self._workers.read(row) for row in rows])
+
+    def _DueWorkers(self, q: ask.DueWorkers) -> Asked:  # noqa: N802
+        return Asked(
+            "SELECT namespace, worker_instance_id FROM ff_worker_registry "
+            f"WHERE last_heartbeat_ms + liveness_ttl_ms <= ?1 LIMIT {int(q.limit)}",
+            [q.now],
+            lambda rows: [(row[0], row[1]) for row in rows],
+        )
+
+    def _ListExpiredLeases(self, q: ask.ListExpiredLeases) -> Asked:  # noqa: N802
+        text = _Text()
+        text.add(f"a.lease_expires_at_ms <= {text.mark(q.as_of)}")
+        text.add("a.worker_instance_id <> ''")
+        text.add(f"e.lifecycle_phase = {text.mark(lit.ACTIVE)}")
+        order = f"('{{fp:' || CAST(e.partition_key AS text) || '}}:'){self._dialect.bytewise}"
+        uuid = self._dialect.read.get("uuid", "{}").format("e.execution_id")
+        if q.after_ms is not None and q.after_id is not None:
+            partition, after = split_wire(q.after_id)
+            at = text.mark(q.after_ms)
+            prefix, bare = text.mark(f"{{fp:{partition}}}:"), text.mark(self._uuid(after))
+            text.add(
+                f"(a.lease_expires_at_ms > {at} OR (a.lease_expires_at_ms = {at} AND "
+                f"({order} > {prefix} OR ({order} = {prefix} AND e.execution_id > {bare}))))"
+            )
+        if q.namespace is not None:
+            text.add(f"{self._dialect.derived['namespace']} = {text.mark(q.namespace)}")
+        sql = (
+            f"{self._select} WHERE {text.where()} ORDER BY a.lease_expires_at_ms, {order}, {uuid} LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [self._rows.read(row)[:2] for row in rows])
+
+    def _ReadFrames(self, q: ask.ReadFrames) -> Asked:  # noqa: N802
+        text = _Text()
+        text.add(f"partition_key = {text.mark(q.partition)}")
+        text.add(f"execution_id = {text.mark(self._uuid(q.uuid))}")
+        text.add(f"attempt_index = {text.mark(q.attempt_index)}")
+        text.add(f"(ts_ms, seq) >= ({text.mark(q.low[0])}, {text.mark(min(q.low[1], 2**31 - 1))})")
+        text.add(f"(ts_ms, seq) <= ({text.mark(q.high[0])}, {text.mark(min(q.high[1], 2**31 - 1))})")
+        if q.exclude_mode is not None:
+            text.add(f"mode <> {text.mark(q.exclude_mode)}")
+        fields = self._dialect.read.get("json", "{}").format("fields")
+        sql = f"SELECT ts_ms, seq, {fields}, mode FROM ff_stream_frame WHERE {text.where()} ORDER BY ts_ms, seq"
+        return Asked(f"{sql} LIMIT {int(q.limit)}", text.params, lambda rows: [tuple(row) for row in rows])
+
+    def _ScanEligible(self, q: ask.ScanEligible) -> Asked:  # noqa: N802
+        text = _Text()
+        text.add(f"e.lane_id = {text.mark(q.lane_id)}")
+        text.add("e.claimable")
+        if q.partition is not None:
+            text.add(f"e.partition_key = {text.mark(q.partition)}")
+        return self._ids(
+            f"SELECT {self._id_columns} FROM ff_exec_core e WHERE {text.where()} "
+            f"ORDER BY e.priority DESC, e.created_at_ms, e.execution_id LIMIT {int(q.limit)}",
+            text.params,
+        )
+
+    def _NextDue(self, q: ask.NextDue) -> Asked:  # noqa: N802
+        parts = (
+            "(SELECT min(delay_until_ms) FROM ff_exec_core WHERE delay_until_ms IS NOT NULL)",
+            "(SELECT min(lease_expires_at_ms) FROM ff_attempt WHERE lease_expires_at_ms IS NOT NULL)",
+            "(SELECT min(attempt_timeout_at_ms) FROM ff_attempt WHERE attempt_timeout_at_ms IS NOT NULL)",
+            "(SELECT min(deadline_at_ms) FROM ff_exec_core WHERE deadline_at_ms IS NOT NULL AND terminal_at_ms IS NULL)",
+        )
+
+        def earliest(rows: list[Any]) -> int | None:
+            return min((value for value in rows[0] if value is not None), default=None)
+
+        return Asked(f"SELECT {', '.join(parts)}", [], earliest)
+
+    def _CountRows(self, q: ask.CountRows) -> Asked:  # noqa: N802
+        sql = "SELECT lifecycle_phase, count(*) FROM ff_exec_core GROUP BY lifecycle_phase"
+        return Asked(sql, [], lambda rows: {row[0]: row[1] for row in rows})
+
+    def _Due(self, q: ask.Due) -> Asked:  # noqa: N802
+        text = _Text()
+        source, order = self._due_source(q, text)
+        if q.lane_id is not None:
+            text.add(f"e.lane_id = {text.mark(q.lane_id)}")
+        if q.partition is not None:
+            text.add(f"e.partition_key = {text.mark(q.partition)}")
+        if q.namespace is not None:
+            text.add(f"{self._dialect.derived['namespace']} = {text.mark(q.namespace)}")
+        if q.tag is not None:
+            text.add(f"{self._tag_value.format(text.mark(q.tag[0]))} = {text.mark(q.tag[1])}")
+        limit = q.limit + len(q.skip)
+        sql = f"SELECT {self._id_columns} FROM {source} WHERE {text.where()} ORDER BY {order} LIMIT {int(limit)}"
+        skip, wanted = q.skip, q.limit
+        return Asked(
+            sql,
+            text.params,
+            lambda rows: [wire for wire in dict.fromkeys(self._wires(rows)) if wire not in skip][:wanted],
+        )
+
+    def _due_source(self, q: ask.Due, text: _Text) -> tuple[str, str]:
+        """Which rows a timer looks at, in which order. Whether they are due is decided by its rule."""
+        core = "ff_exec_core e"
+        attempts = (
+            "ff_attempt a JOIN ff_exec_core e ON e.partition_key = a.partition_key "
+            "AND e.execution_id = a.execution_id AND e.attempt_index = a.attempt_index"
+        )
+        match q.what:
+            case "intake":
+                text.add(f"e.lifecycle_phase = '{lit.SUBMITTED}'")
+                return core, "e.created_at_ms"
+            case "delayed_promoter":
+                text.add(f"e.delay_until_ms <= {text.mark(q.now)}")
+                return core, "e.delay_until_ms"
+            case "lease_expiry":
+                text.add(f"a.lease_expires_at_ms <= {text.mark(q.now)}")
+                return attempts, "a.lease_expires_at_ms"
+            case "attempt_timeout":
+                text.add(f"a.attempt_timeout_at_ms <= {text.mark(q.now)}")
+                return attempts, "a.attempt_timeout_at_ms"
+            case "execution_deadline":
+                text.add(f"e.deadline_at_ms <= {text.mark(q.now)} AND e.terminal_at_ms IS NULL")
+                return core, "e.deadline_at_ms"
+            case "grant_sweep":
+                text.add(
+                    f"g.expires_at_ms <= {text.mark(q.now)} AND g.expires_at_ms > 0 AND g.kind = '{lit.GRANT_CLAIM}'"
+                )
+                source = (
+                    "ff_claim_grant g JOIN ff_exec_core e ON e.partition_key = g.partition_key "
+                    "AND e.execution_id = g.execution_id"
+                )
+                return source, "g.expires_at_ms"
+            case "unblock":
+                text.add(f"e.eligibility_state = '{lit.BLOCKED_BY_ROUTE}'")
+                return core, "e.created_at_ms"
+            case "retention":
+                text.add(f"e.terminal_at_ms <= {text.mark(q.now)}")
+                return core, "e.terminal_at_ms"
+            case _:
+                raise ValueError(f"no timer is called {q.what!r}")
+
+
+def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
+    """``(table and condition, time)`` of what goes by age."""
+    events = "occurred_at_ms < ?1"
+    return [
+        (f"ff_completion_event WHERE {events} AND dispatched_at_ms IS NOT NULL", question.events_before_ms),
+        (f"ff_lease_event WHERE {events}", question.events_before_ms),
+        (f"ff_operator_event WHERE {events}", question.events_before_ms),
+        (f"ff_instance_tag_event WHERE {events}", question.events_before_ms),
+        ("ff_signal_event WHERE delivered_at_ms < ?1", question.events_before_ms),
+        ("ff_worker_registry_event WHERE event_at_ms < ?1", question.registry_before_ms),
+        ("ff_exec_idempotency WHERE expires_at_ms <= ?1", question.now),
+    ]

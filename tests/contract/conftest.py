@@ -1,0 +1,60 @@
+"""One suite for every store. A store joins by one line in ``STORES``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowfabric.engine import Engine
+from tests.contract.probe import ManualClock, Probe
+
+#: Store name -> URL maker, given the test's request and temporary folder.
+STORES: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
+    "memory": lambda request, folder: "memory://",
+    "sqlite": lambda request, folder: f"sqlite:///{folder}/ff.db",
+    "postgres": lambda request, folder: request.getfixturevalue("postgres_dsn"),
+}
+
+
+@pytest.fixture(params=STORES)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a fresh, empty store."""
+    return STORES[request.param](request, tmp_path)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Time that stands still until a test moves it."""
+    return ManualClock()
+
+
+@pytest.fixture
+async def engine(store_url: str, clock: ManualClock) -> AsyncIterator[Engine]:
+    """An engine on a fresh store, on the test's clock, without timers."""
+    async with await Engine.open(store_url, single_node=True, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def open_engine(store_url: str, clock: ManualClock) -> AsyncIterator[Callable[..., Any]]:
+    """Opens further engines on the same store (in memory: a store of its own), with options."""
+    opened: list[Engine] = []
+
+    async def open_one(**options: Any) -> Engine:
+        options.setdefault("clock", clock)
+        one = await Engine.open(store_url, single_node=True, **options)
+        opened.append(one)
+        return one
+
+    yield open_one
+    for one in opened:
+        await one.close()
+
+
+@pytest.fixture
+def probe(engine: Engine) -> Probe:
+    """Looks at stored rows and events, the same way on every store."""
+    return Probe(engine)
