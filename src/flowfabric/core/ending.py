@@ -56,9 +56,11 @@ def leftovers(view: View, execution: Execution, now: int, close_reason: str) -> 
     suspension = view.get(Suspension, (execution.partition, execution.uuid))
     if suspension is not None:
         acts.append(Drop(suspension))
-    for waitpoint in view.select(Waitpoint, partition=execution.partition, uuid=execution.uuid):
-        if waitpoint.state in OPEN_WAITPOINTS:
-            acts.append(change(waitpoint, state="closed", closed_at_ms=now, close_reason=close_reason))
+    acts += [
+        change(waitpoint, state="closed", closed_at_ms=now, close_reason=close_reason)
+        for waitpoint in view.select(Waitpoint, partition=execution.partition, uuid=execution.uuid)
+        if waitpoint.state in OPEN_WAITPOINTS
+    ]
     return tuple(acts)
 
 

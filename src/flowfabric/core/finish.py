@@ -15,6 +15,7 @@ from flowfabric.core.fences import Fence, fenced
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Decision, Get, Need, change
+from flowfabric.model.events import LeaseEvent
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.policy import RetryPolicy, backoff_delay_ms, read_policy, read_retry_policy
@@ -215,7 +216,7 @@ def _retried(
     )
 
 
-def _released(context: Context, execution: Execution, attempt: Attempt) -> lease.LeaseEvent:
+def _released(context: Context, execution: Execution, attempt: Attempt) -> LeaseEvent:
     return lease.lease_event(
         context,
         execution,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -24,9 +23,8 @@ from flowfabric.model.errors import (
 )
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.records import Execution, Grant, SigningKey
-from flowfabric.model.results import ClaimGrant, Granted, GrantIssued, NoWork, ReclaimGrant
+from flowfabric.model.results import ClaimGrant, Granted, GrantIssued, NoWork
 
-_AnyGrant = TypeVar("_AnyGrant", ClaimGrant, ReclaimGrant)
 #: The id of the key an embedded engine makes for itself the first time one is needed.
 FIRST_KID = "k1"
 
@@ -80,7 +78,7 @@ class Terms(Struct, gc=False):
 
 def signing_key(view: View, entropy: bytes, now: int) -> tuple[SigningKey, tuple[Act, ...]]:
     """The current key; a store without any gets its first one here."""
-    keys = [key for key in view.select(SigningKey, active=True)]
+    keys = view.select(SigningKey, active=True)
     if keys:
         return max(keys, key=lambda key: (key.rotated_at_ms, key.kid)), ()
     first = SigningKey(FIRST_KID, entropy, now, True)
@@ -88,9 +86,9 @@ def signing_key(view: View, entropy: bytes, now: int) -> tuple[SigningKey, tuple
 
 
 def issue(
-    view: View, context: Context, execution: Execution, terms: Terms, kind: str, grant_type: type[_AnyGrant]
-) -> tuple[_AnyGrant, tuple[Act, ...]]:
-    """The signed grant and the acts that store it."""
+    view: View, context: Context, execution: Execution, terms: Terms, kind: str
+) -> tuple[tuple[str, int], tuple[Act, ...]]:
+    """The signed key of a new grant, when it expires, and the acts that store it."""
     key, acts = signing_key(view, terms.entropy, context.now)
     expires = saturate(context.now + terms.grant_ttl_ms)
     tag = f"{{fp:{execution.partition}}}"
@@ -115,15 +113,7 @@ def issue(
         context.now,
         expires,
     )
-    shown = {
-        "execution_id": ExecutionId.unchecked(execution.execution_id),
-        "partition_key": tag,
-        "grant_key": grant_key,
-        "expires_at_ms": expires,
-    }
-    if reclaim:
-        shown["lane_id"] = terms.lane_id or execution.lane_id
-    return grant_type(**shown), (*acts, insert(stored))
+    return (grant_key, expires), (*acts, insert(stored))
 
 
 def missing_capabilities(execution: Execution, capabilities: tuple[str, ...]) -> str:
@@ -157,7 +147,9 @@ def issue_claim_grant(command: IssueClaimGrant, view: View, context: Context) ->
 
 def promise(view: View, context: Context, execution: Execution, terms: Terms) -> tuple[ClaimGrant, tuple[Act, ...]]:
     """A claim grant on an eligible execution, stale grants swept away."""
-    grant, acts = issue(view, context, execution, terms, lit.GRANT_CLAIM, ClaimGrant)
+    (grant_key, expires), acts = issue(view, context, execution, terms, lit.GRANT_CLAIM)
+    tag = f"{{fp:{execution.partition}}}"
+    grant = ClaimGrant(ExecutionId.unchecked(execution.execution_id), tag, grant_key, expires)
     hidden = change(
         execution,
         lifecycle_phase=lit.RUNNABLE,

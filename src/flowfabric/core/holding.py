@@ -14,6 +14,7 @@ from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Change, Decision, Get, GetFull, Need, change
 from flowfabric.model.errors import NotFound, State, StateKind
+from flowfabric.model.events import LeaseEvent
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.records import Attempt, EdgeGroup, Execution
@@ -76,7 +77,7 @@ def _extended(context: Context, attempt: Attempt, lease_ttl_ms: int) -> tuple[Ch
     return change(attempt, lease_expires_at_ms=expires, renewed_at_ms=context.now), expires
 
 
-def _renewed(context: Context, execution: Execution, attempt: Attempt) -> lease.LeaseEvent:
+def _renewed(context: Context, execution: Execution, attempt: Attempt) -> LeaseEvent:
     return lease.lease_event(
         context,
         execution,

@@ -166,6 +166,11 @@ def grant(
     if timeout_ms is None:
         timeout_ms = read_policy(execution.policy).attempt_timeout_ms if execution.policy else None
     started = execution.attempt_state == lit.PENDING_REPLAY_ATTEMPT or attempt is None or attempt.lease_epoch == 0
+    spent: dict[str, object] = {}
+    if execution.attempt_state == lit.PENDING_RETRY_ATTEMPT:
+        spent = {"pending_retry_reason": None, "pending_previous_attempt_index": None}
+    if execution.delay_until_ms is not None:
+        spent["delay_until_ms"] = None
     running = change(
         execution,
         lifecycle_phase=lit.ACTIVE,
@@ -177,6 +182,7 @@ def grant(
         started_at_ms=now if execution.started_at_ms is None else execution.started_at_ms,
         total_attempt_count=execution.total_attempt_count + 1 if started else execution.total_attempt_count,
         last_mutation_at_ms=now,
+        **spent,
     )
     fields = {
         "worker_id": terms.worker_id,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from flowfabric.core import lease
@@ -179,14 +181,14 @@ def _started_over(execution: Execution, now: int, raw_fields: str, skipped: bool
 
 
 def operator_event(
-    context: Context, execution: Execution, event_type: str, details: dict[str, object], recorded_at_ms: int | None
+    context: Context, execution: Execution, event_type: str, details: Mapping[str, object], recorded_at_ms: int | None
 ) -> OperatorEvent:
     """One line of the operators' history."""
     return OperatorEvent(
         execution.partition,
         execution.uuid,
         event_type,
-        dump_document(details),
+        dump_document(dict(details)),
         context.now if recorded_at_ms is None else recorded_at_ms,
         execution.namespace,
         execution.instance_tag,

@@ -77,7 +77,9 @@ def issue_reclaim_grant(command: IssueReclaimGrant, view: View, context: Context
     lacking = missing_capabilities(execution, command.worker_capabilities)
     if lacking:
         return Decision(NotReclaimable(shown, f"capability_mismatch: {lacking}"))
-    grant, acts = issue(view, context, execution, command, lit.GRANT_RECLAIM, ReclaimGrant)
+    (grant_key, expires), acts = issue(view, context, execution, command, lit.GRANT_RECLAIM)
+    tag = f"{{fp:{execution.partition}}}"
+    grant = ReclaimGrant(shown, tag, grant_key, expires, command.lane_id or execution.lane_id)
     drops = tuple(Drop(stale) for stale in stale_grants(view, execution, context.now, lit.GRANT_RECLAIM))
     return Decision(Granted(grant), (*drops, *acts))
 

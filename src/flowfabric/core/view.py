@@ -6,6 +6,7 @@ and decides again. Rules are pure, so deciding twice is free of consequences.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -79,20 +80,20 @@ class View:
         self._selected: dict[Select, list[Key]] = {}
         self._scans: dict[tuple[str, frozenset[str]], _Scan] = {}
         self._held = held
-        self.used_held: list[tuple[Any, Key]] = []
-        self.distrusted: set[tuple[Any, Key]] = set()
         self._start()
 
     def _start(self) -> None:
-        self._folded: dict[Any, dict[Key, Any]] = {}
+        #: What a rule sees: loaded and held records, with folded ones on top.
+        self._current: dict[Any, dict[Key, Any]] = {kind: table.copy() for kind, table in self._loaded.items()}
         self._puts: dict[Any, dict[Key, tuple[str, ...] | None]] = {}
         self._drops: dict[Any, dict[Key, Record]] = {}
+        self._purged: dict[Any, set[Key]] = {}
         self._events: list[Event] = []
         self._trims: dict[tuple[str, int], None] = {}
         self._purges: list[PurgeExecution] = []
-        self._fresh: dict[str, dict[str, None]] = {}
-        self.folds = 0
+        self._fresh: dict[str, list[tuple[int, int, str, str]]] = {}
         self._believed: dict[tuple[Any, Key], None] = {}
+        self.folds = 0
         for scan in self._scans.values():
             scan.position = 0
 
@@ -104,13 +105,19 @@ class View:
 
     def put_loaded(self, kind: Any, key: Key, record: Any) -> None:
         """A record as the store has it; ``None`` when there is none."""
+        if kind is Execution and key in self._full:
+            return  # the full record knows more
         table = self._loaded.get(kind)
         if table is None:
             table = self._loaded[kind] = {}
+            if kind not in self._current:
+                self._current[kind] = {}
         table[key] = record
+        self._current[kind][key] = record
 
     def put_full(self, execution_id: str, record: Execution | None) -> None:
         """An execution with its wide fields."""
+        self._full.discard(execution_id)
         self.put_loaded(Execution, execution_id, record)
         self._full.add(execution_id)
 
@@ -125,40 +132,31 @@ class View:
 
     def has(self, need: Need) -> bool:
         """Whether asking for ``need`` would not raise ``Missing`` because of it."""
-        match need:
-            case Get(kind, key):
-                return self._find(kind, key)[1]
-            case GetFull(execution_id):
-                return execution_id in self._full
-            case Select():
-                return need in self._selected
-            case Claimable(lane_id, capabilities, limit):
-                scan = self._scans.get((lane_id, capabilities))
-                return scan is not None and (scan.exhausted or scan.asked >= limit)
+        if type(need) is Get:
+            table = self._current.get(need.kind)
+            if table is not None and need.key in table:
+                return True
+            return self._held is not None and self._held.find(need.kind, need.key)[1]
+        if type(need) is GetFull:
+            return need.execution_id in self._full
+        return need in self._selected
 
     # -- asking --------------------------------------------------------------------------------------------------
 
-    def _find(self, kind: Any, key: Key) -> tuple[Any, bool]:
-        table = self._folded.get(kind)
-        if table is not None and key in table:
-            return table[key], True
-        table = self._loaded.get(kind)
-        if table is not None and key in table:
-            return table[key], True
-        if self._held is not None and (kind, key) not in self.distrusted:
-            record, known = self._held.find(kind, key)
-            if known:
-                self.used_held.append((kind, key))
-                self._believed[(kind, key)] = None
-                return record, True
-        return None, False
-
     def get(self, kind: type[_RecordType], key: Key) -> _RecordType | None:
         """The record, or ``None`` if there is none."""
-        record, known = self._find(kind, key)
-        if not known:
-            raise Missing(Get(kind, key))
-        return record  # type: ignore[no-any-return]
+        table = self._current.get(kind)
+        if table is None:
+            table = self._current[kind] = {}
+        elif key in table:
+            return table[key]  # type: ignore[no-any-return]
+        if self._held is not None:
+            record, known = self._held.find(kind, key)
+            if known:
+                self._believed[(kind, key)] = None
+                table[key] = record
+                return record  # type: ignore[no-any-return]
+        raise Missing(Get(kind, key))
 
     def execution(self, execution_id: str) -> Execution | None:
         """The execution with its narrow fields."""
@@ -180,14 +178,12 @@ class View:
         keys = self._selected.get(need)
         if keys is None:
             raise Missing(need)
-        folded: Mapping[Key, Any] = self._folded.get(kind, {})
-        loaded: Mapping[Key, Any] = self._loaded.get(kind, {})
+        current: Mapping[Key, Any] = self._current.get(kind, {})
         wanted: Callable[[Any], Any] = attrgetter(*equal)
         values = need.values if len(equal) > 1 else need.values[0]
-        found = {key: folded[key] if key in folded else loaded[key] for key in keys}
-        for key, record in folded.items():
-            if key not in found and record is not None:
-                found[key] = record
+        found = {key: current[key] for key in keys}
+        for key in self._puts.get(kind, ()):
+            found[key] = current[key]
         return [record for _, record in sorted(found.items()) if record is not None and wanted(record) == values]
 
     def claimable(self, lane_id: str, capabilities: frozenset[str], limit: int) -> list[Execution]:
@@ -195,26 +191,39 @@ class View:
         scan = self._scans.get((lane_id, capabilities))
         if scan is None:
             raise Missing(Claimable(lane_id, capabilities, limit))
-        folded: Mapping[Key, Any] = self._folded.get(Execution, {})
-        loaded: Mapping[Key, Any] = self._loaded[Execution] if scan.keys else {}
+        touched: Mapping[Key, Any] = self._puts.get(Execution, {})
+        purged = self._purged.get(Execution, ())
+        current: Mapping[Key, Any] = self._current.get(Execution, {})
         keys, position, end = scan.keys, scan.position, len(scan.keys)
-        found: list[Execution] = []
-        while position < end and keys[position] in folded:
+        while position < end and (keys[position] in touched or keys[position] in purged):
             position += 1
         scan.position = position
+        found: list[Execution] = []
         while position < end and len(found) < limit:
             key = keys[position]
-            if key not in folded:
-                found.append(loaded[key])
+            if key not in touched and key not in purged:
+                found.append(current[key])
             position += 1
         if len(found) < limit and not scan.exhausted:
             raise Missing(Claimable(lane_id, capabilities, 2 * scan.asked + limit))
         fresh = self._fresh.get(lane_id)
-        if fresh:
-            found += [e for e in map(folded.__getitem__, fresh) if capabilities.issuperset(e.required_capabilities)]
-            found.sort(key=claim_order)
-            del found[limit:]
-        return found
+        return self._with_fresh(found, fresh, capabilities, limit) if fresh else found
+
+    def _with_fresh(
+        self, found: list[Execution], fresh: list[tuple[int, int, str, str]], able: frozenset[str], limit: int
+    ) -> list[Execution]:
+        """Candidates of the scan merged with those this batch itself has made claimable."""
+        current = self._current[Execution]
+        count = 0
+        for entry in fresh:
+            execution = current[entry[3]]
+            if able.issuperset(execution.required_capabilities):
+                found.append(execution)
+                count += 1
+                if count == limit:
+                    break
+        found.sort(key=claim_order)
+        return found[:limit]
 
     # -- folding -------------------------------------------------------------------------------------------------
 
@@ -242,34 +251,37 @@ class View:
         puts = self._puts.get(kind)
         if puts is None:
             puts = self._puts[kind] = {}
-            self._folded.setdefault(kind, {})
-        self._folded[kind][key] = record
+        table = self._current.get(kind)
+        if table is None:
+            table = self._current[kind] = {}
+        if kind is Execution:
+            self._note_claimable(record, table.get(key))  # type: ignore[arg-type]
+        table[key] = record
         if key in puts:
             before = puts[key]
             if before is not None and fields is not None and before != fields:
                 puts[key] = tuple(dict.fromkeys(before + fields))
-            elif before is not None and fields is None:
-                puts[key] = None
-        else:
-            dropped = self._drops.get(kind)
-            if fields is None and dropped is not None and dropped.pop(key, None) is not None:
-                fields = tuple(name for name in record.__struct_fields__ if getattr(record, name) is not UNSET)
-            puts[key] = fields
-        if kind is Execution:
-            self._note_claimable(record)  # type: ignore[arg-type]
+            return
+        dropped = self._drops.get(kind)
+        if fields is None and dropped is not None and dropped.pop(key, None) is not None:
+            fields = tuple(name for name in record.__struct_fields__ if getattr(record, name) is not UNSET)
+        puts[key] = fields
 
-    def _note_claimable(self, execution: Execution) -> None:
+    def _note_claimable(self, execution: Execution, before: Execution | None) -> None:
+        """Keep the list of executions that this batch leaves claimable, in claim order."""
         lane = self._fresh.get(execution.lane_id)
+        if before is not None and lane:
+            position = bisect_left(lane, (*claim_order(before), before.execution_id))
+            if position < len(lane) and lane[position][3] == execution.execution_id:
+                del lane[position]
         if is_claimable(execution.lifecycle_phase, execution.eligibility_state):
             if lane is None:
-                lane = self._fresh[execution.lane_id] = {}
-            lane[execution.execution_id] = None
-        elif lane:
-            lane.pop(execution.execution_id, None)
+                lane = self._fresh[execution.lane_id] = []
+            insort(lane, (*claim_order(execution), execution.execution_id))
 
     def _fold_drop(self, record: Record) -> None:
         kind, key = type(record), record.key
-        self._folded.setdefault(kind, {})[key] = None
+        self._current.setdefault(kind, {})[key] = None
         puts = self._puts.get(kind)
         if puts is not None and key in puts and puts.pop(key) is None:
             return
@@ -278,14 +290,12 @@ class View:
     def _fold_purge(self, purge: PurgeExecution) -> None:
         """What was written to the execution before goes with it; what comes after starts from nothing."""
         self._purges.append(purge)
-        for kind, puts in self._puts.items():
-            for key in [key for key in puts if _belongs(self._folded[kind][key], purge)]:
-                del puts[key]
-                self._folded[kind][key] = None
-        for kind, table in self._loaded.items():
-            for key, record in table.items():
-                if record is not None and _belongs(record, purge):
-                    self._folded.setdefault(kind, {})[key] = None
+        for kind, table in self._current.items():
+            gone = [key for key, record in table.items() if record is not None and _belongs(record, purge)]
+            for key in gone:
+                table[key] = None
+                self._puts.get(kind, {}).pop(key, None)
+            self._purged.setdefault(kind, set()).update(gone)
 
     # -- handing over --------------------------------------------------------------------------------------------
 
@@ -295,14 +305,22 @@ class View:
         return Writes(
             puts=self._puts,
             drops=self._drops,
-            records=self._folded,
+            records=self._current,
             events=self._events,
             trims=self._trims,
             purges=self._purges,
             checks=checks,
         )
 
+    def believed(self) -> list[tuple[Any, Key]]:
+        """Held records this batch was decided upon."""
+        return list(self._believed)
+
+    def loaded(self, kind: type[_RecordType]) -> list[_RecordType]:
+        """Records of a kind as they were read, without what was folded."""
+        return [record for record in self._loaded.get(kind, {}).values() if record is not None]
+
     def fresh_work(self) -> dict[str, list[Execution]]:
         """Executions this batch leaves claimable, by lane: whom to wake."""
-        folded = self._folded.get(Execution, {})
-        return {lane: [folded[key] for key in keys] for lane, keys in self._fresh.items() if keys}
+        current = self._current.get(Execution, {})
+        return {lane: [current[entry[3]] for entry in entries] for lane, entries in self._fresh.items() if entries}

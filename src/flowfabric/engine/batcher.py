@@ -49,12 +49,8 @@ class Batcher:
             await self._wait_for_room()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._queue.append((command, future))
-        if self._idle:
-            waiter = self._idle.pop()
-            if not waiter.done():
-                waiter.set_result(None)
-        elif len(self._runners) < self._parallel:
-            self._runners.append(asyncio.get_running_loop().create_task(self._work(), name="flowfabric-batches"))
+        if len(self._queue) == 1:
+            self._start_another()
         return await future
 
     async def _wait_for_room(self) -> None:
@@ -88,20 +84,23 @@ class Batcher:
         """The next batch. A long queue is shared with runners that have nothing to do."""
         waiting = len(self._queue)
         size = min(waiting, self._max_batch)
-        if waiting > _WORTH_SPLITTING and self._parallel > 1:
+        if waiting > _WORTH_SPLITTING and self._start_another():
             size = min(size, -(-waiting // 2))
-            self._start_another()
         taken = [self._queue.popleft() for _ in range(size)]
         self._give_room(size)
         return [item for item in taken if not item[1].done()]
 
-    def _start_another(self) -> None:
-        if self._idle:
+    def _start_another(self) -> bool:
+        """Wake or make another runner; whether there was one to be had."""
+        while self._idle:
             waiter = self._idle.pop()
             if not waiter.done():
                 waiter.set_result(None)
-        elif len(self._runners) < self._parallel:
+                return True
+        if len(self._runners) < self._parallel:
             self._runners.append(asyncio.get_running_loop().create_task(self._work(), name="flowfabric-batches"))
+            return True
+        return False
 
     async def _run_one(self, items: list[tuple[Any, asyncio.Future[Any]]]) -> None:
         if not items:

@@ -97,7 +97,7 @@ async def open_store(
     **options: Any,
 ) -> Any:
     """The store behind a URL."""
-    if not isinstance(url, str) or not url:
+    if not url:
         raise checks.invalid("store URL: expected sqlite:///file, postgresql://host/database or memory://")
     if url.startswith("memory:"):
         from flowfabric.stores.memory import MemoryStore

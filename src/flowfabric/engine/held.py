@@ -6,6 +6,7 @@ version; on SQLite the whole of it is dropped as soon as another connection has 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import UNSET
@@ -29,9 +30,9 @@ class HeldRecords(Held):
         self._attempts: dict[tuple[str, int], tuple[Attempt, int | None]] = {}
         self._lanes: dict[str, tuple[Lane, int | None]] = {}
         self._tables: dict[Any, dict[Any, tuple[Any, int | None]]] = {
-            Execution: self._executions,  # type: ignore[dict-item]
-            Attempt: self._attempts,  # type: ignore[dict-item]
-            Lane: self._lanes,  # type: ignore[dict-item]
+            Execution: self._executions,
+            Attempt: self._attempts,
+            Lane: self._lanes,
         }
 
     def find(self, kind: Any, key: Key) -> tuple[Any, bool]:
@@ -64,10 +65,6 @@ class HeldRecords(Held):
                     held[key] = (attempt, version)
                 else:
                     held.pop(key, None)
-        lanes = writes.puts.get(Lane)
-        if lanes:
-            for key in lanes:
-                self._lanes[key] = (writes.records[Lane][key], version)
         for purge in writes.purges:
             self._executions.pop(purge.execution_id, None)
 
@@ -90,8 +87,15 @@ class HeldRecords(Held):
             self._attempts.pop((oldest, index), None)
 
     def learn_lane(self, lane: Lane, version: int | None) -> None:
-        """Keep a lane that was read in a transaction."""
+        """Keep a lane as it was read. Lanes just inserted are not kept: another process may have been first."""
         self._lanes[lane.lane_id] = (lane, version)
+
+    def drop(self, entries: Iterable[tuple[Any, Key]]) -> None:
+        """Forget what a lost race was decided upon."""
+        for kind, key in entries:
+            table = self._tables.get(kind)
+            if table is not None:
+                table.pop(key, None)
 
 
 class Assumed(Held):

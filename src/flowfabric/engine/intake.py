@@ -86,7 +86,7 @@ class Intake(EngineBase):
     def _creation_of(self, arguments: Mapping[str, Any]) -> CreateExecution:
         unknown = arguments.keys() - _ARGUMENTS.keys() - {"partition_id"}
         if unknown:
-            raise checks.invalid(f"unknown argument {sorted(unknown)[0]!r}")
+            raise checks.invalid(f"unknown argument {min(unknown)!r}")
         return self._creation(*(arguments.get(name, default) for name, default in _ARGUMENTS.items()))
 
     def _creation(

@@ -49,6 +49,7 @@ from flowfabric.model.states import PublicState
 
 #: How often a waiting claim looks again although nothing woke it.
 SAFETY_POLL_S = 1.0
+_CLASSES = frozenset(each.value for each in FailureClass)
 _MAX_WAIT_MS = 24 * 3600 * 1000
 
 
@@ -437,7 +438,7 @@ class Leases(EngineBase):
         """
         payload = self._payload(handle)
         kind = str(failure_class)
-        category = _category(detail) or (kind if kind in FailureClass else FailureClass.TRANSIENT.value)
+        category = _category(detail) or (kind if kind in _CLASSES else FailureClass.TRANSIENT.value)
         answer: FailOutcome = await self._submit(
             Fail(payload, checks.reason(reason), category, kind not in FINAL_CLASSES, _jitter())
         )

@@ -18,10 +18,10 @@ from flowfabric.core.create import CreateExecution, CreateExecutions
 from flowfabric.core.rules import RULES
 from flowfabric.core.view import Missing, View
 from flowfabric.engine.held import Assumed, HeldRecords
-from flowfabric.model.changes import Claimable, Decision, Get, Key, Need, Writes
+from flowfabric.model.changes import Claimable, Decision, Key, Need, Writes
 from flowfabric.model.errors import Bug, BugKind, Contention, ContentionKind, EngineError
 from flowfabric.model.limits import MAX_ROUNDS, MAX_TRIES
-from flowfabric.model.records import Binding, Execution
+from flowfabric.model.records import Binding, Execution, Lane
 from flowfabric.stores.protocol import Conflict, Store, Transaction
 
 _log = logging.getLogger("flowfabric.engine")
@@ -47,14 +47,15 @@ class Settings(Struct, frozen=True):
 async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
     """Decide and commit, again after each lost race, within bounds."""
     store = settings.store
-    trusting = store.holds
     for attempt in range(MAX_TRIES):
+        trusting = store.holds and attempt == 0
+        view = View(Assumed(settings.held, _hoped_absent(commands)) if trusting else None)
         try:
             async with store.transaction() as transaction:
-                return await _decide_and_commit(settings, transaction, commands, trusting)
+                return await _decide_and_commit(settings, transaction, commands, view)
         except Conflict as conflict:
             _log.debug("batch of %d lost a race (try %d): %s", len(commands), attempt + 1, conflict)
-            trusting = False
+            settings.held.drop(view.believed())
             if store.parallel > 1 and attempt > 0:
                 await asyncio.sleep(min(0.001 * 2**attempt, 0.1))
     error = Contention(ContentionKind.RETRY_EXHAUSTED, f"{MAX_TRIES} tries lost their races")
@@ -62,9 +63,8 @@ async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
 
 
 async def _decide_and_commit(
-    settings: Settings, transaction: Transaction, commands: Sequence[Any], trusting: bool
+    settings: Settings, transaction: Transaction, commands: Sequence[Any], view: View
 ) -> Outcome:
-    view = View(Assumed(settings.held, _hoped_absent(commands)) if trusting else None)
     needs = _first_needs(view, commands)
     store = settings.store
     for _ in range(MAX_ROUNDS):
@@ -81,6 +81,8 @@ async def _decide_and_commit(
     version = await transaction.commit(writes, settings.held)
     if store.holds:
         settings.held.learn(writes, version)
+        for lane in view.loaded(Lane):
+            settings.held.learn_lane(lane, transaction.version(Lane, lane.lane_id))
     answers = [item if isinstance(item, EngineError) else item.result for item in decided]
     streams = [stream for item in decided if isinstance(item, Decision) for stream in item.wakes]
     return Outcome(answers, view.fresh_work(), streams, writes)
@@ -105,12 +107,7 @@ def _hope(command: CreateExecution, absent: set[tuple[Any, Key]]) -> None:
 
 
 def _first_needs(view: View, commands: Sequence[Any]) -> list[Need]:
-    found: list[Need] = []
-    for command in commands:
-        for need in command.needs():
-            if type(need) is Claimable or not view.has(need):
-                found.append(need)
-    return found
+    return [need for command in commands for need in command.needs() if type(need) is Claimable or not view.has(need)]
 
 
 def _merged(needs: Iterable[Need]) -> list[Need]:
@@ -130,23 +127,17 @@ def _merged(needs: Iterable[Need]) -> list[Need]:
 def _decide(view: View, commands: Sequence[Any], context: Context) -> tuple[list[Decision | EngineError], list[Need]]:
     decided: list[Decision | EngineError] = []
     needs: list[Need] = []
-    used = view.used_held
     for command in commands:
-        used.clear()
         folds = view.folds
         try:
             decision = RULES[type(command)](command, view, context)
         except Missing as missing:
             needs.extend(missing.needs)
         except EngineError as error:
-            if used:
-                # A refusal is never based on belief: look at the rows themselves.
-                view.distrusted.update(used)
-                needs.extend(Get(kind, key) for kind, key in used)
-            elif view.folds != folds:
+            # A refusal may rest on held records; the commit checks those too, and a stale one re-runs the batch.
+            if view.folds != folds:
                 raise Bug(BugKind.INTERNAL_ERROR, f"{type(command).__name__} refused after it had folded") from error
-            else:
-                decided.append(error)
+            decided.append(error)
         except Exception as error:
             _log.exception("rule of %s failed", type(command).__name__)
             if view.folds != folds:

@@ -108,6 +108,17 @@ class Handle:
             opaque = self._opaque = encode(self._backend, self._payload)
         return opaque
 
+    @property
+    def payload(self) -> HandlePayload:
+        """What it says: which attempt, under which lease, by whom."""
+        # Not kept: whose handle it is has to be checked before its content is trusted.
+        return decode(self.opaque)[1] if self._payload is None else self._payload
+
+    @property
+    def execution_id(self) -> ExecutionId:
+        """The execution it is for."""
+        return ExecutionId.unchecked(self.payload.execution_id)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Handle):
             return NotImplemented

@@ -30,10 +30,11 @@ class Migration(Struct, frozen=True):
 @cache
 def migrations(dialect: str) -> tuple[Migration, ...]:
     """The files of a dialect (``sqlite`` or ``postgres``) in order."""
-    found = []
-    for entry in resources.files("flowfabric.stores").joinpath("migrations", dialect).iterdir():
-        if match := _NAME.fullmatch(entry.name):
-            found.append(Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8")))
+    found = [
+        Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8"))
+        for entry in resources.files("flowfabric.stores").joinpath("migrations", dialect).iterdir()
+        if (match := _NAME.fullmatch(entry.name))
+    ]
     return tuple(sorted(found, key=lambda migration: migration.version))
 
 

@@ -41,6 +41,10 @@ class Transaction(Protocol):
         """Fill the view with what rules asked for, locked against other writers."""
         ...
 
+    def version(self, kind: Any, key: Key) -> int | None:
+        """The version of a row this transaction has read."""
+        ...
+
     async def commit(self, writes: Writes, held: Versions) -> int | None:
         """Make it all durable at once and return the version of the rows written, or raise ``Conflict``."""
         ...

@@ -1,4 +1,4 @@
-"""What people and timers ask a store: lists, pages and what is due. Answers are plain rows; deciding is not done here."""
+"""What people and timers ask a store: lists, pages and what is due. Answers are rows; nothing is decided here."""
 
 from __future__ import annotations
 

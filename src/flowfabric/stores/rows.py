@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -50,7 +51,8 @@ def execution_select(dialect: Dialect, wide: bool = False) -> str:
     columns = [dialect.reading(column, "e") for column in NARROW]
     columns.append(
         "CASE WHEN e.attempt_index > 0 THEN (SELECT max(x.lease_epoch) FROM ff_attempt x WHERE "
-        "x.partition_key = e.partition_key AND x.execution_id = e.execution_id AND x.attempt_index < e.attempt_index) END"
+        "x.partition_key = e.partition_key AND x.execution_id = e.execution_id "
+        "AND x.attempt_index < e.attempt_index) END"
     )
     columns += [dialect.reading(column, "a") for column in JOINED]
     if dialect.version:
@@ -90,7 +92,7 @@ class ExecutionRows:
             row[3],
             self._requirement(row[4]),
             *row[5 : self._narrow_end],
-            row[self._narrow_end] or 0,
+            row[self._narrow_end] or 0,  # type: ignore[call-arg]
         )
         start, end = self._attempt_start, self._attempt_end
         attempt = None if row[start] is None else Attempt(wire, partition, uuid, *row[start:end])
@@ -170,6 +172,25 @@ def stored_fields(table: Table, fields: tuple[str, ...]) -> tuple[Column, ...]:
     return tuple(column for field in fields if (column := table.column(field)) is not None)
 
 
-def insert_columns(table: Table, record: Any) -> tuple[Column, ...]:
-    """The columns an insert fills: those whose field is set."""
-    return tuple(column for column in table.columns if getattr(record, column.field) is not UNSET)
+_OPTIONAL: Mapping[Any, tuple[str, ...]] = {Execution: EXECUTION_WIDE_FIELDS, Attempt: ("policy",)}
+
+
+@cache
+def _set_columns(kind: Any, unset: tuple[str, ...]) -> tuple[Column, ...]:
+    return tuple(column for column in TABLES[kind].columns if column.field not in unset)
+
+
+def insert_groups(kind: Any, records: list[Any]) -> dict[tuple[Column, ...], list[Any]]:
+    """Records to insert, by the columns they fill: those whose field is set."""
+    optional = _OPTIONAL.get(kind)
+    if optional is None:
+        return {TABLES[kind].columns: records}
+    groups: dict[tuple[str, ...], list[Any]] = {}
+    for record in records:
+        unset = tuple([field for field in optional if getattr(record, field) is UNSET])
+        group = groups.get(unset)
+        if group is None:
+            groups[unset] = [record]
+        else:
+            group.append(record)
+    return {_set_columns(kind, unset): group for unset, group in groups.items()}

@@ -76,7 +76,7 @@ class SqlQuestions:
 
     def _ListExecutions(self, q: ask.ListExecutions) -> Asked:  # noqa: N802
         text = _Text()
-        text.add(f"e.partition_key = {text.mark(q.partition)}")
+        text.add(f"e.partition_key = CAST({text.mark(q.partition)} AS integer)")
         if q.after is not None:
             text.add(f"e.execution_id > {text.mark(self._uuid(q.after))}")
         return self._ids(
@@ -97,7 +97,7 @@ class SqlQuestions:
 
     def _ListSuspended(self, q: ask.ListSuspended) -> Asked:  # noqa: N802
         text = _Text()
-        text.add(f"t.partition_key = {text.mark(q.partition)}")
+        text.add(f"t.partition_key = CAST({text.mark(q.partition)} AS integer)")
         text.add("t.closed_at_ms IS NULL")
         if q.after is not None:
             after = text.mark(self._uuid(q.after))
@@ -168,7 +168,7 @@ class SqlQuestions:
 
     def _ReadFrames(self, q: ask.ReadFrames) -> Asked:  # noqa: N802
         text = _Text()
-        text.add(f"partition_key = {text.mark(q.partition)}")
+        text.add(f"partition_key = CAST({text.mark(q.partition)} AS integer)")
         text.add(f"execution_id = {text.mark(self._uuid(q.uuid))}")
         text.add(f"attempt_index = {text.mark(q.attempt_index)}")
         text.add(f"(ts_ms, seq) >= ({text.mark(q.low[0])}, {text.mark(min(q.low[1], 2**31 - 1))})")
@@ -184,7 +184,7 @@ class SqlQuestions:
         text.add(f"e.lane_id = {text.mark(q.lane_id)}")
         text.add("e.claimable")
         if q.partition is not None:
-            text.add(f"e.partition_key = {text.mark(q.partition)}")
+            text.add(f"e.partition_key = CAST({text.mark(q.partition)} AS integer)")
         return self._ids(
             f"SELECT {self._id_columns} FROM ff_exec_core e WHERE {text.where()} "
             f"ORDER BY e.priority DESC, e.created_at_ms, e.execution_id LIMIT {int(q.limit)}",
@@ -196,7 +196,10 @@ class SqlQuestions:
             "(SELECT min(delay_until_ms) FROM ff_exec_core WHERE delay_until_ms IS NOT NULL)",
             "(SELECT min(lease_expires_at_ms) FROM ff_attempt WHERE lease_expires_at_ms IS NOT NULL)",
             "(SELECT min(attempt_timeout_at_ms) FROM ff_attempt WHERE attempt_timeout_at_ms IS NOT NULL)",
-            "(SELECT min(deadline_at_ms) FROM ff_exec_core WHERE deadline_at_ms IS NOT NULL AND terminal_at_ms IS NULL)",
+            (
+                "(SELECT min(deadline_at_ms) FROM ff_exec_core "
+                "WHERE deadline_at_ms IS NOT NULL AND terminal_at_ms IS NULL)"
+            ),
         )
 
         def earliest(rows: list[Any]) -> int | None:
@@ -214,7 +217,7 @@ class SqlQuestions:
         if q.lane_id is not None:
             text.add(f"e.lane_id = {text.mark(q.lane_id)}")
         if q.partition is not None:
-            text.add(f"e.partition_key = {text.mark(q.partition)}")
+            text.add(f"e.partition_key = CAST({text.mark(q.partition)} AS integer)")
         if q.namespace is not None:
             text.add(f"{self._dialect.derived['namespace']} = {text.mark(q.namespace)}")
         if q.tag is not None:

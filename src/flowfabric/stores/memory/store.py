@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from flowfabric.model.changes import Need, Writes
+from flowfabric.model.changes import Key, Need, Writes
 from flowfabric.model.events import Event
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
@@ -130,6 +130,9 @@ class _MemoryTransaction:
         if self._seen is None:
             self._seen = self._store._commits
         load(self._store._tables, needs, view, self._now)
+
+    def version(self, kind: Any, key: Key) -> int | None:
+        return None
 
     async def commit(self, writes: Writes, held: Versions) -> int | None:
         store = self._store

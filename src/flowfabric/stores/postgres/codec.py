@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowfabric.stores.rows import Dialect
@@ -63,7 +63,7 @@ def arrived(kind: str, expression: str) -> str:
     return expression
 
 
-def encoded(kind: str, values: list[Any]) -> list[Any]:
+def encoded(kind: str, values: Sequence[Any]) -> Sequence[Any]:
     """Values of one column, ready to be sent."""
     if kind in ("names", "requirement"):
         return [None if value is None else SEPARATOR.join(value) for value in values]

@@ -20,7 +20,7 @@ from flowfabric.stores.rows import (
     execution_select,
     stream_head,
 )
-from flowfabric.stores.schema import EXECUTION, Table, key_values, split_wire
+from flowfabric.stores.schema import EXECUTION, INT, SMALL, TABLES, Table, key_values, split_wire
 
 _ROWS = ExecutionRows(DIALECT)
 NARROW = execution_select(DIALECT)
@@ -58,16 +58,23 @@ heads AS MATERIALIZED (
 WHERE e.claimable ORDER BY {_ORDER} LIMIT $4 FOR UPDATE OF e SKIP LOCKED"""
 #: Rows hidden by a claim grant that nobody used in time.
 FORGOTTEN = (
-    f"{NARROW} WHERE e.lane_id = $1 AND e.eligibility_state = '{PENDING_CLAIM}' AND e.lifecycle_phase IN ({WAITING_LIST}) "
+    f"{NARROW} WHERE e.lane_id = $1 AND e.eligibility_state = '{PENDING_CLAIM}' "
+    f"AND e.lifecycle_phase IN ({WAITING_LIST}) "
     "AND (e.partition_key, e.execution_id) IN "
     f"(SELECT g.partition_key, g.execution_id FROM ff_claim_grant g WHERE g.kind = '{GRANT_CLAIM}' "
     "AND g.expires_at_ms > 0 AND g.expires_at_ms <= $2) AND NOT EXISTS (SELECT 1 FROM ff_claim_grant o WHERE "
     f"o.partition_key = e.partition_key AND o.execution_id = e.execution_id AND o.kind = '{GRANT_CLAIM}' "
-    f"AND (o.expires_at_ms = 0 OR o.expires_at_ms > $2)) ORDER BY {_ORDER} LIMIT {SELECT_LIMIT} FOR UPDATE OF e SKIP LOCKED"
+    f"AND (o.expires_at_ms = 0 OR o.expires_at_ms > $2)) ORDER BY {_ORDER} "
+    f"LIMIT {SELECT_LIMIT} FOR UPDATE OF e SKIP LOCKED"
 )
-ANY_FORGOTTEN = f"SELECT 1 FROM ff_claim_grant g WHERE g.kind = '{GRANT_CLAIM}' AND g.expires_at_ms > 0 AND g.expires_at_ms <= $1 LIMIT 1"
-#: Rows looked at beyond those wanted, so that some may be locked by others.
-_SLACK = 64
+ANY_FORGOTTEN = (
+    f"SELECT 1 FROM ff_claim_grant g WHERE g.kind = '{GRANT_CLAIM}' "
+    "AND g.expires_at_ms > 0 AND g.expires_at_ms <= $1 LIMIT 1"
+)
+#: What integer columns hold. Ids and handles may carry larger numbers: 16 and 32 bits, unsigned.
+_HIGHEST = {SMALL: 2**15 - 1, INT: 2**31 - 1}
+#: Rows looked at beyond those wanted, so that some may be locked by others; more if that was not enough.
+_SLACKS = (64, 8_192)
 
 
 @cache
@@ -94,7 +101,8 @@ def select_by(kind: Any, fields: tuple[str, ...], locked: bool) -> str:
 
 _HEADS = (
     f"SELECT k.p, k.u::text, k.i, {STREAM_HEAD_COLUMNS}, m.xmin FROM unnest($1::smallint[], $2::uuid[], $3::int[]) "
-    "AS k(p, u, i) LEFT JOIN ff_stream_meta m ON m.partition_key = k.p AND m.execution_id = k.u AND m.attempt_index = k.i"
+    "AS k(p, u, i) LEFT JOIN ff_stream_meta m "
+    "ON m.partition_key = k.p AND m.execution_id = k.u AND m.attempt_index = k.i"
 )
 
 
@@ -157,9 +165,13 @@ class Loader:
         lock = LOCKED if self._locked else ""
         if len(wires) == 1:
             partition, uuid = split_wire(wires[0])
-            rows = await self._connection.fetch(select + _BY_ID + lock, partition, uuid)
+            rows = (
+                await self._connection.fetch(select + _BY_ID + lock, partition, uuid)
+                if partition <= _HIGHEST[SMALL]
+                else ()
+            )
         else:
-            pairs = sorted(set(map(split_wire, wires)))
+            pairs = sorted(pair for pair in set(map(split_wire, wires)) if pair[0] <= _HIGHEST[SMALL])
             rows = await self._connection.fetch(
                 select + _BY_IDS + lock, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
             )
@@ -176,7 +188,10 @@ class Loader:
         fetch = self._connection.fetch
         if need.capabilities:
             able = sorted(need.capabilities)
-            rows = await fetch(CLAIM_ABLE, need.lane_id, able, need.limit + _SLACK, need.limit)
+            for slack in _SLACKS:
+                rows = await fetch(CLAIM_ABLE, need.lane_id, able, need.limit + slack, need.limit)
+                if len(rows) == need.limit:
+                    break
         else:
             rows = await fetch(CLAIM_PLAIN, need.lane_id, need.limit)
         found = [self._put(view, row) for row in rows]
@@ -200,8 +215,9 @@ class Loader:
                 found[need.values] = [self._put(view, row).execution_id for row in rows]
         else:
             decoder = kind_rows(kind)
-            columns = [list(column) for column in zip(*(need.values for need in asked), strict=True)]
-            for row in await self._connection.fetch(select_by(kind, fields, self._locked), *columns):
+            fitting = [need.values for need in asked if _fits(decoder.table, fields, need.values)]
+            columns = [list(column) for column in zip(*fitting, strict=True)]
+            for row in await self._connection.fetch(select_by(kind, fields, self._locked), *columns) if fitting else ():
                 record = decoder.read(row)
                 view.put_loaded(kind, record.key, record)
                 self._versions[(kind, record.key)] = row[decoder.width]
@@ -213,10 +229,13 @@ class Loader:
             view.put_selected(need, keys)
 
     async def _records(self, kind: Any, keys: list[Key], view: Filling) -> None:
-        wanted = {key: key_values(kind, key) for key in keys}
-        columns = [list(column) for column in zip(*wanted.values(), strict=True)]
-        for key in wanted:
+        for key in keys:
             view.put_loaded(kind, key, None)
+        table = TABLES[kind]
+        wanted = [values for values in (key_values(kind, key) for key in keys) if _fits(table, table.key, values)]
+        if not wanted:
+            return
+        columns = [list(column) for column in zip(*wanted, strict=True)]
         if kind is StreamHead:
             for row in await self._connection.fetch(_HEADS, *columns):
                 wire = f"{{fp:{row[0]}}}:{row[1]}"
@@ -230,6 +249,15 @@ class Loader:
             record = decoder.read(row)
             view.put_loaded(kind, record.key, record)
             self._versions[(kind, record.key)] = row[decoder.width]
+
+
+def _fits(table: Table, fields: tuple[str, ...], values: tuple[Any, ...]) -> bool:
+    """Whether the columns can hold the values; a row that cannot exist need not be looked for."""
+    columns = map(table.column, fields)
+    return all(
+        column is None or column.type not in _HIGHEST or value <= _HIGHEST[column.type]
+        for column, value in zip(columns, values, strict=True)
+    )
 
 
 def _where(table: Table, fields: tuple[str, ...], alias: str) -> str:

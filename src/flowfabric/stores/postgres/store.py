@@ -277,6 +277,9 @@ class _PostgresTransaction:
             self.begun = True
         await Loader(self._connection, self._versions, locked=True).load(needs, view, await self.now())
 
+    def version(self, kind: Any, key: Key) -> int | None:
+        return self._versions.get((kind, key))
+
     async def commit(self, writes: Writes, held: Versions) -> int | None:
         built = statement(writes, self._versions, held)
         version: int | None = None

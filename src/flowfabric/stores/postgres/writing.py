@@ -7,14 +7,17 @@ and nothing is written. A batch decided without reading is thus one round trip, 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any, ClassVar
 
 from flowfabric.model.changes import Key, Writes
 from flowfabric.model.partitions import worker_registry_partition
 from flowfabric.model.records import Worker, WorkerEvent
 from flowfabric.stores.postgres.codec import SENT, arrived, encoded
 from flowfabric.stores.protocol import Conflict, Versions
-from flowfabric.stores.rows import insert_columns, stored_fields
+from flowfabric.stores.rows import insert_groups, stored_fields
 from flowfabric.stores.schema import OUTBOXES, SMALL, TABLES, Column, Table, key_values
 
 #: Fields whose values are usually the same for all rows of a part; they travel once instead of once per row.
@@ -61,7 +64,7 @@ _PARTITION = Column("partition", "partition_key", SMALL)
 class Statement:
     """A ``WITH`` statement under construction: texts by shape, arguments in order."""
 
-    _texts: dict[tuple[Any, ...], str] = {}
+    _texts: ClassVar[dict[tuple[Any, ...], str]] = {}
 
     def __init__(self) -> None:
         self._shape: list[Any] = []
@@ -77,16 +80,15 @@ class Statement:
         """Add the values of some columns: once if they are all alike, else as an array. Returns how each travels."""
         ways = []
         count = len(records)
-        for column in columns:
-            field, kind = column.field, column.type
-            values = [getattr(record, field) for record in records]
+        arguments = self._arguments
+        for column, values in zip(columns, _by_column(columns, records), strict=True):
             first = values[0]
-            if count == 1 or (field in _UNIFORM and values.count(first) == count):
+            if count == 1 or (column.field in _UNIFORM and values.count(first) == count):
                 ways.append("s")
-                self._arguments.append(encoded(kind, [first])[0])
+                arguments.append(encoded(column.type, (first,))[0])
             else:
                 ways.append("a")
-                self._arguments.append(encoded(kind, values))
+                arguments.append(encoded(column.type, values))
         return tuple(ways)
 
     def update(self, table: Table, columns: tuple[Column, ...], records: list[Any], versions: list[int]) -> None:
@@ -97,11 +99,11 @@ class Statement:
             self._arguments += encoded_values(keys, records[0])
             self._arguments.append(versions[0])
         else:
-            order = sorted(range(count), key=lambda n: key_values(table.kind, records[n].key))
-            records = [records[n] for n in order]
-            versions = [versions[n] for n in order]
-            for column in keys:
-                self._arguments.append([getattr(record, column.field) for record in records])
+            key = _getter(keys)
+            pairs = sorted(zip(records, versions, strict=True), key=lambda pair: key(pair[0]))
+            records = [record for record, _ in pairs]
+            versions = [version for _, version in pairs]
+            self._arguments += _by_column(keys, records)
             self._arguments.append(versions)
         ways = self._columns(columns, records)
         self._shape.append(("update", table.name, keys, columns, ways, count == 1))
@@ -139,81 +141,117 @@ class Statement:
         return text, [*self._arguments, *self._expected]
 
 
+@cache
+def _getter(columns: tuple[Column, ...]) -> Callable[[Any], Any]:
+    return attrgetter(*(column.field for column in columns))
+
+
+def _by_column(columns: tuple[Column, ...], records: list[Any]) -> list[Sequence[Any]]:
+    """The values of each column, in the order of the records."""
+    getter = _getter(columns)
+    if len(columns) == 1:
+        return [[getter(record) for record in records]]
+    return list(zip(*map(getter, records), strict=True))
+
+
 def encoded_values(columns: tuple[Column, ...], record: Any) -> list[Any]:
     """The values of one record's columns, ready to be sent."""
     return [encoded(column.type, [getattr(record, column.field)])[0] for column in columns]
 
 
-def _text(shape: tuple[Any, ...]) -> str:
-    parts: list[str] = []
-    counted: list[str] = []
-    number = 0
+class _Text:
+    """Turns a shape into SQL, numbering parameters in the order the arguments were added."""
 
-    def mark(kind: str, array: bool) -> str:
-        nonlocal number
-        number += 1
-        return f"${number}::{kind}{'[]' if array else ''}"
+    def __init__(self) -> None:
+        self._number = 0
+        self.counted: list[str] = []
 
-    for position, part in enumerate(shape):
-        name = f"part{position}"
+    def mark(self, kind: str, *, array: bool = False) -> str:
+        self._number += 1
+        return f"${self._number}::{kind}{'[]' if array else ''}"
+
+    def _keys(self, keys: tuple[Column, ...]) -> tuple[list[str], list[str], list[str]]:
+        """Arrays of key columns, their names, and the conditions that match them."""
+        arrays = [self.mark(SENT[column.type], array=True) for column in keys]
+        names = [f"k{n}" for n in range(len(keys))]
+        return arrays, names, [f"t.{column.name} = i.k{n}" for n, column in enumerate(keys)]
+
+    def _values(
+        self, columns: tuple[Column, ...], ways: tuple[str, ...], arrays: list[str], names: list[str]
+    ) -> list[str]:
+        """Expressions of columns, some travelling once, some as arrays."""
+        values = []
+        for n, (column, way) in enumerate(zip(columns, ways, strict=True)):
+            if way == "s":
+                value = self.mark(SENT[column.type])
+            else:
+                arrays.append(self.mark(SENT[column.type], array=True))
+                names.append(f"c{n}")
+                value = f"i.c{n}"
+            values.append(arrived(column.type, value))
+        return values
+
+    def part(self, name: str, part: tuple[Any, ...]) -> str:
         match part:
-            case ("update", table, keys, columns, ways, True):
-                where = [f"t.{column.name} = {mark(SENT[column.type], False)}" for column in keys]
-                where.append(f"t.xmin = {mark('xid', False)}")
-                sets = [f"{c.name} = {arrived(c.type, mark(SENT[c.type], False))}" for c in columns]
-                parts.append(
-                    f"{name} AS (UPDATE {table} t SET {', '.join(sets)} WHERE {' AND '.join(where)} RETURNING 1)"
-                )
-                counted.append(name)
-            case ("update", table, keys, columns, ways, False):
-                arrays = [mark(SENT[column.type], True) for column in keys] + [mark("xid", True)]
-                names = [f"k{n}" for n in range(len(keys))] + ["version"]
-                sets = []
-                for n, (column, way) in enumerate(zip(columns, ways, strict=True)):
-                    if way == "s":
-                        value = mark(SENT[column.type], False)
-                    else:
-                        arrays.append(mark(SENT[column.type], True))
-                        names.append(f"c{n}")
-                        value = f"i.c{n}"
-                    sets.append(f"{column.name} = {arrived(column.type, value)}")
-                where = [f"t.{column.name} = i.k{n}" for n, column in enumerate(keys)] + ["t.xmin = i.version"]
-                parts.append(
-                    f"{name} AS (UPDATE {table} t SET {', '.join(sets)} FROM unnest({', '.join(arrays)}) "
-                    f"AS i({', '.join(names)}) WHERE {' AND '.join(where)} RETURNING 1)"
-                )
-                counted.append(name)
+            case ("update", table, keys, columns, ways, single):
+                self.counted.append(name)
+                return self._update(name, table, keys, columns, ways, single)
             case ("insert", table, columns, ways, repeatable):
-                arrays, names, values = [], [], []
-                for n, (column, way) in enumerate(zip(columns, ways, strict=True)):
-                    if way == "s":
-                        values.append(arrived(column.type, mark(SENT[column.type], False)))
-                    else:
-                        arrays.append(mark(SENT[column.type], True))
-                        names.append(f"c{n}")
-                        values.append(arrived(column.type, f"i.c{n}"))
-                source = f" FROM unnest({', '.join(arrays)}) AS i({', '.join(names)})" if arrays else ""
-                conflict = " ON CONFLICT DO NOTHING" if repeatable else ""
-                into = ", ".join(column.name for column in columns)
-                parts.append(f"{name} AS (INSERT INTO {table} ({into}) SELECT {', '.join(values)}{source}{conflict})")
+                return self._insert(name, table, columns, ways, repeatable)
             case ("delete", table, keys):
-                arrays = [mark(SENT[column.type], True) for column in keys]
-                names = [f"k{n}" for n in range(len(keys))]
-                where = [f"t.{column.name} = i.k{n}" for n, column in enumerate(keys)]
-                parts.append(
-                    f"{name} AS (DELETE FROM {table} t USING unnest({', '.join(arrays)}) AS i({', '.join(names)}) "
-                    f"WHERE {' AND '.join(where)})"
-                )
+                arrays, names, where = self._keys(keys)
+                source = f"unnest({', '.join(arrays)}) AS i({', '.join(names)})"
+                return f"{name} AS (DELETE FROM {table} t USING {source} WHERE {' AND '.join(where)})"
             case ("check", table, keys):
-                arrays = [mark(SENT[column.type], True) for column in keys] + [mark("xid", True)]
-                names = [f"k{n}" for n in range(len(keys))] + ["version"]
-                where = [f"t.{column.name} = i.k{n}" for n, column in enumerate(keys)] + ["t.xmin = i.version"]
-                parts.append(
-                    f"{name} AS (SELECT 1 FROM unnest({', '.join(arrays)}) AS i({', '.join(names)}) "
-                    f"JOIN {table} t ON {' AND '.join(where)})"
-                )
-                counted.append(name)
-    checks = [f"(SELECT count(*) FROM {name}) = {mark('bigint', False)}" for name in counted]
+                self.counted.append(name)
+                arrays, names, where = self._keys(keys)
+                arrays.append(self.mark("xid", array=True))
+                source = f"unnest({', '.join(arrays)}) AS i({', '.join(names)}, version)"
+                where.append("t.xmin = i.version")
+                return f"{name} AS (SELECT 1 FROM {source} JOIN {table} t ON {' AND '.join(where)})"
+            case _:
+                raise AssertionError(part)
+
+    def _insert(
+        self, name: str, table: str, columns: tuple[Column, ...], ways: tuple[str, ...], repeatable: bool
+    ) -> str:
+        arrays: list[str] = []
+        names: list[str] = []
+        values = ", ".join(self._values(columns, ways, arrays, names))
+        source = f" FROM unnest({', '.join(arrays)}) AS i({', '.join(names)})" if arrays else ""
+        conflict = " ON CONFLICT DO NOTHING" if repeatable else ""
+        into = ", ".join(column.name for column in columns)
+        return f"{name} AS (INSERT INTO {table} ({into}) SELECT {values}{source}{conflict})"
+
+    def _update(
+        self,
+        name: str,
+        table: str,
+        keys: tuple[Column, ...],
+        columns: tuple[Column, ...],
+        ways: tuple[str, ...],
+        single: bool,
+    ) -> str:
+        source = ""
+        if single:
+            where = [f"t.{column.name} = {self.mark(SENT[column.type])}" for column in keys]
+            where.append(f"t.xmin = {self.mark('xid')}")
+            values = self._values(columns, ways, [], [])
+        else:
+            arrays, names, where = self._keys(keys)
+            arrays.append(self.mark("xid", array=True))
+            names.append("version")
+            where.append("t.xmin = i.version")
+            values = self._values(columns, ways, arrays, names)
+            source = f" FROM unnest({', '.join(arrays)}) AS i({', '.join(names)})"
+        sets = ", ".join(f"{column.name} = {value}" for column, value in zip(columns, values, strict=True))
+        return f"{name} AS (UPDATE {table} t SET {sets}{source} WHERE {' AND '.join(where)} RETURNING 1)"
+
+
+def _text(shape: tuple[Any, ...]) -> str:
+    text = _Text()
+    parts = [text.part(f"part{position}", part) for position, part in enumerate(shape)]
+    checks = [f"(SELECT count(*) FROM {name}) = {text.mark('bigint')}" for name in text.counted]
     # A row that moved makes the division fail, and with it the statement: nothing of the batch is written.
     guard = f"1 / (CASE WHEN {' AND '.join(checks)} THEN 1 ELSE 0 END)" if checks else "1"
     return (
@@ -296,8 +334,5 @@ def _add_inserts(built: Statement, table: Table, kind: Any, records: list[Any]) 
     if kind in (Worker, WorkerEvent):
         built.insert(table, (_PARTITION, *table.columns), [_Placed(record) for record in records])
         return
-    shapes: dict[tuple[Column, ...], list[Any]] = {}
-    for record in records:
-        shapes.setdefault(insert_columns(table, record), []).append(record)
-    for columns, group in shapes.items():
+    for columns, group in insert_groups(kind, records).items():
         built.insert(table, columns, group)

@@ -46,7 +46,8 @@ _CANDIDATES = (
 _FORGOTTEN = (
     f"{_NARROW} JOIN ff_claim_grant g ON g.partition_key = e.partition_key AND g.execution_id = e.execution_id "
     "WHERE g.kind = 'claim' AND g.expires_at_ms > 0 AND g.expires_at_ms <= ?2 AND e.lane_id = ?1 "
-    f"AND e.eligibility_state = ?3 AND e.lifecycle_phase IN ({WAITING_LIST}) AND NOT EXISTS (SELECT 1 FROM ff_claim_grant o WHERE "
+    f"AND e.eligibility_state = ?3 AND e.lifecycle_phase IN ({WAITING_LIST}) "
+    "AND NOT EXISTS (SELECT 1 FROM ff_claim_grant o WHERE "
     "o.partition_key = e.partition_key AND o.execution_id = e.execution_id AND o.kind = 'claim' "
     f"AND (o.expires_at_ms = 0 OR o.expires_at_ms > ?2)) GROUP BY e.execution_id LIMIT {SELECT_LIMIT}"
 )
@@ -138,8 +139,8 @@ def _load_selected(connection: sqlite3.Connection, need: Select, view: Filling) 
     keys: list[Key] = []
     if need.kind is Execution:
         sql = f"{_NARROW} WHERE {_where(EXECUTION, need.fields, 'e')} LIMIT {SELECT_LIMIT + 1}"
-        for row in connection.execute(sql, _encoded(EXECUTION, need.fields, need.values)):
-            keys.append(_put(view, row).execution_id)
+        members = connection.execute(sql, _encoded(EXECUTION, need.fields, need.values))
+        keys += [_put(view, row).execution_id for row in members]
     else:
         rows = _kind_rows(need.kind)
         for row in connection.execute(

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from flowfabric.model.changes import Need, Writes
+from flowfabric.model.changes import Key, Need, Writes
 from flowfabric.model.errors import Contention, ContentionKind, Transport, TransportKind, Validation, ValidationKind
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
@@ -57,12 +58,15 @@ class SqliteStore:
         self._synchronous = synchronous
         self.counts = PartitionCounts(1, 1, 1)
         self._executor: ThreadPoolExecutor | None = None
+        #: Held while the writing connection is in use, by a batch or by the deletion of old history.
+        self._writing = threading.Lock()
         self._seen_version = -1
         #: Called with no argument when held records can no longer be trusted.
         self.forget: Callable[[], None] = lambda: None
         self._raw: list[sqlite3.Connection] = []
         self._closed = asyncio.Event()
         self._may_wait = False
+        self._busy = False
 
     @classmethod
     async def open(cls, url: str, *, synchronous: str = "FULL", clock: Callable[[], int] | None = None) -> SqliteStore:
@@ -110,20 +114,28 @@ class SqliteStore:
     # -- batches -------------------------------------------------------------------------------------------------
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, Any]], *, alone: bool = False) -> Any:
-        """A lone command runs at once, without a hop to the writer thread; a batch runs there."""
-        if self.location.in_memory or alone:
-            with contextlib.suppress(_WouldBlock):
-                return _drive(make())
+        """A lone command runs at once, without a hop to the writer thread, if that is idle; a batch runs there."""
+        if (self.location.in_memory or alone) and self._writing.acquire(blocking=False):
+            try:
+                with contextlib.suppress(_WouldBlock):
+                    return _drive(make())
+            finally:
+                self._writing.release()
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, "flowfabric-sqlite")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._drive_patiently, make)
+        self._busy = True
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, self._drive_patiently, make)
+        finally:
+            self._busy = False
 
     def _drive_patiently(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        self._may_wait = True
-        try:
-            return _drive(make())
-        finally:
-            self._may_wait = False
+        with self._writing:
+            self._may_wait = True
+            try:
+                return _drive(make())
+            finally:
+                self._may_wait = False
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[_SqliteTransaction]:
@@ -131,16 +143,21 @@ class SqliteStore:
         writer = self._writer
         self._begin(writer)
         try:
-            version = writer.execute("PRAGMA data_version").fetchone()[0]
-            if version != self._seen_version:
-                self._seen_version = version
-                self.forget()
+            self._data_version()
             yield _SqliteTransaction(writer, self._now())
         except sqlite3.Error as error:
             raise _translated(error) from error
         finally:
             if writer.in_transaction:
                 writer.execute("ROLLBACK")
+
+    def _data_version(self) -> int:
+        """What the writing connection knows of other connections' commits; held records end with a change."""
+        version: int = self._writer.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._seen_version:
+            self._seen_version = version
+            self.forget()
+        return version
 
     def _begin(self, writer: sqlite3.Connection) -> None:
         deadline = time.monotonic() + LOCK_WAIT_S
@@ -197,14 +214,15 @@ class SqliteStore:
         if self.location.in_memory:
             await self._closed.wait()
             return
-        seen = None
+        # The writing connection's data version moves only when somebody else commits. While a batch runs in the
+        # writer thread the connection is not ours to ask; the batch has asked already.
+        noticed = self._seen_version
         while not self._closed.is_set():
-            version = self._reader.execute("PRAGMA data_version").fetchone()[0]
-            if seen is not None and version != seen:
+            version = self._seen_version if self._busy else self._data_version()
+            if version != noticed:
+                noticed = version
                 yield None
-            seen = version
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closed.wait(), WATCH_INTERVAL_S)
+            await asyncio.sleep(WATCH_INTERVAL_S)
 
     # -- the rest ------------------------------------------------------------------------------------------------
 
@@ -239,6 +257,9 @@ class _SqliteTransaction:
 
     async def load(self, needs: Iterable[Need], view: Filling) -> None:
         load(self._connection, needs, view, self._now)
+
+    def version(self, kind: Any, key: Key) -> int | None:
+        return None
 
     async def commit(self, writes: Writes, held: Versions) -> int | None:
         if writes.empty:

@@ -11,7 +11,7 @@ from typing import Any
 from flowfabric.model.changes import Key, PurgeExecution, Writes
 from flowfabric.model.records import Execution, StreamHead
 from flowfabric.stores.protocol import Conflict
-from flowfabric.stores.rows import insert_columns, stored_fields
+from flowfabric.stores.rows import insert_groups, stored_fields
 from flowfabric.stores.schema import EXECUTION_SCOPED, OUTBOXES, TABLES, Column, Table, split_wire
 from flowfabric.stores.sqlite.codec import DIALECT, uuid_to_blob
 
@@ -126,15 +126,7 @@ def _apply_puts(
 
 def _apply_inserts(connection: sqlite3.Connection, kind: Any, group: list[Any]) -> None:
     table = TABLES[kind]
-    shapes: dict[tuple[Column, ...], list[Any]] = {}
-    first = insert_columns(table, group[0])
-    optional = [column.field for column in table.columns if column not in first]
-    if optional or len(group) == 1:
-        for record in group:
-            shapes.setdefault(insert_columns(table, record), []).append(record)
-    else:
-        shapes[first] = group
-    for columns, records in shapes.items():
+    for columns, records in insert_groups(kind, group).items():
         sql, params = _insert(table, columns)
         try:
             _run(connection, sql, [params(record) for record in records])

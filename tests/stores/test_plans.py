@@ -1,0 +1,169 @@
+"""Hot statements must go through their indexes, whatever the tables hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowfabric import ClaimPolicy
+from flowfabric.engine import Engine
+from flowfabric.stores.postgres import reading
+from flowfabric.stores.postgres.store import WRITER_SETTINGS
+from flowfabric.stores.postgres.writing import Statement
+from flowfabric.stores.questions import Due, NextDue
+from flowfabric.stores.schema import ATTEMPT, EXECUTION
+from flowfabric.stores.sqlite import store as sqlite_store
+from flowfabric.stores.sqlite.reading import _CANDIDATES, _SETS
+from flowfabric.stores.sqlquestions import SqlQuestions
+
+TIMERS = ("intake", "delayed_promoter", "lease_expiry", "attempt_timeout", "execution_deadline", "grant_sweep")
+COMPLETE_FIELDS = (
+    "lifecycle_phase",
+    "ownership_state",
+    "eligibility_state",
+    "public_state",
+    "attempt_state",
+    "terminal_at_ms",
+    "terminal_outcome",
+    "last_mutation_at_ms",
+    "result",
+)
+
+
+async def fill(engine: Engine) -> None:
+    """Leased, waiting and ended rows, so that no table is small enough for a scan to look cheap."""
+    policy = ClaimPolicy("w", "w-1")
+    for lane, count in (("ended", 200), ("leased", 600), ("waiting", 1200)):
+        await engine.create_executions([{"lane_id": lane, "execution_kind": "op"} for _ in range(count)])
+    for handle in await engine.claim_many("ended", policy=policy, limit=200):
+        await engine.complete(handle)
+    await engine.claim_many("leased", policy=policy, limit=600)
+    needs_gpu = {"routing_requirements": {"required_capabilities": ["gpu"]}}
+    await engine.create_executions([{"lane_id": "waiting", "policy": needs_gpu} for _ in range(300)])
+
+
+# ----------------------------------------------------------------------------------------------------------- PostgreSQL
+
+
+@pytest.fixture
+async def postgres(postgres_dsn: str) -> AsyncIterator[Any]:
+    """A connection with the settings of a writer, to a filled database."""
+    async with await Engine.open(postgres_dsn) as engine:
+        await fill(engine)
+        async with engine.store.raw() as connection:
+            await connection.execute("ANALYZE")
+            for name, value in WRITER_SETTINGS.items():
+                await connection.execute(f"SET {name} = '{value}'")
+            yield connection
+
+
+async def plan(connection: Any, sql: str, *arguments: Any) -> str:
+    """The plan of a prepared statement, as it is made for any argument."""
+    rows = await connection.fetch(f"EXPLAIN (FORMAT JSON) {sql}", *arguments)
+    return json.dumps(json.loads(rows[0][0]))
+
+
+async def test_claims_walk_the_claim_index(postgres: Any) -> None:
+    plain = await plan(postgres, reading.CLAIM_PLAIN, "waiting", 10)
+    able = await plan(postgres, reading.CLAIM_ABLE, "waiting", ["gpu"], 74, 10)
+    for found in (plain, able):
+        assert "ff_exec_core_claim_idx" in found
+        assert "Seq Scan" not in found
+    assert '"Sort"' not in plain, "rows must come from the index in claim order"
+
+
+@pytest.mark.parametrize("count", [1, 200])
+async def test_a_batch_of_completions_goes_by_primary_key(postgres: Any, count: int) -> None:
+    rows = await postgres.fetch(
+        "SELECT partition_key, execution_id::text AS uuid, xmin FROM ff_exec_core WHERE lane_id = 'leased' LIMIT $1",
+        count,
+    )
+    records = [_Row(row["partition_key"], row["uuid"]) for row in rows]
+    statement = Statement()
+    versions = [row["xmin"] for row in rows]
+    statement.update(EXECUTION, _columns(EXECUTION, COMPLETE_FIELDS), records, versions)
+    statement.update(
+        ATTEMPT, _columns(ATTEMPT, ("worker_instance_id", "lease_expires_at_ms", "outcome")), records, versions
+    )
+    text, arguments = statement.compiled()
+    found = await plan(postgres, text, *arguments)
+    assert "ff_exec_core_pkey" in found
+    assert "ff_attempt_pkey" in found
+    assert "Seq Scan" not in found
+    assert "ff_exec_core_claim_idx" not in found, "a state predicate must never drive an update"
+
+
+@pytest.mark.parametrize("timer", TIMERS)
+async def test_timers_find_what_is_due_by_index(postgres: Any, timer: str) -> None:
+    from flowfabric.stores.postgres import store
+
+    asked = store._QUESTIONS.compile(Due(timer, 1, 100))
+    found = await plan(postgres, store._dollars(asked.sql), *asked.params)
+    assert "Seq Scan" not in found
+    assert "_idx" in found
+
+
+async def test_the_next_due_time_is_read_from_indexes(postgres: Any) -> None:
+    from flowfabric.stores.postgres import store
+
+    found = await plan(postgres, store._QUESTIONS.compile(NextDue()).sql)
+    assert "Seq Scan" not in found
+
+
+class _Row:
+    """A record with just what an update statement asks for."""
+
+    def __init__(self, partition: int, uuid: str) -> None:
+        self.partition = partition
+        self.uuid = uuid
+        self.attempt_index = 0
+        self.terminal_at_ms = self.last_mutation_at_ms = 1
+        self.lease_expires_at_ms = None
+        self.result = uuid.encode()
+
+    def __getattr__(self, name: str) -> str:
+        return "text"
+
+
+def _columns(table: Any, fields: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(table.column(field) for field in fields)
+
+
+# --------------------------------------------------------------------------------------------------------------- SQLite
+
+
+@pytest.fixture
+async def sqlite(tmp_path: Path) -> AsyncIterator[Any]:
+    """A connection to a filled database."""
+    async with await Engine.open(f"sqlite:///{tmp_path}/ff.db", single_node=True) as engine:
+        await fill(engine)
+        yield engine.store.raw()
+
+
+def steps(connection: Any, sql: str, *arguments: Any) -> str:
+    """The plan SQLite makes."""
+    return "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", arguments))
+
+
+async def test_sqlite_claims_walk_the_claim_index(sqlite: Any) -> None:
+    found = steps(sqlite, _CANDIDATES, "waiting", "", 10)
+    assert "USING INDEX ff_exec_core_claim_idx (lane_id=? AND requirement_key=?)" in found
+    assert "TEMP B-TREE" not in found, "rows must come from the index in claim order"
+    assert "SCAN ff_exec_core" not in found
+    sets = steps(sqlite, _SETS, "waiting")
+    assert "ff_exec_core_claim_idx" in sets
+    assert "SCAN ff_exec_core" not in sets
+
+
+@pytest.mark.parametrize("timer", TIMERS)
+async def test_sqlite_timers_find_what_is_due_by_index(sqlite: Any, timer: str) -> None:
+    questions: SqlQuestions = sqlite_store._QUESTIONS
+    asked = questions.compile(Due(timer, 1, 100))
+    found = steps(sqlite, asked.sql, *asked.params)
+    assert "_idx" in found
+    assert "SCAN e" not in found.replace("SCAN e USING INDEX", "")
+    assert "SCAN a" not in found.replace("SCAN a USING INDEX", "")
