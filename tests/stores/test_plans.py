@@ -68,8 +68,8 @@ async def plan(connection: Any, sql: str, *arguments: Any) -> str:
 
 
 async def test_claims_walk_the_claim_index(postgres: Any) -> None:
-    plain = await plan(postgres, reading.CLAIM_PLAIN, "waiting", 10)
-    able = await plan(postgres, reading.CLAIM_ABLE, "waiting", ["gpu"], 74, 10)
+    plain = await plan(postgres, reading.CLAIM_PLAIN, "waiting", 10, 1)
+    able = await plan(postgres, reading.CLAIM_ABLE, "waiting", ["gpu"], 74, 10, 1)
     for found in (plain, able):
         assert "ff_exec_core_claim_idx" in found
         assert "Seq Scan" not in found

@@ -146,7 +146,7 @@ def _repeated_failure(view: View, payload: HandlePayload, attempt: Attempt | Non
     following = view.attempt(payload.execution_id, payload.attempt_index + 1)
     if following is not None and following.lease_epoch > 0:
         return None
-    return RetryScheduled(attempt.retry_at_ms or 0)
+    return RetryScheduled(attempt.retry_at_ms or 0, attempt.attempt_index + 1)
 
 
 def _by_policy(

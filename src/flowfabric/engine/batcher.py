@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from flowfabric.engine.transact import Outcome
-from flowfabric.model.errors import Bug, BugKind, EngineError, Unavailable
+from flowfabric.model.errors import Bug, BugKind, Contention, EngineError, Transport, TransportKind, Unavailable
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
 
 #: Below this many commands it is not worth spreading a queue over several connections.
@@ -47,6 +47,8 @@ class Batcher:
             raise Unavailable("engine is closed")
         while len(self._queue) >= self._max_queue:
             await self._wait_for_room()
+            if self._closed:
+                raise Unavailable("engine is closed")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._queue.append((command, future))
         if len(self._queue) == 1:
@@ -108,7 +110,7 @@ class Batcher:
         try:
             outcome = await self._run([command for command, _ in items])
         except Exception as error:
-            if len(items) == 1 or not isinstance(error, EngineError):
+            if len(items) == 1 or not _may_be_one_commands_fault(error):
                 _fail(items, error)
             else:
                 # One command may have spoiled the commit for all: try each on its own.
@@ -133,6 +135,13 @@ class Batcher:
         if self._runners:
             await asyncio.gather(*self._runners, return_exceptions=True)
         self._give_room(len(self._room))
+
+
+def _may_be_one_commands_fault(error: Exception) -> bool:
+    """Not if the store was out of reach: then nobody knows what was committed, and to try again could do it twice."""
+    if isinstance(error, Transport):
+        return error.kind is TransportKind.OTHER
+    return isinstance(error, EngineError) and not isinstance(error, Contention)
 
 
 def _fail(items: list[tuple[Any, asyncio.Future[Any]]], error: Exception) -> None:

@@ -101,6 +101,9 @@ class Leases(EngineBase):
             try:
                 handles = await self._submit(command())
                 remaining = deadline - loop.time()
+                if handles and waiter.future.done():
+                    # Served already when it was woken for other work: somebody else must look at that.
+                    self._lanes.stir(lane_id)
                 if handles or remaining <= 0:
                     return handles
                 await asyncio.wait((waiter.future,), timeout=min(remaining, SAFETY_POLL_S))

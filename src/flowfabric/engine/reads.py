@@ -304,7 +304,7 @@ class Reads(EngineBase):
         size = min(checks.integer(limit, "limit", 0, 2**31), MAX_PAGE)
         if size == 0:
             return ()
-        found = await self._ask(ScanEligible(checks.lane(lane_id), partition, size))
+        found = await self._ask(ScanEligible(checks.lane(lane_id), partition, size, await self.now_ms()))
         return tuple(ExecutionId.unchecked(each) for each in found)
 
 

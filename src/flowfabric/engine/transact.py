@@ -140,9 +140,10 @@ def _decide(view: View, commands: Sequence[Any], context: Context) -> tuple[list
             decided.append(error)
         except Exception as error:
             _log.exception("rule of %s failed", type(command).__name__)
+            bug = Bug(BugKind.INTERNAL_ERROR, f"{type(command).__name__}: {error!r}")
             if view.folds != folds:
-                raise
-            decided.append(Bug(BugKind.INTERNAL_ERROR, f"{type(command).__name__}: {error!r}"))
+                raise bug from error
+            decided.append(bug)
         else:
             view.fold(decision)
             decided.append(decision)

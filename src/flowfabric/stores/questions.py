@@ -92,11 +92,12 @@ class NextDue(Struct, frozen=True):
 
 
 class ScanEligible(Struct, frozen=True):
-    """Claimable ids of a lane in claim order -> ``list[execution id]``."""
+    """Ids of a lane that a claim at ``now`` could take, in claim order -> ``list[execution id]``."""
 
     lane_id: str
     partition: int | None
     limit: int
+    now: int
 
 
 class TrimHistory(Struct, frozen=True):

@@ -29,6 +29,8 @@ class Dialect(Struct, frozen=True):
     derived: Mapping[str, str]
     #: Expression for the row version, empty if the store has none.
     version: str = ""
+    #: Expression for the snapshot a statement sees, for stores whose locked rows may be newer than it.
+    snapshot: str = ""
     #: What follows a text so that it sorts by its bytes.
     bytewise: str = ""
 
@@ -56,7 +58,7 @@ def execution_select(dialect: Dialect, wide: bool = False) -> str:
     )
     columns += [dialect.reading(column, "a") for column in JOINED]
     if dialect.version:
-        columns += [dialect.version.format("e"), dialect.version.format("a")]
+        columns += [dialect.version.format("e"), dialect.version.format("a"), dialect.snapshot]
     if wide:
         columns += [dialect.reading(column, "e") for column in WIDE]
     return (
@@ -74,7 +76,9 @@ class ExecutionRows:
         self._narrow_end = len(NARROW)
         self._attempt_start = self._narrow_end + 1
         self._attempt_end = self._attempt_start + len(JOINED)
-        self._versions = 2 if dialect.version else 0
+        self._versions = 3 if dialect.version else 0
+        #: Where the statement's snapshot stands in a row.
+        self.snapshot = self._attempt_end + 2
 
     def read(self, row: Any) -> tuple[Execution, Attempt | None, Any, Any]:
         """``(execution, current attempt, execution's version, attempt's version)``."""

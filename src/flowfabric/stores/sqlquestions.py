@@ -10,7 +10,7 @@ from msgspec import Struct
 from flowfabric.model import literals as lit
 from flowfabric.model.records import Worker
 from flowfabric.stores import questions as ask
-from flowfabric.stores.rows import Dialect, ExecutionRows, KindRows, execution_select
+from flowfabric.stores.rows import WAITING_LIST, Dialect, ExecutionRows, KindRows, execution_select
 from flowfabric.stores.schema import split_wire
 
 
@@ -182,12 +182,26 @@ class SqlQuestions:
     def _ScanEligible(self, q: ask.ScanEligible) -> Asked:  # noqa: N802
         text = _Text()
         text.add(f"e.lane_id = {text.mark(q.lane_id)}")
-        text.add("e.claimable")
         if q.partition is not None:
             text.add(f"e.partition_key = CAST({text.mark(q.partition)} AS integer)")
+        now = text.mark(q.now)
+        tail = f"ORDER BY e.priority DESC, e.created_at_ms, e.execution_id LIMIT {int(q.limit)}"
+        rows = (
+            "SELECT e.partition_key, e.execution_id, e.priority, e.created_at_ms FROM ff_exec_core e "
+            f"WHERE {text.where()} AND"
+        )
+        # Rows hidden by a claim grant that nobody used in time.
+        grants = f"FROM ff_claim_grant g WHERE g.kind = '{lit.GRANT_CLAIM}' AND"
+        forgotten = (
+            f"{rows} e.eligibility_state = '{lit.PENDING_CLAIM}' AND e.lifecycle_phase IN ({WAITING_LIST}) "
+            f"AND (e.partition_key, e.execution_id) IN (SELECT g.partition_key, g.execution_id {grants} "
+            f"g.expires_at_ms > 0 AND g.expires_at_ms <= {now}) AND NOT EXISTS (SELECT 1 {grants} "
+            "g.partition_key = e.partition_key AND g.execution_id = e.execution_id "
+            f"AND (g.expires_at_ms = 0 OR g.expires_at_ms > {now}))"
+        )
         return self._ids(
-            f"SELECT {self._id_columns} FROM ff_exec_core e WHERE {text.where()} "
-            f"ORDER BY e.priority DESC, e.created_at_ms, e.execution_id LIMIT {int(q.limit)}",
+            f"SELECT {self._id_columns} FROM (SELECT * FROM ({rows} e.claimable {tail}) c "
+            f"UNION ALL {forgotten}) e {tail}",
             text.params,
         )
 

@@ -15,6 +15,7 @@ from flowfabric.model import literals as lit
 from flowfabric.model.records import Attempt, Execution, FrameRow, Lane, Suspension, Worker
 from flowfabric.stores import questions as ask
 from flowfabric.stores.memory import indexes as index
+from flowfabric.stores.memory.reading import forgotten_by_grants
 from flowfabric.stores.memory.tables import Tables, wire_id
 
 #: Behind every text that begins with, or equals, the text before it.
@@ -82,7 +83,8 @@ def _read_frames(tables: Tables, question: ask.ReadFrames) -> list[tuple[int, in
 
 def _scan_eligible(tables: Tables, question: ask.ScanEligible) -> list[str]:
     runs = tables.indexes.runs(index.claim_family(question.lane_id)).values()
-    ids = (entry[-1] for entry in merge(*(run.between() for run in runs)))
+    forgotten = sorted(map(index.claim_entry, forgotten_by_grants(tables, question.lane_id, question.now)))
+    ids = (entry[-1] for entry in merge(*(run.between() for run in runs), forgotten))
     wanted = (
         execution_id
         for execution_id in ids

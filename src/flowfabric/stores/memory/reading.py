@@ -68,24 +68,27 @@ def _load_claimable(tables: Tables, need: Claimable, view: Filling, now: int) ->
         for required, run in tables.indexes.runs(claim_family(need.lane_id)).items()
         if need.capabilities.issuperset(required)
     ]
-    forgotten = sorted(claim_entry(execution) for execution in _forgotten(tables, need, now))
+    forgotten = sorted(
+        claim_entry(execution)
+        for execution in forgotten_by_grants(tables, need.lane_id, now)
+        if need.capabilities.issuperset(execution.required_capabilities)
+    )
     ids = [entry[-1] for entry in islice(merge(*queues, forgotten), need.limit)]
     for execution_id in ids:
         _put_execution(tables, execution_id, view)
     view.put_claimable(need, ids)
 
 
-def _forgotten(tables: Tables, need: Claimable, now: int) -> Iterator[Execution]:
+def forgotten_by_grants(tables: Tables, lane_id: str, now: int) -> Iterator[Execution]:
     """Executions of the lane that are hidden by claim grants nobody used in time."""
     expired = tables.indexes.run(GRANT_EXPIRY).between(None, (now + 1,))
     for execution_id in dict.fromkeys(wire_id(partition, uuid) for _, partition, uuid, _ in expired):
         execution = tables.find(Execution, execution_id)
         if (
             execution is not None
-            and execution.lane_id == need.lane_id
+            and execution.lane_id == lane_id
             and execution.eligibility_state == lit.PENDING_CLAIM
             and execution.lifecycle_phase in lit.WAITING_PHASES
-            and need.capabilities.issuperset(execution.required_capabilities)
             and not _has_live_grant(tables, execution, now)
         ):
             yield execution

@@ -35,6 +35,7 @@ DIALECT = Dialect(
         "retry_count": _number("retry_count"),
     },
     version="{}.xmin",
+    snapshot="(SELECT pg_current_snapshot()::text)",
     bytewise=' COLLATE "C"',
 )
 

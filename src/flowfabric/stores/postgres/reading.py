@@ -32,9 +32,20 @@ _BY_IDS = (
 _BY_ID = " WHERE e.partition_key = $1 AND e.execution_id = $2"
 LOCKED = " FOR UPDATE OF e"
 _ORDER = "e.priority DESC, e.created_at_ms, e.execution_id"
+ANY_FORGOTTEN = (
+    f"SELECT 1 FROM ff_claim_grant g WHERE g.kind = '{GRANT_CLAIM}' AND g.expires_at_ms > 0 AND g.expires_at_ms <= {{}}"
+)
+
+
+def _telling(select: str, mark: str) -> str:
+    """The select with a last column that tells whether any claim grant has been forgotten."""
+    columns, source = select.split(" FROM ff_exec_core e", 1)
+    return f"{columns}, EXISTS ({ANY_FORGOTTEN.format(mark)}) FROM ff_exec_core e{source}"
+
+
 #: Claims of workers without capabilities: one run of the claim index, locked as it is walked.
 CLAIM_PLAIN = (
-    f"{NARROW} WHERE e.lane_id = $1 AND e.required_capabilities = '{{}}' AND e.claimable "
+    f"{_telling(NARROW, '$3')} WHERE e.lane_id = $1 AND e.required_capabilities = '{{}}' AND e.claimable "
     f"ORDER BY {_ORDER} LIMIT $2 FOR UPDATE OF e SKIP LOCKED"
 )
 # Distinct requirement sets that have work, found by jumping from one to the next in the claim index.
@@ -54,7 +65,7 @@ heads AS MATERIALIZED (
         ORDER BY c.priority DESC, c.created_at_ms, c.execution_id LIMIT $3) h
     WHERE sets.required IS NOT NULL AND sets.required <@ $2::text[]
     ORDER BY h.priority DESC, h.created_at_ms, h.execution_id LIMIT $3)
-{NARROW} JOIN heads ON heads.p = e.partition_key AND heads.u = e.execution_id
+{_telling(NARROW, "$5")} JOIN heads ON heads.p = e.partition_key AND heads.u = e.execution_id
 WHERE e.claimable ORDER BY {_ORDER} LIMIT $4 FOR UPDATE OF e SKIP LOCKED"""
 #: Rows hidden by a claim grant that nobody used in time.
 FORGOTTEN = (
@@ -66,10 +77,6 @@ FORGOTTEN = (
     f"o.partition_key = e.partition_key AND o.execution_id = e.execution_id AND o.kind = '{GRANT_CLAIM}' "
     f"AND (o.expires_at_ms = 0 OR o.expires_at_ms > $2)) ORDER BY {_ORDER} "
     f"LIMIT {SELECT_LIMIT} FOR UPDATE OF e SKIP LOCKED"
-)
-ANY_FORGOTTEN = (
-    f"SELECT 1 FROM ff_claim_grant g WHERE g.kind = '{GRANT_CLAIM}' "
-    "AND g.expires_at_ms > 0 AND g.expires_at_ms <= $1 LIMIT 1"
 )
 #: What integer columns hold. Ids and handles may carry larger numbers: 16 and 32 bits, unsigned.
 _HIGHEST = {SMALL: 2**15 - 1, INT: 2**31 - 1}
@@ -113,6 +120,8 @@ class Loader:
         self._connection = connection
         self._versions = versions
         self._locked = locked
+        #: Rows that changed while their lock was waited for: the lock brought the new row, but its old attempt.
+        self._moved: list[str] = []
 
     async def load(self, needs: Iterable[Need], view: Filling, now: int) -> None:
         """Executions first: their lock protects what belongs to them."""
@@ -156,7 +165,19 @@ class Loader:
         view.put_loaded(Attempt, attempt_key, attempt)
         if attempt is not None:
             self._versions[(Attempt, attempt_key)] = attempt_version
+        if self._locked and _is_newer(version, row[_ROWS.snapshot]):
+            self._moved.append(key)
         return execution
+
+    async def _read_moved(self, view: Filling, *, wide: bool = False) -> None:
+        """Read rows that moved once more, now that they are locked: a new statement sees all of them as it is."""
+        if not self._moved:
+            return
+        pairs = sorted(map(split_wire, self._moved))
+        select = (WIDE if wide else NARROW) + _BY_IDS
+        for row in await self._connection.fetch(select, [pair[0] for pair in pairs], [pair[1] for pair in pairs]):
+            self._put(view, row, wide=wide)
+        self._moved.clear()
 
     async def _executions(self, wires: list[str], view: Filling, *, wide: bool) -> None:
         if not wires:
@@ -178,6 +199,7 @@ class Loader:
         missing = set(wires)
         for row in rows:
             missing.discard(self._put(view, row, wide=wide).execution_id)
+        await self._read_moved(view, wide=wide)
         for wire in missing:
             if wide:
                 view.put_full(wire, None)
@@ -189,18 +211,20 @@ class Loader:
         if need.capabilities:
             able = sorted(need.capabilities)
             for slack in _SLACKS:
-                rows = await fetch(CLAIM_ABLE, need.lane_id, able, need.limit + slack, need.limit)
+                rows = await fetch(CLAIM_ABLE, need.lane_id, able, need.limit + slack, need.limit, now)
                 if len(rows) == need.limit:
                     break
         else:
-            rows = await fetch(CLAIM_PLAIN, need.lane_id, need.limit)
+            rows = await fetch(CLAIM_PLAIN, need.lane_id, need.limit, now)
         found = [self._put(view, row) for row in rows]
-        if await fetch(ANY_FORGOTTEN, now):
+        forgotten = rows[0][-1] if rows else await fetch(ANY_FORGOTTEN.format("$1") + " LIMIT 1", now)
+        if forgotten:
             for row in await fetch(FORGOTTEN, need.lane_id, now):
                 execution = self._put(view, row)
                 if need.capabilities.issuperset(execution.required_capabilities):
                     found.append(execution)
             found.sort(key=lambda each: (-each.priority, each.created_at_ms, each.uuid))
+        await self._read_moved(view)
         view.put_claimable(need, [each.execution_id for each in found[: need.limit]])
 
     async def _selected(self, kind: Any, fields: tuple[str, ...], asked: list[Select], view: Filling) -> None:
@@ -213,6 +237,7 @@ class Loader:
                     *need.values,
                 )
                 found[need.values] = [self._put(view, row).execution_id for row in rows]
+                await self._read_moved(view)
         else:
             decoder = kind_rows(kind)
             fitting = [need.values for need in asked if _fits(decoder.table, fields, need.values)]
@@ -266,3 +291,18 @@ def _where(table: Table, fields: tuple[str, ...], alias: str) -> str:
         for n, field in enumerate(fields, 1)
         if (column := table.column(field)) is not None
     )
+
+
+def _is_newer(version: int, snapshot: str) -> bool:
+    """Whether a row was written by a transaction that a snapshot (``oldest:next:running,…``) does not see."""
+    oldest, following, running = snapshot.split(":")
+    if _precedes(version, int(oldest)):
+        return False
+    return not _precedes(version, int(following)) or any(
+        version == int(each) & 0xFFFFFFFF for each in running.split(",") if each
+    )
+
+
+def _precedes(version: int, transaction: int) -> bool:
+    """Row versions are the low 32 bits of transaction numbers, which go round in a circle."""
+    return (version - transaction) & 0x80000000 != 0

@@ -33,6 +33,8 @@ class Wakeups:
         self._dirty: set[str] = set()
         self._due = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
+        #: The server's name for our sending connection: what comes from there is no news.
+        self._sender_pid: int | None = None
         self._closed = False
         self._stop = asyncio.Event()
 
@@ -55,6 +57,7 @@ class Wakeups:
                 try:
                     if connection is None or connection.is_closed():
                         connection = await _connect(self._dsn)
+                        self._sender_pid = connection.get_server_pid()
                     await connection.execute(
                         f"SELECT pg_notify('{CHANNEL}', topic) FROM unnest($1::text[]) AS topic", _payloads(topics)
                     )
@@ -73,9 +76,14 @@ class Wakeups:
         while not self._closed:
             topics: asyncio.Queue[str | None] = asyncio.Queue()
             connection: Any = None
+
+            def hear(_: Any, pid: int, channel: str, topic: str, queue: asyncio.Queue[str | None] = topics) -> None:
+                if pid != self._sender_pid:
+                    queue.put_nowait(topic)
+
             try:
                 connection = await _connect(self._dsn)
-                await connection.add_listener(CHANNEL, lambda *message, queue=topics: queue.put_nowait(message[3]))
+                await connection.add_listener(CHANNEL, hear)
                 connection.add_termination_listener(lambda _, queue=topics: queue.put_nowait(None))
                 pause = RECONNECT_FIRST_S
                 yield None

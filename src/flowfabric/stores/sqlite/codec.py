@@ -5,9 +5,9 @@ from __future__ import annotations
 from flowfabric.stores.rows import Dialect
 
 
-def uuid_to_blob(text: str) -> bytes:
-    """16 raw bytes of a hyphenated UUID."""
-    return bytes.fromhex(text.replace("-", ""))
+def uuid_to_blob(text: str) -> bytearray:
+    """16 raw bytes of a hyphenated UUID. The driver binds a ``bytearray`` without looking for an adapter first."""
+    return bytearray.fromhex(text.replace("-", ""))
 
 
 def blob_to_uuid(blob: bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -53,15 +53,16 @@ def _column_name(column: Column) -> str:
 
 
 @cache
-def _update(kind: Any, fields: tuple[str, ...]) -> tuple[str, Params] | None:
+def _update(kind: Any, fields: tuple[str, ...], nulls: tuple[str, ...]) -> tuple[str, Params] | None:
     table = TABLES[kind]
     columns = stored_fields(table, fields)
     if not columns:
         return None
     keys = stored_fields(table, table.key)
-    assignments = ", ".join(f"{_column_name(column)} = ?" for column in columns)
+    sets = ", ".join(f"{_column_name(each)} = {'NULL' if each.field in nulls else '?'}" for each in columns)
     where = " AND ".join(f"{column.name} = ?" for column in keys)
-    return f"UPDATE {table.name} SET {assignments} WHERE {where}", _params(columns + keys)
+    bound = tuple(column for column in columns if column.field not in nulls)
+    return f"UPDATE {table.name} SET {sets} WHERE {where}", _params(bound + keys)
 
 
 @cache
@@ -70,6 +71,27 @@ def _insert(table: Table, columns: tuple[Column, ...]) -> tuple[str, Params]:
     marks = ", ".join("?" * len(columns))
     verb = "INSERT OR IGNORE" if table.repeatable else "INSERT"
     return f"{verb} INTO {table.name} ({names}) VALUES ({marks})", _params(columns)
+
+
+def _nulls(fields: Iterable[str], records: list[Any]) -> tuple[str, ...]:
+    """Fields that are empty in every record. Binding NULL is the driver's slowest case, so the text says it once."""
+    first = records[0]
+    found = [field for field in fields if getattr(first, field, None) is None]
+    if len(records) > 1:
+        found = [field for field in found if not any(getattr(each, field, None) is not None for each in records)]
+    return tuple(found)
+
+
+@cache
+def _without(columns: tuple[Column, ...], nulls: tuple[str, ...]) -> tuple[Column, ...]:
+    return tuple(column for column in columns if column.field not in nulls)
+
+
+def _insert_rows(connection: sqlite3.Connection, table: Table, columns: tuple[Column, ...], records: list[Any]) -> None:
+    """Add rows; columns that would all be empty are left to their default, which is NULL wherever NULL is allowed."""
+    nulls = _nulls([column.field for column in columns], records)
+    sql, params = _insert(table, _without(columns, nulls) if nulls else columns)
+    _run(connection, sql, [params(record) for record in records])
 
 
 @cache
@@ -117,7 +139,7 @@ def _apply_puts(
         if fields is None:
             _apply_inserts(connection, kind, group)
             continue
-        statement = _update(kind, fields)
+        statement = _update(kind, fields, _nulls(fields, group))
         if statement is not None:
             sql, params = statement
             if _run(connection, sql, [params(record) for record in group]) != len(group):
@@ -127,9 +149,8 @@ def _apply_puts(
 def _apply_inserts(connection: sqlite3.Connection, kind: Any, group: list[Any]) -> None:
     table = TABLES[kind]
     for columns, records in insert_groups(kind, group).items():
-        sql, params = _insert(table, columns)
         try:
-            _run(connection, sql, [params(record) for record in records])
+            _insert_rows(connection, table, columns, records)
         except sqlite3.IntegrityError as error:
             if "UNIQUE constraint" not in str(error):
                 raise
@@ -147,9 +168,7 @@ def _apply_events(connection: sqlite3.Connection, events: list[Any]) -> None:
     for event in events:
         families.setdefault(type(event), []).append(event)
     for kind, family in families.items():
-        table = OUTBOXES[kind]
-        sql, params = _insert(table, table.columns)
-        _run(connection, sql, [params(event) for event in family])
+        _insert_rows(connection, OUTBOXES[kind], OUTBOXES[kind].columns, family)
 
 
 def _trim(connection: sqlite3.Connection, key: tuple[str, int], writes: Writes) -> None:

@@ -96,10 +96,11 @@ CREATE TABLE ff_execution_capabilities (
 
 CREATE INDEX ff_execution_capabilities_capability_idx ON ff_execution_capabilities (capability, execution_id);
 
+-- requirement_key follows the junction, whoever writes to it and in whatever order.
 CREATE TRIGGER ff_execution_capabilities_added AFTER INSERT ON ff_execution_capabilities BEGIN
-    UPDATE ff_exec_core SET requirement_key = (
+    UPDATE ff_exec_core SET requirement_key = coalesce((
         SELECT group_concat(capability, ',') FROM
-            (SELECT capability FROM ff_execution_capabilities WHERE execution_id = NEW.execution_id ORDER BY capability))
+            (SELECT capability FROM ff_execution_capabilities WHERE execution_id = NEW.execution_id ORDER BY capability)), '')
     WHERE execution_id = NEW.execution_id AND partition_key = 0;
 END;
 
@@ -108,6 +109,26 @@ CREATE TRIGGER ff_execution_capabilities_removed AFTER DELETE ON ff_execution_ca
         SELECT group_concat(capability, ',') FROM
             (SELECT capability FROM ff_execution_capabilities WHERE execution_id = OLD.execution_id ORDER BY capability)), '')
     WHERE execution_id = OLD.execution_id AND partition_key = 0;
+END;
+
+CREATE TRIGGER ff_execution_capabilities_changed AFTER UPDATE ON ff_execution_capabilities BEGIN
+    UPDATE ff_exec_core SET requirement_key = coalesce((
+        SELECT group_concat(capability, ',') FROM
+            (SELECT capability FROM ff_execution_capabilities WHERE execution_id = OLD.execution_id ORDER BY capability)), '')
+    WHERE execution_id = OLD.execution_id AND partition_key = 0;
+    UPDATE ff_exec_core SET requirement_key = coalesce((
+        SELECT group_concat(capability, ',') FROM
+            (SELECT capability FROM ff_execution_capabilities WHERE execution_id = NEW.execution_id ORDER BY capability)), '')
+    WHERE execution_id = NEW.execution_id AND partition_key = 0;
+END;
+
+CREATE TRIGGER ff_exec_core_added AFTER INSERT ON ff_exec_core
+WHEN NEW.requirement_key = '' AND EXISTS (SELECT 1 FROM ff_execution_capabilities WHERE execution_id = NEW.execution_id)
+BEGIN
+    UPDATE ff_exec_core SET requirement_key = coalesce((
+        SELECT group_concat(capability, ',') FROM
+            (SELECT capability FROM ff_execution_capabilities WHERE execution_id = NEW.execution_id ORDER BY capability)), '')
+    WHERE execution_id = NEW.execution_id AND partition_key = 0;
 END;
 
 CREATE TABLE ff_attempt (
