@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import hmac
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
-from flowfabric import ClaimPolicy, Created, Handle
+import pytest
+from msgspec.structs import replace
+
+from flowfabric import ClaimPolicy, Created, EngineError, Handle, HandlePayload, LeaseFence
 from flowfabric.engine import Engine
 from flowfabric.model.changes import GetFull, Select
-from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent
+from flowfabric.model.events import CompletionEvent, LeaseEvent, OperatorEvent
+from flowfabric.model.handles import decode, encode
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.records import Attempt, Execution
-from flowfabric.stores.schema import OUTBOXES
+from flowfabric.model.records import Attempt, Execution, Grant, SigningKey
+from flowfabric.stores.schema import OUTBOXES, TABLES
 
 START_MS = 1_800_000_000_000
+
+#: ``Probe.stored`` of an execution somebody runs, and of one that waits to be continued.
+RUNNING = ("active", "leased", "not_applicable", "running_attempt", "running", None)
+INTERRUPTED = ("runnable", "unowned", "eligible_now", "attempt_interrupted", "waiting", "waiting_for_worker")
+
+
+def needing(*capabilities: str) -> dict[str, Any]:
+    """An execution policy that asks for these capabilities."""
+    return {"routing_requirements": {"required_capabilities": list(capabilities)}}
 
 
 class ManualClock:
@@ -46,8 +63,8 @@ async def create(engine: Engine, **arguments: Any) -> ExecutionId:
 async def claimed(engine: Engine, instance: str = "w1-i1", ttl_ms: int = 30_000, **arguments: Any) -> Handle:
     """A new execution on a lane of its own, claimed."""
     lane = arguments.setdefault("lane_id", "lane-of-one")
+    capabilities = arguments.pop("capabilities", ())
     await create(engine, **arguments)
-    capabilities = arguments.get("capabilities", ())
     handle = await engine.claim(lane, capabilities, policy(instance, ttl_ms=ttl_ms))
     assert handle is not None
     return handle
@@ -55,9 +72,48 @@ async def claimed(engine: Engine, instance: str = "w1-i1", ttl_ms: int = 30_000,
 
 def id_of(handle: Handle) -> ExecutionId:
     """The execution a handle is for."""
-    from flowfabric.model.handles import decode
+    return ExecutionId.parse(payload_of(handle).execution_id)
 
-    return ExecutionId.parse(decode(handle.opaque)[1].execution_id)
+
+def payload_of(handle: Handle) -> HandlePayload:
+    """What a handle says."""
+    return decode(handle.opaque)[1]
+
+
+@contextlib.asynccontextmanager
+async def unchanged(probe: Probe) -> AsyncIterator[None]:
+    """Whatever the block does, no row and no event is different after it."""
+    before = await probe.snapshot()
+    yield
+    after = await probe.snapshot()
+    for table, rows in before.items():
+        assert after[table] == rows, f"{table} changed"
+
+
+@contextlib.asynccontextmanager
+async def refused(
+    probe: Probe, family: type[EngineError], kind: Any = None, detail: str | None = None
+) -> AsyncIterator[pytest.ExceptionInfo[EngineError]]:
+    """The block fails with this family, kind and (exact) detail, and changes nothing."""
+    async with unchanged(probe):
+        with pytest.raises(family) as caught:
+            yield caught
+    if kind is not None:
+        assert caught.value.kind == kind, caught.value
+    if detail is not None:
+        assert caught.value.detail == detail
+
+
+def forged(handle: Handle, **changes: Any) -> Handle:
+    """The handle with some of its eight fields replaced, as anybody could who has seen one."""
+    tag, payload = decode(handle.opaque)
+    return Handle(handle.backend, handle.kind, encode(tag, replace(payload, **changes)))
+
+
+def fence_of(handle: Handle, **changes: Any) -> LeaseFence:
+    """The fence triple of the lease a handle stands for."""
+    payload = payload_of(handle)
+    return replace(LeaseFence(payload.lease_id, payload.lease_epoch, payload.attempt_id), **changes)
 
 
 class Probe:
@@ -65,6 +121,7 @@ class Probe:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._sqlite: Any = None
 
     async def execution(self, execution_id: str) -> Execution:
         """The whole row, every field loaded."""
@@ -72,6 +129,12 @@ class Probe:
         found = view.full(execution_id)
         assert found is not None, f"no row for {execution_id}"
         return found
+
+    async def state(self, execution_id: str) -> str:
+        """Phase, ownership, eligibility, attempt state and public state as stored, separated by " / "."""
+        row = await self.execution(execution_id)
+        parts = (row.lifecycle_phase, row.ownership_state, row.eligibility_state, row.attempt_state, row.public_state)
+        return " / ".join(parts)
 
     async def raw_fields(self, execution_id: str) -> dict[str, Any]:
         """The row's document."""
@@ -110,16 +173,89 @@ class Probe:
             for event in await self.events(OperatorEvent, execution_id)
         ]
 
+    async def stored(self, execution_id: str) -> tuple[str | None, ...]:
+        """Stored literals: phase, ownership, eligibility, attempt state, public state, blocking reason."""
+        row = await self.execution(execution_id)
+        return (
+            row.lifecycle_phase,
+            row.ownership_state,
+            row.eligibility_state,
+            row.attempt_state,
+            row.public_state,
+            row.blocking_reason,
+        )
+
+    async def vector(self, execution_id: str) -> tuple[str, ...]:
+        """The state vector a reader sees, in the order of ``stored`` and with the terminal outcome behind it."""
+        info = await self._engine.read_execution_info(execution_id)
+        assert info is not None, f"no row for {execution_id}"
+        found = info.state_vector
+        assert info.public_state == found.public_state
+        return (
+            found.lifecycle_phase.value,
+            found.ownership_state.value,
+            found.eligibility_state.value,
+            found.attempt_state.value,
+            found.public_state.value,
+            found.blocking_reason.value,
+            found.terminal_outcome.value,
+        )
+
+    async def grants(self, execution_id: str) -> list[Grant]:
+        """Every grant on an execution."""
+        identity = ExecutionId.parse(execution_id)
+        return await self.select(Grant, partition=identity.partition, uuid=identity.uuid_text)
+
+    async def grant_key(self, grant: Grant) -> str:
+        """The key a stored grant must have, worked out from the one signing key there is."""
+        [key] = await self.select(SigningKey, active=True)
+        reclaim = grant.kind == "reclaim"
+        tag, expires = f"{{fp:{grant.partition}}}", grant.expires_at_ms
+        message = f"{key.kid}:{tag}|{grant.uuid}|{grant.worker_id}|{grant.worker_instance_id}|{expires}"
+        digest = hmac.new(key.secret, (message + "|reclaim" * reclaim).encode(), hashlib.sha256).hexdigest()
+        prefix = self._engine.store.shown + ":reclaim" * reclaim
+        return f"{prefix}:{tag}:{grant.uuid}:{expires}:{key.kid}:{digest}"
+
+    async def attempt_policies(self, execution_id: str) -> list[Any]:
+        """The policy snapshots of an execution's attempts, by index."""
+        store = self._engine.store
+        if store.label == "memory":
+            stored = [store._tables.find(Attempt, each.key).policy for each in await self.attempts(execution_id)]
+        else:
+            uuid = ExecutionId.parse(execution_id).uuid_text
+            where = f"execution_id = '{uuid}'" if store.label == "postgres" else f"hex(execution_id) = '{hexed(uuid)}'"
+            sql = f"SELECT CAST(policy AS text) FROM ff_attempt WHERE {where} ORDER BY attempt_index"
+            stored = [row[0] for row in await self._fetch(sql)]
+        return [None if text is None else json.loads(text) for text in stored]
+
+    def lease_id(self, execution_id: str, attempt_index: int, lease_epoch: int) -> str:
+        """A lease id as people and events see it."""
+        bare = execution_id.rpartition(":")[2]
+        return f"{self._engine.store.shown}:{bare}:{attempt_index}:{lease_epoch}"
+
     async def snapshot(self) -> dict[str, Any]:
-        """Everything that could change by mistake: executions, attempts and the number of events, for comparison."""
-        engine = self._engine
-        found: dict[str, Any] = {}
-        for partition in range(engine.partitions.flow):
-            for execution_id in (await engine.list_executions(partition, limit=1000)).executions:
-                found[execution_id] = (await self.execution(execution_id), await self.attempts(execution_id))
-        for kind in (LeaseEvent, CompletionEvent, OperatorEvent, InstanceTagEvent):
-            found[kind.__name__] = len(await self.events(kind))
-        return found
+        """Everything that is stored, table by table, for comparison."""
+        store = self._engine.store
+        if store.label == "memory":
+            found = {table.name: dict(store._tables.all(kind)) for kind, table in TABLES.items()}
+            return found | {table.name: store.events(kind) for kind, table in OUTBOXES.items()}
+        names = [table.name for table in (*TABLES.values(), *OUTBOXES.values())]
+        if store.label == "postgres":
+            rows = await self._fetch(
+                " UNION ALL ".join(f"SELECT '{name}', to_jsonb(t)::text FROM {name} t" for name in names)
+            )
+            return {name: sorted(row[1] for row in rows if row[0] == name) for name in names}
+        names.append("ff_execution_capabilities")
+        return {name: sorted(map(repr, await self._fetch(f"SELECT * FROM {name}"))) for name in names}
+
+    async def _fetch(self, sql: str) -> list[Any]:
+        store = self._engine.store
+        if store.label == "postgres":
+            async with store.raw() as connection:
+                return await connection.fetch(sql)
+        if self._sqlite is None:
+            self._sqlite = store.raw()
+        return self._sqlite.execute(sql).fetchall()
 
     async def _all_events(self, kind: Any) -> list[Any]:
         store = self._engine.store
@@ -132,13 +268,13 @@ class Probe:
             else column.name
             for column in table.columns
         )
-        sql = f"SELECT {columns} FROM {table.name} ORDER BY event_id"
-        if store.label == "postgres":
-            async with store.raw() as connection:
-                rows = await connection.fetch(sql)
-        else:
-            rows = store.raw().execute(sql).fetchall()
+        rows = await self._fetch(f"SELECT {columns} FROM {table.name} ORDER BY event_id")
         return [kind(*map(_plain, row)) for row in rows]
+
+
+def hexed(uuid: str) -> str:
+    """A UUID as SQLite's ``hex`` shows it."""
+    return uuid.replace("-", "").upper()
 
 
 def _plain(value: Any) -> Any:

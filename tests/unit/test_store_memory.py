@@ -732,9 +732,9 @@ async def test_what_falls_due_next(store: MemoryStore, records: tuple[Any, ...],
 
 async def test_scanning_the_queue(store: MemoryStore) -> None:
     await commit(store, execution(1), execution(2, 1, priority=3, required_capabilities=("gpu",)), execution(3, 1))
-    assert await store.query(ask.ScanEligible("default", None, 9)) == [wire(2, 1), wire(1), wire(3, 1)]
-    assert await store.query(ask.ScanEligible("default", 1, 9)) == [wire(2, 1), wire(3, 1)]
-    assert await store.query(ask.ScanEligible("default", None, 1)) == [wire(2, 1)]
+    assert await store.query(ask.ScanEligible("default", None, 9, NOW)) == [wire(2, 1), wire(1), wire(3, 1)]
+    assert await store.query(ask.ScanEligible("default", 1, 9, NOW)) == [wire(2, 1), wire(3, 1)]
+    assert await store.query(ask.ScanEligible("default", None, 1, NOW)) == [wire(2, 1)]
 
 
 # -------------------------------------------------------------------------------------------------------------- streams

@@ -10,7 +10,7 @@ from flowfabric.core.ending import completion, current_attempt, leftovers, lost_
 from flowfabric.core.fences import OPERATOR_OVERRIDE
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Act, Change, Decision, Get, Need, change
+from flowfabric.model.changes import Act, Change, Decision, GetFull, Need, change
 from flowfabric.model.errors import NotFound, State, StateKind, Validation, ValidationKind
 from flowfabric.model.events import Event
 from flowfabric.model.handles import HandlePayload
@@ -33,12 +33,12 @@ class CancelExecution(Struct, gc=False):
     recorded_at_ms: int | None
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Execution, self.execution_id),)
+        return (GetFull(self.execution_id),)
 
 
 def cancel_execution(command: CancelExecution, view: View, context: Context) -> Decision:
     """Cancelled once; the same call again finds it so and changes nothing."""
-    execution = view.execution(command.execution_id)
+    execution = view.full(command.execution_id)
     if execution is None:
         raise NotFound("execution")
     answer = Cancelled(ExecutionId.unchecked(execution.execution_id), PublicState.CANCELLED)
@@ -73,18 +73,18 @@ class CancelHeld(Struct, gc=False):
     reason: str
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Execution, self.handle.execution_id),)
+        return (GetFull(self.handle.execution_id),)
 
 
 def cancel_held(command: CancelHeld, view: View, context: Context) -> Decision:
     """As ``cancel_execution`` under the holder's lease; repeated, the same answer."""
     payload = command.handle
-    execution = view.execution(payload.execution_id)
+    execution = view.full(payload.execution_id)
     attempt = view.attempt(payload.execution_id, payload.attempt_index)
     answer = Cancelled(ExecutionId.unchecked(payload.execution_id), PublicState.CANCELLED)
     error = lease.refusal(payload, execution, attempt, context.now)
     if error is not None:
-        if attempt is not None and _repeats(view, payload, attempt):
+        if attempt is not None and execution is not None and _repeats(payload, execution, attempt):
             return Decision(answer)
         raise error
     assert execution is not None and attempt is not None
@@ -94,17 +94,16 @@ def cancel_held(command: CancelHeld, view: View, context: Context) -> Decision:
     return Decision(answer, acts, events, _stream(execution, attempt))
 
 
-def _repeats(view: View, payload: HandlePayload, attempt: Attempt) -> bool:
+def _repeats(payload: HandlePayload, execution: Execution, attempt: Attempt) -> bool:
     if attempt.lease_epoch != payload.lease_epoch + 1 or attempt.outcome != lit.OUTCOME_CANCELLED:
         return False
     if attempt.attempt_id is not None and attempt.attempt_id != payload.attempt_id:
         return False
-    full = view.full(payload.execution_id)
-    return full is not None and full.cancelled_by == BY_WORKER
+    return execution.cancelled_by == BY_WORKER
 
 
 def cancelled_row(execution: Execution, now: int, reason: str, by: str, eligibility: str) -> Change:
-    """The execution in phase ``cancelled``."""
+    """The execution in phase ``cancelled``. A reason or name that is there already stays."""
     return change(
         execution,
         lifecycle_phase=lit.CANCELLED,
@@ -116,8 +115,8 @@ def cancelled_row(execution: Execution, now: int, reason: str, by: str, eligibil
         delay_until_ms=None,
         terminal_at_ms=now if execution.terminal_at_ms is None else execution.terminal_at_ms,
         terminal_outcome=lit.ENDED_CANCELLED,
-        cancellation_reason=reason,
-        cancelled_by=by,
+        cancellation_reason=execution.cancellation_reason or reason,
+        cancelled_by=execution.cancelled_by or by,
         last_mutation_at_ms=now,
     )
 

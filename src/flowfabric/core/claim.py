@@ -10,12 +10,22 @@ from msgspec import Struct
 
 from flowfabric.core import lease
 from flowfabric.core.context import Context
-from flowfabric.core.grants import live_grant, stale_grants
+from flowfabric.core.grants import grants_of, live_grant, stale_grants
 from flowfabric.core.minting import uuid_text
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Claimable, Decision, Drop, Get, Need
-from flowfabric.model.errors import Conflict, ConflictKind, Contention, ContentionKind, NotFound, State, StateKind
+from flowfabric.model.errors import (
+    Conflict,
+    ConflictKind,
+    Contention,
+    ContentionKind,
+    NotFound,
+    State,
+    StateKind,
+    Validation,
+    ValidationKind,
+)
 from flowfabric.model.events import Event
 from flowfabric.model.handles import Handle, HandleKind
 from flowfabric.model.ids import ExecutionId
@@ -198,6 +208,8 @@ OPERATOR = "operator"
 def issue_grant_and_claim(command: IssueGrantAndClaim, view: View, context: Context) -> Decision:
     """Grant and claim in one step; a refused claim leaves no grant behind."""
     execution, attempt = _waiting(view, command.execution_id)
+    if execution.attempt_state not in lit.CLAIMABLE_ATTEMPT_STATES:
+        raise Validation(ValidationKind.CORRUPTION, f"attempt_state: unexpected value {execution.attempt_state!r}")
     if live_grant(view, execution, lit.GRANT_CLAIM, now=context.now) is not None:
         raise State(StateKind.GRANT_ALREADY_EXISTS, f"execution {execution.execution_id}")
     drops = tuple(Drop(grant) for grant in stale_grants(view, execution, context.now))
@@ -300,5 +312,9 @@ def claim_from_resume_grant(command: ClaimFromResumeGrant, view: View, context: 
     acts = list(granted.acts)
     if moved.attempt_index != execution.attempt_index:
         acts[0].fields = (*(acts[0].fields or ()), "attempt_index")  # type: ignore[union-attr]
-    drops = [Drop(grant) for grant in stale_grants(view, execution, context.now)]
+    if execution.delay_until_ms is not None:
+        acts[0].record.delay_until_ms = None  # type: ignore[union-attr]
+        acts[0].fields = (*(acts[0].fields or ()), "delay_until_ms")  # type: ignore[union-attr]
+    # Whatever was promised to others is void: the execution runs.
+    drops = [Drop(grant) for grant in grants_of(view, execution) if grant.kind == lit.GRANT_CLAIM]
     return Decision(granted.handle, (*drops, *acts), granted.events)

@@ -145,7 +145,8 @@ def attempt_type_of(execution: Execution, attempt: Attempt | None) -> str:
         return lit.TYPE_RETRY
     if execution.attempt_state == lit.PENDING_REPLAY_ATTEMPT:
         return lit.TYPE_REPLAY
-    if execution.attempt_state == lit.ATTEMPT_INTERRUPTED and attempt is not None and attempt.attempt_type:
+    goes_on = execution.attempt_state == lit.ATTEMPT_INTERRUPTED or execution.attempt_state in lit.RUNNING_ATTEMPT_STATES
+    if goes_on and attempt is not None and attempt.attempt_type:
         return attempt.attempt_type
     return lit.TYPE_INITIAL
 

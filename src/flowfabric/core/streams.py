@@ -28,6 +28,7 @@ from flowfabric.model.handles import HandlePayload
 from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Execution, FrameRow, StreamHead, StreamSummary
 
+_MAX_I32 = 2**31 - 1
 _HEAD_FIELDS = (
     "ema_rate_hz",
     "last_append_ts_ms",
@@ -83,7 +84,7 @@ def append_frame(command: AppendFrame, view: View, context: Context) -> Decision
         head,
         ema_rate_hz=ema,
         last_append_ts_ms=ts_ms,
-        maxlen_applied_last=keep if isinstance(frame.mode, BestEffortLive) else head.maxlen_applied_last,
+        maxlen_applied_last=min(keep, _MAX_I32) if isinstance(frame.mode, BestEffortLive) else head.maxlen_applied_last,
         frame_count=count,
         last_ts_ms=ts_ms,
         last_seq=seq,

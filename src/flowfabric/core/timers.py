@@ -15,6 +15,7 @@ from flowfabric.core.reclaim import capped, reclaim_cap, reclaim_count
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Decision, Get, Need, change
+from flowfabric.model.events import Event
 from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Attempt, EdgeGroup, Execution
 from flowfabric.model.results import ExpiryMark
@@ -100,7 +101,7 @@ def mark_lease_expired(command: MarkLeaseExpired, view: View, context: Context) 
     due = attempt.lease_expires_at_ms + context.reclaim_grace_ms <= context.now
     if marked and not due:
         return Decision(ExpiryMark("already_expired"))
-    events = () if marked else lost_lease(context, execution, attempt, lit.LEASE_EXPIRED, lit.BY_RECONCILER)
+    events = _expiry(context, execution, attempt)
     stream = ((execution.execution_id, attempt.attempt_index),)
     if not due:
         return Decision(ExpiryMark("marked"), (_marked(execution, context.now),), events, stream)
@@ -121,6 +122,13 @@ def mark_lease_expired(command: MarkLeaseExpired, view: View, context: Context) 
     )
     acts = (requeued, lease.taken(attempt, outcome=lit.OUTCOME_LEASE_EXPIRED))
     return Decision(ExpiryMark("requeued"), acts, events, stream)
+
+
+def _expiry(context: Context, execution: Execution, attempt: Attempt | None) -> tuple[Event, ...]:
+    """The announcement that a lease has expired: once, so not again for one that was marked as lost."""
+    if execution.ownership_state == lit.LEASE_EXPIRED_RECLAIMABLE:
+        return ()
+    return lost_lease(context, execution, attempt, lit.LEASE_EXPIRED, lit.BY_RECONCILER)
 
 
 def _marked(execution: Execution, now: int) -> Act:
@@ -196,7 +204,7 @@ def _timed_out(context: Context, execution: Execution, attempt: Attempt) -> Deci
     return Decision(
         True,
         (retried, closed),
-        lost_lease(context, execution, attempt, lit.LEASE_EXPIRED, lit.BY_RECONCILER),
+        _expiry(context, execution, attempt),
         ((execution.execution_id, attempt.attempt_index),),
     )
 
@@ -220,7 +228,7 @@ def _expired(view: View, context: Context, execution: Execution, attempt: Attemp
         True,
         tuple(acts),
         (
-            *lost_lease(context, execution, attempt, lit.LEASE_EXPIRED, lit.BY_RECONCILER),
+            *_expiry(context, execution, attempt),
             completion(execution, context.now, lit.ENDED_EXPIRED),
         ),
         ((execution.execution_id, execution.attempt_index),) if attempt is not None else (),

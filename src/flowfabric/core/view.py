@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from flowfabric.model.changes import (
     Change,
@@ -139,6 +140,9 @@ class View:
             return self._held is not None and self._held.find(need.kind, need.key)[1]
         if type(need) is GetFull:
             return need.execution_id in self._full
+        if type(need) is Claimable:
+            scan = self._scans.get((need.lane_id, need.capabilities))
+            return scan is not None and (scan.exhausted or scan.asked >= need.limit)
         return need in self._selected
 
     # -- asking --------------------------------------------------------------------------------------------------
@@ -264,7 +268,9 @@ class View:
             return
         dropped = self._drops.get(kind)
         if fields is None and dropped is not None and dropped.pop(key, None) is not None:
-            fields = tuple(name for name in record.__struct_fields__ if getattr(record, name) is not UNSET)
+            # The row is there until the commit: replace all of it, what the new record leaves open included.
+            fields = record.__struct_fields__
+            table[key] = replace(record, **{name: None for name in fields if getattr(record, name) is UNSET})
         puts[key] = fields
 
     def _note_claimable(self, execution: Execution, before: Execution | None) -> None:

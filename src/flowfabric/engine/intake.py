@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flowfabric.core.create import CreateExecution, CreateExecutions
 from flowfabric.core.documents import parse_document
+from flowfabric.core.minting import uuid_text
 from flowfabric.core.tags import SetExecutionTags, SetFlowTags
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
@@ -14,13 +16,21 @@ from flowfabric.model.changes import Get, GetFull
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.ids import ExecutionId, check_tag_key
 from flowfabric.model.limits import MAX_BULK, MAX_REASON_BYTES
+from flowfabric.model.partitions import lane_partition
 from flowfabric.model.policy import PolicyInput, parse_policy, read_policy
 from flowfabric.model.records import Flow
 from flowfabric.model.results import CreateResult
 
+#: Lanes whose partition an engine remembers.
+MAX_KNOWN_LANES = 10_000
+
 
 class Intake(EngineBase):
     """The part of the engine that takes work in."""
+
+    def __init__(self, store: Any, **options: Any) -> None:
+        super().__init__(store, **options)
+        self._lane_partitions: dict[str, int] = {}
 
     async def create_execution(
         self,
@@ -83,6 +93,15 @@ class Intake(EngineBase):
         answers: list[CreateResult] = await self._submit(CreateExecutions(tuple(items)))
         return answers
 
+    def _lane_partition(self, lane: str) -> int:
+        """The partition of a lane's own executions, worked out once per lane."""
+        known = self._lane_partitions.get(lane)
+        if known is None:
+            known = lane_partition(lane, self.partitions)
+            if len(self._lane_partitions) < MAX_KNOWN_LANES:
+                self._lane_partitions[lane] = known
+        return known
+
     def _creation_of(self, arguments: Mapping[str, Any]) -> CreateExecution:
         unknown = arguments.keys() - _ARGUMENTS.keys() - {"partition_id"}
         if unknown:
@@ -108,19 +127,19 @@ class Intake(EngineBase):
     ) -> CreateExecution:
         lane = checks.lane(lane_id)
         if execution_id is None:
-            identity = ExecutionId.solo(lane, self.partitions)
+            partition, uuid = self._lane_partition(lane), uuid_text(os.urandom(16))
         else:
             identity = checks.execution_id(execution_id)
-        partition = identity.partition
-        if partition >= self.partitions.flow:
-            raise checks.invalid(
-                f"execution_id: partition {partition} does not exist here, there are {self.partitions.flow}"
-            )
+            partition, uuid = identity.partition, identity.uuid_text
+            if partition >= self.partitions.flow:
+                raise checks.invalid(
+                    f"execution_id: partition {partition} does not exist here, there are {self.partitions.flow}"
+                )
         stored_policy = None if policy is None else parse_policy(policy)
         return CreateExecution(
-            str.__str__(identity),
+            f"{{fp:{partition}}}:{uuid}",
             partition,
-            identity.uuid_text,
+            uuid,
             checks.text(namespace, "namespace"),
             lane,
             checks.text(execution_kind, "execution_kind"),

@@ -195,4 +195,6 @@ def _position(value: StreamCursor | str) -> tuple[int, int]:
 
 def _after(position: tuple[int, int]) -> tuple[int, int]:
     ts_ms, seq = position
-    return (ts_ms, seq + 1) if seq < 2**31 - 1 else (ts_ms + 1, 0)
+    if seq < 2**31 - 1:
+        return ts_ms, seq + 1
+    return (ts_ms + 1, 0) if ts_ms < _LAST[0] else _LAST

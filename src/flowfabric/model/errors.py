@@ -184,7 +184,7 @@ _SENTENCES: Mapping[str, tuple[str, str]] = {
         "Use at most 256 non-empty tokens without commas, spaces or control characters.",
     ),
     _V.INVALID_POLICY_JSON: ("the execution policy is malformed", "Send a JSON object with the documented members."),
-    _V.PAYLOAD_TOO_LARGE: ("the signal payload is larger than 64 KiB", "Store it elsewhere and send a reference."),
+    _V.PAYLOAD_TOO_LARGE: ("a payload is larger than allowed", "Store it elsewhere and send a reference."),
     _V.SIGNAL_LIMIT_EXCEEDED: ("the execution has taken all the signals it may", "Raise its signal limit."),
     _V.INVALID_WAITPOINT_KEY: ("the waitpoint key is not valid", "Use the key the waitpoint was created with."),
     _V.INVALID_TOKEN: ("the waitpoint token was refused", "Use the token that came with the waitpoint, unchanged."),

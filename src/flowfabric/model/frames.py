@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.jsontext import holds_nul
 
 MAX_FRAME_BYTES: Final = 65_536
 MAX_STREAM_READ_COUNT: Final = 10_000
@@ -232,6 +233,8 @@ def decode_summary_patch(payload: bytes) -> dict[str, Any]:
         raise Validation(ValidationKind.INVALID_INPUT, "a summary frame must be a JSON object") from error
     if not isinstance(patch, dict):
         raise Validation(ValidationKind.INVALID_INPUT, "a summary frame must be a JSON object")
+    if holds_nul(payload):
+        raise Validation(ValidationKind.INVALID_INPUT, "a summary frame must not contain NUL")
     return patch
 
 

@@ -66,6 +66,8 @@ ATTEMPT_TERMINAL = "attempt_terminal"
 ATTEMPT_CANCELLED = "cancelled"
 RUNNING_ATTEMPT_STATES = frozenset({RUNNING_ATTEMPT, "running"})
 FIRST_ATTEMPT_STATES = frozenset({"none", ATTEMPT_PENDING, "pending_first_attempt", "initial", PENDING_CLAIM})
+#: Attempt states from which a lease can begin.
+CLAIMABLE_ATTEMPT_STATES = FIRST_ATTEMPT_STATES | {ATTEMPT_INTERRUPTED, PENDING_RETRY_ATTEMPT, PENDING_REPLAY_ATTEMPT}
 
 # blocking_reason
 WAITING_FOR_WORKER = "waiting_for_worker"

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.ids import BudgetId, IdError, QuotaPolicyId, check_capabilities
+from flowfabric.model.jsontext import holds_nul
 
 DEFAULT_MAX_RETRIES: Final = 3
 DEFAULT_MAX_RECLAIM_COUNT: Final = 100
@@ -165,7 +166,10 @@ def _parse(value: ExecutionPolicy | Mapping[str, Any] | str | bytes) -> str:
         # Judged last, and from the members as they were sent: a list that is null is malformed, not empty.
         tokens = document["routing_requirements"].get("required_capabilities", [])
         routing["required_capabilities"] = check_capabilities(tokens, "required")
-    return msgspec.json.encode(policy).decode()
+    text = msgspec.json.encode(policy).decode()
+    if holds_nul(text):
+        raise _malformed(ValueError("a policy must not contain NUL"))
+    return text
 
 
 # One caller usually creates many executions with one policy.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from flowfabric.model.changes import Key, Writes
 from flowfabric.model.partitions import worker_registry_partition
@@ -23,8 +23,11 @@ from flowfabric.stores.schema import OUTBOXES, SMALL, TABLES, Column, Table, key
 #: Fields whose values are usually the same for all rows of a part; they travel once instead of once per row.
 _UNIFORM = frozenset(
     {
+        "partition",
         "flow_id",
         "lane_id",
+        "priority",
+        "lease_expires_at_ms",
         "attempt_index",
         "lifecycle_phase",
         "ownership_state",
@@ -76,14 +79,14 @@ class Statement:
     def empty(self) -> bool:
         return not self._shape
 
-    def _columns(self, columns: tuple[Column, ...], records: list[Any]) -> tuple[str, ...]:
+    def _columns(self, columns: tuple[Column, ...], records: list[Any], *, spread: bool = False) -> tuple[str, ...]:
         """Add the values of some columns: once if they are all alike, else as an array. Returns how each travels."""
         ways = []
         count = len(records)
         arguments = self._arguments
         for column, values in zip(columns, _by_column(columns, records), strict=True):
             first = values[0]
-            if count == 1 or (column.field in _UNIFORM and values.count(first) == count):
+            if count == 1 or (not spread and column.field in _UNIFORM and values.count(first) == count):
                 ways.append("s")
                 arguments.append(encoded(column.type, (first,))[0])
             else:
@@ -95,18 +98,17 @@ class Statement:
         """Change some columns of some rows, if each still has its version."""
         keys = stored_fields(table, table.key)
         count = len(records)
-        if count == 1:
-            self._arguments += encoded_values(keys, records[0])
-            self._arguments.append(versions[0])
-        else:
+        if count > 1:
             key = _getter(keys)
             pairs = sorted(zip(records, versions, strict=True), key=lambda pair: key(pair[0]))
             records = [record for record, _ in pairs]
             versions = [version for _, version in pairs]
-            self._arguments += _by_column(keys, records)
-            self._arguments.append(versions)
+        # Whole keys travel as arrays, alike or not: a key column sent once would tempt the planner to walk the table
+        # by it and compare every row with the array.
+        key_ways = self._columns(keys, records, spread=True)
+        self._arguments.append(versions if count > 1 else versions[0])
         ways = self._columns(columns, records)
-        self._shape.append(("update", table.name, keys, columns, ways, count == 1))
+        self._shape.append(("update", table.name, keys, key_ways, columns, ways, count == 1))
         self._expected.append(count)
 
     def insert(self, table: Table, columns: tuple[Column, ...], records: list[Any]) -> None:
@@ -154,9 +156,8 @@ def _by_column(columns: tuple[Column, ...], records: list[Any]) -> list[Sequence
     return list(zip(*map(getter, records), strict=True))
 
 
-def encoded_values(columns: tuple[Column, ...], record: Any) -> list[Any]:
-    """The values of one record's columns, ready to be sent."""
-    return [encoded(column.type, [getattr(record, column.field)])[0] for column in columns]
+#: Columns and how each travels: once ("s") or as an array ("a").
+_Sent: TypeAlias = tuple[tuple[Column, ...], tuple[str, ...]]
 
 
 class _Text:
@@ -177,7 +178,7 @@ class _Text:
         return arrays, names, [f"t.{column.name} = i.k{n}" for n, column in enumerate(keys)]
 
     def _values(
-        self, columns: tuple[Column, ...], ways: tuple[str, ...], arrays: list[str], names: list[str]
+        self, columns: tuple[Column, ...], ways: tuple[str, ...], arrays: list[str], names: list[str], prefix: str
     ) -> list[str]:
         """Expressions of columns, some travelling once, some as arrays."""
         values = []
@@ -186,16 +187,16 @@ class _Text:
                 value = self.mark(SENT[column.type])
             else:
                 arrays.append(self.mark(SENT[column.type], array=True))
-                names.append(f"c{n}")
-                value = f"i.c{n}"
+                names.append(f"{prefix}{n}")
+                value = f"i.{prefix}{n}"
             values.append(arrived(column.type, value))
         return values
 
     def part(self, name: str, part: tuple[Any, ...]) -> str:
         match part:
-            case ("update", table, keys, columns, ways, single):
+            case ("update", table, keys, key_ways, columns, ways, single):
                 self.counted.append(name)
-                return self._update(name, table, keys, columns, ways, single)
+                return self._update(name, table, (keys, key_ways), (columns, ways), single)
             case ("insert", table, columns, ways, repeatable):
                 return self._insert(name, table, columns, ways, repeatable)
             case ("delete", table, keys):
@@ -217,34 +218,28 @@ class _Text:
     ) -> str:
         arrays: list[str] = []
         names: list[str] = []
-        values = ", ".join(self._values(columns, ways, arrays, names))
+        values = ", ".join(self._values(columns, ways, arrays, names, "c"))
         source = f" FROM unnest({', '.join(arrays)}) AS i({', '.join(names)})" if arrays else ""
         conflict = " ON CONFLICT DO NOTHING" if repeatable else ""
         into = ", ".join(column.name for column in columns)
         return f"{name} AS (INSERT INTO {table} ({into}) SELECT {values}{source}{conflict})"
 
-    def _update(
-        self,
-        name: str,
-        table: str,
-        keys: tuple[Column, ...],
-        columns: tuple[Column, ...],
-        ways: tuple[str, ...],
-        single: bool,
-    ) -> str:
-        source = ""
+    def _update(self, name: str, table: str, keys: _Sent, columns: _Sent, single: bool) -> str:
+        arrays: list[str] = []
+        names: list[str] = []
+        where = [
+            f"t.{column.name} = {value}"
+            for column, value in zip(keys[0], self._values(*keys, arrays, names, "k"), strict=True)
+        ]
         if single:
-            where = [f"t.{column.name} = {self.mark(SENT[column.type])}" for column in keys]
             where.append(f"t.xmin = {self.mark('xid')}")
-            values = self._values(columns, ways, [], [])
         else:
-            arrays, names, where = self._keys(keys)
             arrays.append(self.mark("xid", array=True))
             names.append("version")
             where.append("t.xmin = i.version")
-            values = self._values(columns, ways, arrays, names)
-            source = f" FROM unnest({', '.join(arrays)}) AS i({', '.join(names)})"
-        sets = ", ".join(f"{column.name} = {value}" for column, value in zip(columns, values, strict=True))
+        values = self._values(*columns, arrays, names, "c")
+        source = f" FROM unnest({', '.join(arrays)}) AS i({', '.join(names)})" if arrays else ""
+        sets = ", ".join(f"{column.name} = {value}" for column, value in zip(columns[0], values, strict=True))
         return f"{name} AS (UPDATE {table} t SET {sets}{source} WHERE {' AND '.join(where)} RETURNING 1)"
 
 

@@ -66,7 +66,6 @@ class SqliteStore:
         self._raw: list[sqlite3.Connection] = []
         self._closed = asyncio.Event()
         self._may_wait = False
-        self._busy = False
 
     @classmethod
     async def open(cls, url: str, *, synchronous: str = "FULL", clock: Callable[[], int] | None = None) -> SqliteStore:
@@ -83,7 +82,7 @@ class SqliteStore:
         writer = self._writer
         writer.execute("PRAGMA busy_timeout = 60000")
         if not self.location.in_memory:
-            writer.execute("PRAGMA journal_mode = WAL")
+            _use_wal(writer)
             writer.execute(f"PRAGMA synchronous = {'NORMAL' if self._synchronous == 'NORMAL' else 'FULL'}")
             writer.execute("PRAGMA wal_autocheckpoint = 4000")
         writer.execute("PRAGMA cache_size = -65536")
@@ -123,11 +122,7 @@ class SqliteStore:
                 self._writing.release()
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, "flowfabric-sqlite")
-        self._busy = True
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, self._drive_patiently, make)
-        finally:
-            self._busy = False
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._drive_patiently, make)
 
     def _drive_patiently(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         with self._writing:
@@ -218,9 +213,15 @@ class SqliteStore:
         # writer thread the connection is not ours to ask; the batch has asked already.
         noticed = self._seen_version
         while not self._closed.is_set():
-            version = self._seen_version if self._busy else self._data_version()
-            if version != noticed:
-                noticed = version
+            if self._writing.acquire(blocking=False):
+                try:
+                    # The file may be locked for a moment, while another process puts it in order after a crash.
+                    with contextlib.suppress(sqlite3.OperationalError):
+                        self._data_version()
+                finally:
+                    self._writing.release()
+            if self._seen_version != noticed:
+                noticed = self._seen_version
                 yield None
             await asyncio.sleep(WATCH_INTERVAL_S)
 
@@ -272,6 +273,20 @@ class _SqliteTransaction:
 
 def _connect(location: Location) -> sqlite3.Connection:
     return sqlite3.connect(location.uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=512)
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Turn the write-ahead log on. SQLite does not wait for others who do the same to a new file, so this does."""
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 def _migrate(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,207 @@
+"""Several processes on one database: nothing lost, nothing doubled, nobody left asleep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.chaos.processes import Peer, peers
+from tests.chaos.stored import Stored, read_store, violations
+from tests.servers import PostgreSQL
+
+WAKE_UP_S = 1.0
+LONG_WAIT_MS = 20_000
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A file that does not exist yet."""
+    return f"sqlite:///{tmp_path}/ff.db"
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgreSQL]:
+    """A server that this test may kill."""
+    with PostgreSQL() as server:
+        yield server
+
+
+def at_once(processes: list[Peer], do: str, **arguments: Any) -> list[Any]:
+    """Ask all of them at the same time; their answers."""
+    for process in processes:
+        process.tell(do, **arguments)
+    return [process.hear() for process in processes]
+
+
+def introduced(processes: list[Peer], url: str) -> list[Peer]:
+    """The processes, ready and on the database."""
+    assert [process.hear() for process in processes] == ["ready"] * len(processes)
+    at_once(processes, "open", url=url)
+    return processes
+
+
+def check_lifecycles(stored: Stored, reports: list[dict[str, Any]], count: int) -> None:
+    """Everything that was acknowledged is there, and each execution was completed by one process, once."""
+    assert violations(stored) == []
+    created = Counter(each for report in reports for each in report["created"])
+    completed = Counter(each for report in reports for each in report["completed"])
+    assert created == Counter(stored.executions.keys())
+    assert len(created) == count
+    assert completed.keys() <= created.keys()
+    assert set(completed.values()) == {1}
+    assert {row["public_state"] for row in stored.executions.values()} == {"completed"}
+
+
+def check_wake_up(sleeper: Peer, waker: Peer) -> None:
+    """A create in one process wakes a claim that waits in another; looking from time to time is switched off."""
+    sleeper.tell("await_work", lane="wake-up", wait_ms=LONG_WAIT_MS)
+    assert sleeper.hear() == "waiting"
+    made = waker.ask("create", lane="wake-up")
+    found = sleeper.hear()
+    assert found is not None, "the claim slept through it"
+    assert found["id"] == made["id"]
+    assert found["at"] - made["at"] < WAKE_UP_S
+
+
+# --------------------------------------------------------------------------------------------------------------- SQLite
+
+
+async def test_three_processes_share_a_file(sqlite_url: str) -> None:
+    with peers(3) as processes:
+        introduced(processes, sqlite_url)
+        reports = at_once(processes, "lifecycles", count=200, lane="shared", expected=600)
+        check_lifecycles(await read_store(sqlite_url), reports, 600)
+        assert [report["errors"] for report in reports] == [{}, {}, {}]
+        assert all("locked" not in process.errors() for process in processes)
+        assert all(report["completed"] for report in reports)
+
+
+async def test_four_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
+    with peers(4) as processes:
+        for process in processes:
+            assert process.hear() == "ready"
+        for number in range(8):
+            url = f"sqlite:///{tmp_path}/ff-{number}.db"
+            at_once(processes, "open", url=url)
+            made = {answer["id"] for answer in at_once(processes, "create", lane="first")}
+            stored = await read_store(url)
+            assert violations(stored) == []
+            assert stored.executions.keys() == made
+            assert len(made) == 4
+
+
+def test_a_create_wakes_a_claim_in_another_process_on_the_file(sqlite_url: str) -> None:
+    with peers(2) as processes:
+        sleeper, waker = introduced(processes, sqlite_url)
+        for _ in range(3):
+            check_wake_up(sleeper, waker)
+
+
+# ----------------------------------------------------------------------------------------------------------- PostgreSQL
+
+
+async def test_two_processes_share_a_database(postgres_dsn: str) -> None:
+    with peers(2) as processes:
+        introduced(processes, postgres_dsn)
+        reports = at_once(processes, "lifecycles", count=300, lane="shared", expected=600)
+        check_lifecycles(await read_store(postgres_dsn), reports, 600)
+        assert [report["errors"] for report in reports] == [{}, {}]
+        assert all(report["completed"] for report in reports)
+
+
+def test_a_create_wakes_a_claim_in_another_process_on_the_server(postgres_dsn: str) -> None:
+    with peers(2) as processes:
+        sleeper, waker = introduced(processes, postgres_dsn)
+        for _ in range(3):
+            check_wake_up(sleeper, waker)
+
+
+async def cut_all_connections(dsn: str) -> int:
+    """End every other connection to the database; how many there were."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        return await connection.fetchval(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    finally:
+        await connection.close()
+
+
+async def test_work_goes_on_after_every_connection_was_cut(postgres_dsn: str) -> None:
+    with peers(2) as processes:
+        introduced(processes, postgres_dsn)
+        for process in processes:
+            process.tell("lifecycles", count=150, lane="cut", expected=300, ttl_ms=1_000)
+        cut = 0
+        while cut < 5 and await unfinished(postgres_dsn, 300, at_least=40 * (cut + 1)):
+            assert await cut_all_connections(postgres_dsn) > 0
+            cut += 1
+        reports = [process.hear() for process in processes]
+        check_lifecycles(await read_store(postgres_dsn), reports, 300)
+        assert cut > 0
+        assert trouble(reports) <= PASSING
+
+
+async def test_a_listener_comes_back_after_its_connection_was_cut(postgres_dsn: str) -> None:
+    with peers(2) as processes:
+        sleeper, waker = introduced(processes, postgres_dsn)
+        sleeper.tell("await_work", lane="wake-up", wait_ms=LONG_WAIT_MS)
+        assert sleeper.hear() == "waiting"
+        assert await cut_all_connections(postgres_dsn) > 0
+        made = waker.ask("create", lane="wake-up")
+        found = sleeper.hear()
+        assert found is not None, "the claim slept through it"
+        assert found["id"] == made["id"]
+        assert found["at"] - made["at"] < WAKE_UP_S + 1.0
+        check_wake_up(sleeper, waker)
+
+
+async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load(own_server: PostgreSQL) -> None:
+    with peers(2) as processes:
+        introduced(processes, own_server.dsn)
+        for process in processes:
+            process.tell("lifecycles", count=300, lane="killed", expected=600, ttl_ms=1_000)
+        kills = 0
+        while kills < 3 and await unfinished(own_server.dsn, 600, at_least=100 * (kills + 1)):
+            own_server.kill9()
+            own_server.start()
+            kills += 1
+        reports = [process.hear() for process in processes]
+        check_lifecycles(await read_store(own_server.dsn), reports, 600)
+        assert kills > 0
+        assert trouble(reports) <= PASSING
+
+
+async def unfinished(dsn: str, expected: int, at_least: int) -> bool:
+    """Wait until some executions have ended; whether there are others left."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        while True:
+            ended = await connection.fetchval("SELECT count(*) FROM ff_completion_event")
+            if ended >= min(at_least, expected):
+                return ended < expected
+            await asyncio.sleep(0.005)
+    finally:
+        await connection.close()
+
+
+#: What callers may meet while the store comes and goes: a typed error for the trouble, and leases that ran out.
+PASSING = {
+    "Transport(transport)",
+    "Contention(retry_exhausted)",
+    "Contention(lease_conflict)",
+    "State(lease_conflict)",
+    "State(lease_expired)",
+}
+
+
+def trouble(reports: list[dict[str, Any]]) -> set[str]:
+    """The kinds of errors that processes met."""
+    return {kind for report in reports for kind in report["errors"]}

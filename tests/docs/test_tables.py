@@ -1,0 +1,189 @@
+"""Tables in the documentation that repeat the code say what the code says.
+
+``./dev run python -m tests.docs.test_tables`` writes the table of errors anew.
+"""
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowfabric import (
+    AttemptState,
+    BlockingReason,
+    Bug,
+    BugKind,
+    Conflict,
+    ConflictKind,
+    Contention,
+    ContentionKind,
+    EligibilityState,
+    EngineError,
+    LifecyclePhase,
+    NotFound,
+    OwnershipState,
+    PublicState,
+    RequiresDevMode,
+    ResourceExhausted,
+    State,
+    StateKind,
+    StreamBackpressure,
+    StreamDisconnected,
+    TerminalOutcome,
+    Timeout,
+    Transport,
+    TransportKind,
+    Unavailable,
+    Validation,
+    ValidationKind,
+)
+from flowfabric.engine.timers import TIMERS
+from flowfabric.model import frames, ids, limits
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SOURCE = DOCS.parent / "src" / "flowfabric"
+
+
+# -------------------------------------------------------------------------------------------------------------- errors
+
+
+def all_errors() -> Iterator[tuple[EngineError, str]]:
+    """One error of every kind, and how its kind is written in code."""
+    for kind in ("execution", "attempt", "flow"):
+        yield NotFound(kind), f'"{kind}"'
+    families: tuple[tuple[Any, type[StrEnum]], ...] = (
+        (Validation, ValidationKind),
+        (Contention, ContentionKind),
+        (Conflict, ConflictKind),
+        (State, StateKind),
+        (Bug, BugKind),
+    )
+    for family, kinds in families:
+        for kind in kinds:
+            yield family(kind), f"{kinds.__name__}.{kind.name}"
+    for kind in TransportKind:
+        yield Transport("", kind), f"TransportKind.{kind.name}"
+    yield RequiresDevMode(), "TransportKind.PROTOCOL"
+    for error in (
+        Unavailable(""),
+        ResourceExhausted("", 0),
+        Timeout("", 0),
+        StreamDisconnected(""),
+        StreamBackpressure(),
+    ):
+        yield error, f'"{error.kind}"'
+
+
+def is_raised(error: EngineError, kind: str) -> bool:
+    """Whether any code outside the list of errors names the kind, or the class where it has no kinds."""
+    named = kind if "." in kind and type(error) is not RequiresDevMode else f"{type(error).__name__}("
+    return any(named in text for text in sources())
+
+
+@cache
+def sources() -> tuple[str, ...]:
+    """The engine's code, without the list of errors itself."""
+    return tuple(path.read_text() for path in SOURCE.rglob("*.py") if path.name != "errors.py")
+
+
+def error_row(error: EngineError, kind: str) -> str:
+    """What docs/errors.md says about an error."""
+    hint = "" if error.hint == error.error_class else f" ({error.hint})"
+    happened, advice = error._sentence()
+    family = f"`{type(error).__name__}`"
+    mark = "" if is_raised(error, kind) else "○ "
+    return f"| {family} | `{kind}` | `{error.code}` | {error.error_class}{hint} | {mark}{happened}. {advice} |"
+
+
+def is_error_row(line: str) -> bool:
+    """Whether a line of docs/errors.md is a row of its last table."""
+    return re.match(r"\| `\w+` \| `", line) is not None
+
+
+def error_rows() -> list[str]:
+    """The last table of docs/errors.md as it should be."""
+    return [error_row(error, kind) for error, kind in all_errors()]
+
+
+def test_errors() -> None:
+    found = [line for line in (DOCS / "errors.md").read_text().splitlines() if is_error_row(line)]
+    assert found == error_rows(), "write the table anew: ./dev run python -m tests.docs.test_tables"
+
+
+def test_every_family_is_in_the_table() -> None:
+    families = {type(error) for error, _ in all_errors()}
+    classes = set(EngineError.__subclasses__()) | set(Transport.__subclasses__())
+    assert {each.__name__ for each in classes - families} == {"Contextual"}
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def operating_rows() -> list[list[str]]:
+    """The cells of every table row in docs/operating.md."""
+    lines = (DOCS / "operating.md").read_text().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+
+
+def test_timers() -> None:
+    expected = [
+        [f"`{timer.name}`", f"`{timer.variable}`", f"{timer.interval_ms:,} ms", f"{timer.batch:,}"] for timer in TIMERS
+    ]
+    names = {row[0] for row in expected}
+    assert [row[:4] for row in operating_rows() if row[0] in names] == expected
+
+
+def named_limits() -> dict[str, int]:
+    """Every limit that has a name."""
+    found = {}
+    for module in (limits, ids, frames):
+        found |= {name: value for name, value in vars(module).items() if name.startswith("MAX_") and type(value) is int}
+    del found["MAX_PARTITION_INDEX"]
+    return found
+
+
+def test_limits() -> None:
+    expected = {f"`{name}`": f"{value:,}" for name, value in named_limits().items()}
+    found = {row[0]: row[1] for row in operating_rows() if row[0].startswith("`MAX_")}
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        LifecyclePhase,
+        OwnershipState,
+        EligibilityState,
+        BlockingReason,
+        TerminalOutcome,
+        AttemptState,
+        PublicState,
+    ],
+    ids=lambda states: states.__name__,
+)
+def test_every_state_is_explained(states: type[StrEnum]) -> None:
+    text = (DOCS / "states.md").read_text()
+    _, _, after = text.partition(f"### `{states.__name__}`")
+    section = after.partition("\n### ")[0].partition("\n## ")[0]
+    explained = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert explained == [str(each) for each in states]
+
+
+# --------------------------------------------------------------------------------------------------------------- links
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    root = DOCS.parent
+    for path in (root / "README.md", root / "CHANGELOG.md", *DOCS.glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+if __name__ == "__main__":
+    page = DOCS / "errors.md"
+    kept = [line for line in page.read_text().splitlines() if not is_error_row(line)]
+    page.write_text("\n".join([*kept, *error_rows(), ""]))

@@ -1,0 +1,267 @@
+"""Random operations on an engine and on the oracle, side by side.
+
+Domains are small so that operations meet: few lanes, few executions, few workers. Handles are never thrown away, so
+most of them are stale. Time stands still until a rule moves it, sometimes far. Now and then several calls are gathered
+and made at the same moment, so that they share a batch; on stores that last, two engines take turns.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize
+
+from flowfabric import ClaimPolicy
+from flowfabric.core import invariants
+from flowfabric.model.handles import Handle
+from tests.simulation.model import DAY, HOUR, Held, Refused, Row
+from tests.simulation.oracle import Oracle
+from tests.simulation.recount import recount
+from tests.simulation.world import (
+    Rows,
+    World,
+    differences,
+    picture_of_event,
+    picture_of_model,
+    picture_of_rows,
+    plain,
+)
+
+LANES = ("red", "blue")
+SPACES = ("north", "south")
+SLOT_COUNT = 5
+#: Which execution: one that is there, the last number one that is not.
+SLOTS = st.integers(0, SLOT_COUNT + 2)
+LANE = st.sampled_from(LANES)
+SPACE = st.sampled_from(SPACES)
+ABLE = st.sampled_from(((), ("gpu",), ("eu", "gpu"), ("eu", "gpu")))
+WORKER = st.sampled_from((("w1", "w1-a"), ("w1", "w1-b"), ("w2", "w2-a")))
+LEASE_MS = st.sampled_from((1_000, 5_000, 5_000, 60_000))
+GRANT_MS = st.sampled_from((500, 3_000, 3_000))
+PRIORITY = st.sampled_from((0, 0, 5, 9_500, -3))
+#: Which handle: 0 is the newest.
+PICK = st.sampled_from((0, 0, 0, 1, 1, 2, 3, 5))
+LATER = st.sampled_from((-1, 0, 1_000, 3_000))
+MOMENT = st.sampled_from((1, 400, 1_000, 1_000, 3_000, 3_000, 10_000, HOUR, 2 * DAY))
+FIXED = {"type": "fixed", "delay_ms": 1_000}
+NOW = {"type": "fixed", "delay_ms": 0}
+POLICIES: tuple[dict[str, Any] | None, ...] = (
+    None,
+    None,
+    {"retry_policy": {"max_retries": 1, "backoff": FIXED}},
+    {"retry_policy": {"max_retries": 2, "backoff": NOW, "retryable_categories": ["transient", "net"]}},
+    {"retry_policy": {"max_retries": 2}, "timeout_policy": {"attempt_timeout_ms": 1_000}},
+    {"timeout_policy": {"attempt_timeout_ms": 3_000, "execution_deadline_ms": 10_000}},
+    {"max_reclaim_count": 1, "max_replay_count": 1},
+    {"routing_requirements": {"required_capabilities": ["gpu"]}, "dedup_window_ms": 2_000},
+    {"routing_requirements": {"required_capabilities": ["eu", "gpu"]}, "max_reclaim_count": 0},
+    {"stream_policy": {"retention_maxlen": 3}},
+)
+ITEM = st.fixed_dictionaries(
+    {
+        "slot": st.integers(0, SLOT_COUNT - 1),
+        "namespace": SPACE,
+        "lane_id": LANE,
+        "priority": PRIORITY,
+        "idempotency_key": st.sampled_from((None, None, None, "k1", "k2")),
+        "policy": st.sampled_from(POLICIES),
+        "delay_until": st.sampled_from((None, None, None, None, 0, 1_000)),
+        "execution_deadline_at": st.sampled_from((None, None, None, None, 3_000)),
+        "tags": st.sampled_from((None, None, {"cairn.instance_id": "one"})),
+    }
+)
+
+
+FAMILIES = frozenset(
+    "NotFound Validation Contention Conflict State Bug Transport Unavailable ResourceExhausted Timeout".split()
+)
+
+
+class Disagreement(AssertionError):
+    """Engine and oracle differ, or a promise is broken."""
+
+
+class Machine(RuleBasedStateMachine):
+    """The common part: calling both sides and comparing everything. Rules are added by ``rules.py``."""
+
+    #: Set by whoever runs the machine.
+    world: World
+    #: How often each operation got each kind of answer.
+    seen: Counter[tuple[str, str]] = Counter()
+    steps = 0
+
+    @initialize(grace=st.sampled_from((0, 0, 2_000)), items=st.tuples(ITEM, ITEM, ITEM), claims=st.booleans())
+    def begin(self, grace: int, items: tuple[dict[str, Any], ...], claims: bool) -> None:
+        self.world.reset(grace)
+        self.engine = self.world.engines[0]
+        self.oracle = Oracle(self.world.store.shown, self.world.clock.now_ms, grace)
+        self.handles: list[tuple[Handle, Held]] = []
+        self.lives = Counter[int]()
+        self.before: dict[str, Rows] = {}
+        self.log: list[Any] = []
+        self.answers: dict[tuple[str, Held], Any] = {}
+        self.waiting: list[tuple[str, Callable[[Any], Any], Callable[[], Any], Held | None]] = []
+        self.burst = 1
+        for slot, item in enumerate(items):
+            self.create_one({**item, "slot": slot})
+        for lane in LANES if claims else ():
+            self.claim_lane(lane, ("eu", "gpu"), ("w1", "w1-a"), 5_000, 2)
+
+    def teardown(self) -> None:
+        if hasattr(self, "oracle"):
+            self.flush()
+            self.check_all()
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def name(self, slot: int) -> str:
+        """The execution of a slot; one that was purged leaves its slot to another."""
+        bare = uuid.UUID(int=(7 - slot) * 10**6 + self.lives[slot], version=4)
+        partition = 0 if self.world.label == "sqlite" else (5, 40, 7, 11, 100, 3)[slot]
+        return f"{{fp:{partition}}}:{bare}"
+
+    def choose(self, slot: int, prefer: Callable[[Row], bool] = lambda row: True) -> str:
+        """An execution, rather one that fits than one that does not, and now and then one that is not there."""
+        if slot > SLOT_COUNT + 1 or not self.oracle.rows:
+            return self.name(SLOT_COUNT)
+        rows = list(self.oracle.rows.values())
+        fitting = [row for row in rows if prefer(row)]
+        found = fitting if fitting and slot < SLOT_COUNT else rows
+        return found[slot % len(found)].id
+
+    def handle(self, pick: int) -> tuple[Handle, Held]:
+        return self.handles[-1 - pick % len(self.handles)]
+
+    def later(self, offset: int | None) -> int | None:
+        return None if offset is None else self.oracle.now + offset
+
+    def create_one(self, item: dict[str, Any]) -> None:
+        arguments = self.arguments(item)
+        self.do("create", lambda engine: engine.create_execution(**arguments), lambda: self.oracle.create(arguments))
+
+    def claim_lane(self, lane: str, able: Any, worker: Any, ttl: int, limit: int) -> None:
+        self.do(
+            "claim",
+            lambda e: e.claim_many(lane, able, ClaimPolicy(*worker, ttl), limit),
+            lambda: self.oracle.claim_many(lane, able, *worker, ttl, limit),
+        )
+
+    def arguments(self, item: dict[str, Any]) -> dict[str, Any]:
+        found = {key: value for key, value in item.items() if key != "slot"}
+        found["execution_id"] = self.name(item["slot"])
+        for key in ("delay_until", "execution_deadline_at"):
+            found[key] = self.later(found[key])
+        return found
+
+    # -- both sides ----------------------------------------------------------------------------------------------
+
+    def do(self, label: str, call: Callable[[Any], Any], model: Callable[[], Any], held: Held | None = None) -> None:
+        """Make a call on both sides, at once or together with others."""
+        self.waiting.append((label, call, model, held))
+        if len(self.waiting) >= self.burst:
+            self.flush()
+
+    def alone(self, label: str, call: Callable[[Any], Any], model: Callable[[], Any]) -> None:
+        """A call that takes several steps inside the engine and so cannot share a batch."""
+        self.flush()
+        self.do(label, call, model)
+
+    def flush(self) -> None:
+        waiting, self.waiting, self.burst = self.waiting, [], 1
+        if not waiting:
+            return
+        answers = self.world.call(self.engine, [call for _, call, _, _ in waiting])
+        refused = True
+        for (label, _, model, held), answer in zip(waiting, answers, strict=True):
+            found = plain(answer)
+            wanted = self.ask(model)
+            self.count(label, found)
+            self.expect(differences(found, wanted, label), f"of {len(waiting)} calls, {label} answers differently")
+            refused = refused and isinstance(wanted, tuple) and wanted[0] in FAMILIES
+            self.keep(answer)
+            self.same_answer_again(label, held, wanted)
+        self.compare(refused)
+
+    def ask(self, model: Callable[[], Any]) -> Any:
+        try:
+            return model()
+        except Refused as error:
+            return (error.family, error.kind)
+
+    def count(self, label: str, found: Any) -> None:
+        kind = found[1] if isinstance(found, tuple) and found and found[0] in FAMILIES else found
+        if isinstance(kind, tuple) and not isinstance(kind, Held):
+            kind = kind[0]
+        elif isinstance(kind, Held):
+            kind = kind.kind
+        elif isinstance(kind, list):
+            kind = f"{len(kind)} found"
+        type(self).seen[(label, str(kind))] += 1
+        type(self).steps += 1
+
+    def keep(self, answer: Any) -> None:
+        """Every handle there ever was may be used again."""
+        for each in answer if isinstance(answer, list) else [getattr(answer, "handle", answer)]:
+            if isinstance(each, Handle):
+                self.handles.append((each, plain(each)))
+
+    def same_answer_again(self, label: str, held: Held | None, wanted: Any) -> None:
+        """I14: a terminal call repeated gets its first answer, or a refusal."""
+        if held is None or (isinstance(wanted, tuple) and wanted[0] in FAMILIES):
+            return
+        first = self.answers.setdefault((label, held), wanted)
+        self.expect([] if first == wanted else [f"first {first}, then {wanted}"], f"{label} answered anew")
+
+    def expect(self, problems: list[Any], headline: str) -> None:
+        if problems:
+            lines = "\n  ".join(map(str, problems))
+            raise Disagreement(f"{headline} at {self.oracle.now}:\n  {lines}")
+
+    # -- comparing -----------------------------------------------------------------------------------------------
+
+    def compare(self, refused: bool) -> None:
+        """Rows, events and promises after a step."""
+        oracle = self.oracle
+        rows = self.world.rows({self.name(slot) for slot in range(SLOT_COUNT + 1)} | oracle.rows.keys() | self.before.keys())
+        events = self.world.new_events()
+        self.log += events
+        pictures = {each: picture_of_rows(found) for each, found in rows.items()}
+        wanted = {each: picture_of_model(row) for each, row in oracle.rows.items()}
+        self.expect(differences(pictures, wanted), "stored rows differ")
+        self.compare_events(events)
+        if refused:
+            self.expect([] if rows == self.before and not events else ["something changed"], "I15: a refusal changed")
+        broken: list[Any] = []
+        for each, (execution, attempts, grants) in rows.items():
+            broken += invariants.check_execution(execution, attempts, grants, oracle.now)
+            if each in self.before:
+                broken += invariants.check_transition(self.before[each][:2], (execution, attempts))
+        broken += invariants.check_conservation([found[0] for found in rows.values()], oracle.submitted)
+        self.expect(broken, "broken promises")
+        self.before = rows
+
+    def compare_events(self, events: list[Any]) -> None:
+        found, wanted = [picture_of_event(event) for event in events], self.oracle.events
+        self.oracle.events = []
+        for outbox in ("lease", "completion", "operator", "tag"):
+            ours, theirs = ([event for event in side if event[0] == outbox] for side in (found, wanted))
+            # What one timer does to several executions may come in any order.
+            same = len(ours) == len(theirs) and all(
+                [event for event in ours if event[1] == each] == [event for event in theirs if event[1] == each]
+                for each in {event[1] for event in ours + theirs}
+            )
+            self.expect([] if same else [f"engine {ours}", f"oracle {theirs}"], f"{outbox} events differ")
+
+    def check_all(self) -> None:
+        """At the end: the whole event log, the store's own counts and indexes."""
+        broken: list[Any] = []
+        for execution, attempts, _ in self.before.values():
+            broken += invariants.check_events(execution, attempts, self.log)
+        self.expect(broken, "the log breaks a promise")
+        phases = Counter(row.phase for row in self.oracle.rows.values())
+        self.expect(differences(self.world.phases(), dict(phases)), "the store counts otherwise")
+        self.expect(recount(self.world), "the store's indexes differ from its rows")
