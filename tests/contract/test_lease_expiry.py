@@ -207,6 +207,23 @@ async def test_the_timer_takes_what_is_due(engine: Engine, probe: Probe, clock: 
     assert await probe.stored(later) == RUNNING
 
 
+async def test_a_row_that_cannot_be_read_stops_nobody(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    """It is logged, left as it is, and left alone for a while."""
+    bad = id_of(await claimed(engine, lane_id="bad", ttl_ms=1))
+    await seeding.alter(engine, bad, policy="[]")
+    good = id_of(await claimed(engine, lane_id=LANE, ttl_ms=2))
+    clock.advance(5)
+    for done in (1, 0, 0, 0):
+        assert await engine.run_timer("lease_expiry") == done
+    assert await probe.stored(good) == INTERRUPTED
+    assert await probe.stored(bad) == RUNNING
+    assert await engine.run_timer("lease_expiry", limit=1) == 0
+    behind = id_of(await claimed(engine, lane_id="behind", ttl_ms=1))
+    clock.advance(1)
+    assert await engine.run_timer("lease_expiry", limit=1) == 1, "the resting row takes nobody's place"
+    assert await probe.stored(behind) == INTERRUPTED
+
+
 async def test_the_next_holder_goes_on(engine: Engine, probe: Probe, clock: ManualClock) -> None:
     """Again and again: each take-over counts, each holder is fenced off by the next."""
     handle = await claimed(engine, lane_id=LANE, ttl_ms=TTL_MS)

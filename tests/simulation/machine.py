@@ -10,10 +10,11 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from flowfabric import ClaimPolicy
 from flowfabric.core import invariants
@@ -43,8 +44,8 @@ WORKER = st.sampled_from((("w1", "w1-a"), ("w1", "w1-b"), ("w2", "w2-a")))
 LEASE_MS = st.sampled_from((1_000, 5_000, 5_000, 60_000))
 GRANT_MS = st.sampled_from((500, 3_000, 3_000))
 PRIORITY = st.sampled_from((0, 0, 5, 9_500, -3))
-#: Which handle: 0 is the newest.
-PICK = st.sampled_from((0, 0, 0, 1, 1, 2, 3, 5))
+#: Which handle.
+PICK = st.integers(0, 9)
 LATER = st.sampled_from((-1, 0, 1_000, 3_000))
 MOMENT = st.sampled_from((1, 400, 1_000, 1_000, 3_000, 3_000, 10_000, HOUR, 2 * DAY))
 FIXED = {"type": "fixed", "delay_ms": 1_000}
@@ -77,8 +78,47 @@ ITEM = st.fixed_dictionaries(
 
 
 FAMILIES = frozenset(
-    "NotFound Validation Contention Conflict State Bug Transport Unavailable ResourceExhausted Timeout".split()
+    [
+        "NotFound",
+        "Validation",
+        "Contention",
+        "Conflict",
+        "State",
+        "Bug",
+        "Transport",
+        "Unavailable",
+        "ResourceExhausted",
+        "Timeout",
+    ]
 )
+
+
+class Operation(NamedTuple):
+    """Something the machine may do."""
+
+    name: str
+    group: str
+    weight: int
+    ready: Callable[[Any], bool]
+    arguments: st.SearchStrategy[dict[str, Any]]
+
+
+OPERATIONS: list[Operation] = []
+
+
+def operation(
+    group: str, weight: int, ready: Callable[[Any], bool] = lambda machine: True, **arguments: st.SearchStrategy[Any]
+) -> Callable[[Any], Any]:
+    """Let the machine do this, so often, when it is ready for it or, seldom, although it is not."""
+
+    def add(function: Any) -> Any:
+        OPERATIONS.append(Operation(function.__name__, group, weight, ready, st.fixed_dictionaries(arguments)))
+        return function
+
+    return add
+
+
+GROUPS = ("create", "claim", "grant", "take", "hold", "end", "fence", "operator", "block", "time", "purge", "how")
 
 
 class Disagreement(AssertionError):
@@ -94,8 +134,13 @@ class Machine(RuleBasedStateMachine):
     seen: Counter[tuple[str, str]] = Counter()
     steps = 0
 
-    @initialize(grace=st.sampled_from((0, 0, 2_000)), items=st.tuples(ITEM, ITEM, ITEM), claims=st.booleans())
-    def begin(self, grace: int, items: tuple[dict[str, Any], ...], claims: bool) -> None:
+    @initialize(
+        grace=st.sampled_from((0, 0, 2_000)),
+        items=st.tuples(ITEM, ITEM, ITEM),
+        claims=st.booleans(),
+        focus=st.lists(st.sampled_from(GROUPS), max_size=3, unique=True),
+    )
+    def begin(self, grace: int, items: tuple[dict[str, Any], ...], claims: bool, focus: list[str]) -> None:
         self.world.reset(grace)
         self.engine = self.world.engines[0]
         self.oracle = Oracle(self.world.store.shown, self.world.clock.now_ms, grace)
@@ -106,10 +151,24 @@ class Machine(RuleBasedStateMachine):
         self.answers: dict[tuple[str, Held], Any] = {}
         self.waiting: list[tuple[str, Callable[[Any], Any], Callable[[], Any], Held | None]] = []
         self.burst = 1
+        self.turn = 0
+        # What an example is about is done more often in it.
+        self.menu = [each for each in OPERATIONS for _ in range(each.weight * (4 if each.group in focus else 1))]
         for slot, item in enumerate(items):
             self.create_one({**item, "slot": slot})
         for lane in LANES if claims else ():
             self.claim_lane(lane, ("eu", "gpu"), ("w1", "w1-a"), 5_000, 2)
+
+    @rule(data=st.data())
+    def step(self, data: Any) -> None:
+        """One of the operations; one that has nothing to work on gives way to the next, mostly."""
+        start = data.draw(st.integers(0, len(self.menu) - 1))
+        self.turn += 1
+        order = self.menu[start:] + self.menu[:start]
+        chosen = order[0] if self.turn % 6 == 0 and self.handles else next(each for each in order if each.ready(self))
+        arguments = data.draw(chosen.arguments)
+        note(f"{chosen.name}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})")
+        getattr(self, chosen.name)(**arguments)
 
     def teardown(self) -> None:
         if hasattr(self, "oracle"):
@@ -124,17 +183,20 @@ class Machine(RuleBasedStateMachine):
         partition = 0 if self.world.label == "sqlite" else (5, 40, 7, 11, 100, 3)[slot]
         return f"{{fp:{partition}}}:{bare}"
 
-    def choose(self, slot: int, prefer: Callable[[Row], bool] = lambda row: True) -> str:
+    def choose(self, slot: int, fits: Callable[[Row, int], bool] = lambda row, now: True) -> str:
         """An execution, rather one that fits than one that does not, and now and then one that is not there."""
         if slot > SLOT_COUNT + 1 or not self.oracle.rows:
             return self.name(SLOT_COUNT)
         rows = list(self.oracle.rows.values())
-        fitting = [row for row in rows if prefer(row)]
+        fitting = [row for row in rows if fits(row, self.oracle.now)]
         found = fitting if fitting and slot < SLOT_COUNT else rows
         return found[slot % len(found)].id
 
     def handle(self, pick: int) -> tuple[Handle, Held]:
-        return self.handles[-1 - pick % len(self.handles)]
+        """The newest ones first; every other time one that holds its execution, if there is one."""
+        live = [each for each in self.handles if self.oracle.holds(each[1])]
+        found = live if live and pick % 2 == 0 else self.handles
+        return found[-1 - pick // 2 % len(found)]
 
     def later(self, offset: int | None) -> int | None:
         return None if offset is None else self.oracle.now + offset
@@ -226,8 +288,8 @@ class Machine(RuleBasedStateMachine):
     def compare(self, refused: bool) -> None:
         """Rows, events and promises after a step."""
         oracle = self.oracle
-        rows = self.world.rows({self.name(slot) for slot in range(SLOT_COUNT + 1)} | oracle.rows.keys() | self.before.keys())
-        events = self.world.new_events()
+        names = {self.name(slot) for slot in range(SLOT_COUNT + 1)} | oracle.rows.keys() | self.before.keys()
+        rows, events = self.world.look(names)
         self.log += events
         pictures = {each: picture_of_rows(found) for each, found in rows.items()}
         wanted = {each: picture_of_model(row) for each, row in oracle.rows.items()}

@@ -138,10 +138,14 @@ class Oracle(Grants, Control):
     def candidates(self, lane: str, capabilities: Iterable[str]) -> list[Row]:
         """What a worker could have, in claim order."""
         able = set(capabilities)
-        found = [row for row in self.rows.values() if row.lane == lane and row.claimable(self.now) and row.needs <= able]
+        found = [
+            row for row in self.rows.values() if row.lane == lane and row.claimable(self.now) and row.needs <= able
+        ]
         return sorted(found, key=Row.order)
 
-    def claim_many(self, lane: str, capabilities: Iterable[str], worker: str, instance: str, ttl: int, limit: int) -> Any:
+    def claim_many(
+        self, lane: str, capabilities: Iterable[str], worker: str, instance: str, ttl: int, limit: int
+    ) -> Any:
         handles = []
         for row in self.candidates(lane, capabilities)[:limit]:
             kind = "Resumed" if row.attempt_state == "attempt_interrupted" else "Fresh"
@@ -176,7 +180,9 @@ class Oracle(Grants, Control):
         row = self.rows.get(handle.execution_id)
         return row.attempts.get(handle.index) if row else None
 
-    def fenced(self, execution_id: str, index: int, epoch: int | None, *, attempt_first: bool = False) -> tuple[Row, Try]:
+    def fenced(
+        self, execution_id: str, index: int, epoch: int | None, *, attempt_first: bool = False
+    ) -> tuple[Row, Try]:
         """The gate of calls by id: an epoch, or ``None`` for an operator's override."""
         row = self.rows.get(execution_id)
         if row is not None and epoch is None:
@@ -347,6 +353,14 @@ class Oracle(Grants, Control):
             if row.phase == "active" and row.current and row.current.expires is not None
         ]
         return [entry[1:] for entry in sorted(found) if entry[0] <= self.now]
+
+    def holds(self, handle: Held) -> bool:
+        """Whether a handle would pass the gate now."""
+        try:
+            self.held(handle)
+        except Refused:
+            return False
+        return True
 
     def waits(self, row: Row) -> bool:
         return row.phase in WAITING

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
 
 from flowfabric.model.frames import BestEffortLive, Durable, DurableSummary, Frame
 from flowfabric.model.handles import Handle, HandlePayload, decode
@@ -27,6 +27,7 @@ from tests.simulation.machine import (
     SPACE,
     WORKER,
     Machine,
+    operation,
 )
 from tests.simulation.model import DAY, HOUR, WAITING, Row
 from tests.simulation.oracle_control import BLOCKS
@@ -34,8 +35,6 @@ from tests.simulation.world import differences
 
 TIMERS = (
     "lease_expiry",
-    "lease_expiry",
-    "delayed_promoter",
     "delayed_promoter",
     "intake",
     "attempt_timeout",
@@ -51,71 +50,84 @@ BEST_EFFORT = (BestEffortLive(ttl_ms=1_000, maxlen_floor=2, maxlen_ceiling=2), b
 EPOCH = st.sampled_from((0, 0, 0, -1, 1, None))
 RETRY = st.sampled_from((None, {"max_retries": 1, "backoff": {"type": "fixed", "delay_ms": 500}}))
 
-_held = precondition(lambda self: bool(self.handles))
 
-
-def _running(row: Row) -> bool:
+def _running(row: Row, now: int) -> bool:
     return row.phase == "active"
 
 
-def _waiting(row: Row) -> bool:
+def _waiting(row: Row, now: int) -> bool:
     return row.phase in WAITING
 
 
-def _queued(row: Row) -> bool:
-    return _waiting(row) and row.eligibility == "eligible_now"
+def _queued(row: Row, now: int) -> bool:
+    return row.phase in WAITING and row.eligibility == "eligible_now"
 
 
-def _promised(row: Row) -> bool:
+def _promised(row: Row, now: int) -> bool:
     return row.eligibility == "pending_claim"
 
 
-def _blocked(row: Row) -> bool:
+def _blocked(row: Row, now: int) -> bool:
     return row.eligibility.startswith("blocked_by")
 
 
-def _interrupted(row: Row) -> bool:
-    return _waiting(row) and row.attempt_state == "attempt_interrupted"
+def _interrupted(row: Row, now: int) -> bool:
+    return row.phase in WAITING and row.attempt_state == "attempt_interrupted"
 
 
-def _reclaim_granted(row: Row) -> bool:
+def _lost(row: Row, now: int) -> bool:
+    return row.reclaimable(now)
+
+
+def _released(row: Row, now: int) -> bool:
+    """Begun before, and without a lease that lasts."""
+    return bool(row.attempts) and not row.over and (not row.leased or row.reclaimable(now))
+
+
+def _reclaim_granted(row: Row, now: int) -> bool:
     return any(grant.kind == "reclaim" for grant in row.grants)
 
 
-def _ended(row: Row) -> bool:
+def _ended(row: Row, now: int) -> bool:
     return row.over
+
+
+def some(fits: Callable[[Row, int], bool]) -> Callable[[Any], bool]:
+    """Whether some execution fits."""
+    return lambda machine: any(fits(row, machine.oracle.now) for row in machine.oracle.rows.values())
+
+
+def _any_handle(machine: Any) -> bool:
+    return bool(machine.handles)
+
+
+def _any_worker(machine: Any) -> bool:
+    return bool(machine.oracle.workers)
 
 
 class Model(Machine):
     """See ``machine.py``."""
 
-    def lost(self, row: Row) -> bool:
-        return row.reclaimable(self.oracle.now)
-
-    def released(self, row: Row) -> bool:
-        """Begun before, and without a lease that lasts."""
-        return bool(row.attempts) and not row.over and (not row.leased or self.lost(row))
-
     # -- creating and claiming -----------------------------------------------------------------------------------
 
-    @rule(item=ITEM)
+    @operation("create", 2, item=ITEM)
     def create(self, item: dict[str, Any]) -> None:
         self.create_one(item)
 
-    @rule(items=st.lists(ITEM, min_size=1, max_size=3))
+    @operation("create", 1, items=st.lists(ITEM, min_size=1, max_size=3))
     def create_many(self, items: list[dict[str, Any]]) -> None:
         given = [self.arguments(item) for item in items]
         self.do("create_many", lambda e: e.create_executions(given), lambda: self.oracle.create_many(given))
 
-    @rule(lane=LANE, able=ABLE, worker=WORKER, ttl=LEASE_MS, limit=st.sampled_from((1, 1, 2, 3)))
+    @operation("claim", 4, lane=LANE, able=ABLE, worker=WORKER, ttl=LEASE_MS, limit=st.sampled_from((1, 1, 2, 3)))
     def claim(self, lane: str, able: Any, worker: Any, ttl: int, limit: int) -> None:
         self.claim_lane(lane, able, worker, ttl, limit)
 
-    @rule(lane=LANE, worker=WORKER, ttl=LEASE_MS)
+    @operation("claim", 4, some(_queued), lane=LANE, worker=WORKER, ttl=LEASE_MS)
     def claim_anything(self, lane: str, worker: Any, ttl: int) -> None:
         self.claim_lane(lane, ("eu", "gpu"), worker, ttl, 1)
 
-    @rule(lane=LANE, able=ABLE, worker=WORKER, ttl=GRANT_MS)
+    @operation("grant", 2, lane=LANE, able=ABLE, worker=WORKER, ttl=GRANT_MS)
     def claim_for_worker(self, lane: str, able: Any, worker: Any, ttl: int) -> None:
         self.do(
             "claim_for_worker",
@@ -129,7 +141,7 @@ class Model(Machine):
             lambda: self.oracle.claim_for_worker(lane, *worker, able, ttl),
         )
 
-    @rule(slot=SLOTS, able=ABLE, worker=WORKER, ttl=GRANT_MS)
+    @operation("grant", 2, some(_queued), slot=SLOTS, able=ABLE, worker=WORKER, ttl=GRANT_MS)
     def issue_claim_grant(self, slot: int, able: Any, worker: Any, ttl: int) -> None:
         given = self.named(self.choose(slot, _queued), worker, worker_capabilities=able, grant_ttl_ms=ttl)
         self.do(
@@ -138,7 +150,10 @@ class Model(Machine):
             lambda: self.oracle.issue_claim_grant(given["execution_id"], *worker, able, ttl),
         )
 
-    @rule(
+    @operation(
+        "grant",
+        3,
+        some(_promised),
         slot=SLOTS,
         worker=WORKER,
         ttl=LEASE_MS,
@@ -147,7 +162,9 @@ class Model(Machine):
     )
     def claim_execution(self, slot: int, worker: Any, ttl: int, timeout: int | None, deadline: int | None) -> None:
         until = self.later(deadline)
-        given = self.leasing(self.choose(slot, _promised), worker, ttl, attempt_timeout_ms=timeout, execution_deadline_at=until)
+        given = self.leasing(
+            self.choose(slot, _promised), worker, ttl, attempt_timeout_ms=timeout, execution_deadline_at=until
+        )
         given["attempt_id"] = str(uuid.uuid4())
         self.do(
             "claim_execution",
@@ -155,7 +172,15 @@ class Model(Machine):
             lambda: self.oracle.claim_execution(given["execution_id"], *worker, ttl, timeout, until),
         )
 
-    @rule(slot=SLOTS, worker=WORKER, ttl=LEASE_MS, timeout=st.sampled_from((None, None, 2_000)))
+    @operation(
+        "grant",
+        2,
+        some(_interrupted),
+        slot=SLOTS,
+        worker=WORKER,
+        ttl=LEASE_MS,
+        timeout=st.sampled_from((None, None, 2_000)),
+    )
     def claim_resumed_execution(self, slot: int, worker: Any, ttl: int, timeout: int | None) -> None:
         given = self.leasing(self.choose(slot, _interrupted), worker, ttl, remaining_attempt_timeout_ms=timeout)
         self.do(
@@ -164,7 +189,7 @@ class Model(Machine):
             lambda: self.oracle.claim_resumed_execution(given["execution_id"], *worker, ttl, timeout),
         )
 
-    @rule(slot=SLOTS, ttl=LEASE_MS)
+    @operation("grant", 1, some(_queued), slot=SLOTS, ttl=LEASE_MS)
     def issue_grant_and_claim(self, slot: int, ttl: int) -> None:
         name = self.choose(slot, _queued)
         self.do(
@@ -173,9 +198,9 @@ class Model(Machine):
             lambda: self.oracle.issue_grant_and_claim(name, ttl),
         )
 
-    @rule(slot=SLOTS, worker=WORKER, ttl=LEASE_MS, lasts=st.sampled_from((1, 1, 1, 0)))
+    @operation("take", 2, some(_released), slot=SLOTS, worker=WORKER, ttl=LEASE_MS, lasts=st.sampled_from((1, 1, 1, 0)))
     def claim_from_resume_grant(self, slot: int, worker: Any, ttl: int, lasts: int) -> None:
-        name, until = self.choose(slot, self.released), self.oracle.now + lasts
+        name, until = self.choose(slot, _released), self.oracle.now + lasts
         token = ResumeToken(ResumeGrant(name, name.partition(":")[0], "any", until, "green"), *worker, ttl)
         self.do(
             "claim_from_resume_grant",
@@ -183,16 +208,18 @@ class Model(Machine):
             lambda: self.oracle.claim_from_resume_grant(name, *worker, ttl, until, "green"),
         )
 
-    @rule(slot=SLOTS, able=ABLE, worker=WORKER, ttl=GRANT_MS)
+    @operation("take", 2, some(_lost), slot=SLOTS, able=ABLE, worker=WORKER, ttl=GRANT_MS)
     def issue_reclaim_grant(self, slot: int, able: Any, worker: Any, ttl: int) -> None:
-        given = self.named(self.choose(slot, self.lost), worker, worker_capabilities=able, grant_ttl_ms=ttl)
+        given = self.named(self.choose(slot, _lost), worker, worker_capabilities=able, grant_ttl_ms=ttl)
         self.do(
             "issue_reclaim_grant",
             lambda e: e.issue_reclaim_grant(**given),
             lambda: self.oracle.issue_reclaim_grant(given["execution_id"], *worker, "red", able, ttl),
         )
 
-    @rule(slot=SLOTS, worker=WORKER, ttl=LEASE_MS, cap=st.sampled_from((None, 0, 5)))
+    @operation(
+        "take", 3, some(_reclaim_granted), slot=SLOTS, worker=WORKER, ttl=LEASE_MS, cap=st.sampled_from((None, 0, 5))
+    )
     def reclaim_execution(self, slot: int, worker: Any, ttl: int, cap: int | None) -> None:
         given = self.leasing(self.choose(slot, _reclaim_granted), worker, ttl, max_reclaim_count=cap)
         given["attempt_id"] = str(uuid.uuid4())
@@ -211,8 +238,9 @@ class Model(Machine):
 
     # -- holding and ending --------------------------------------------------------------------------------------
 
-    @_held
-    @rule(pick=PICK, epoch=st.sampled_from((-1, 0, 1, 2)), index=st.sampled_from((0, 0, 1)))
+    @operation(
+        "hold", 1, _any_handle, pick=PICK, epoch=st.sampled_from((-1, 0, 1, 2)), index=st.sampled_from((0, 0, 1))
+    )
     def forge(self, pick: int, epoch: int, index: int) -> None:
         """A handle nobody was given."""
         handle, held = self.handle(pick)
@@ -223,14 +251,19 @@ class Model(Machine):
         if (epoch, index) != (0, 0):
             self.handles.append((forged, held._replace(epoch=fields["lease_epoch"], index=fields["attempt_index"])))
 
-    @_held
-    @rule(pick=PICK)
+    @operation("hold", 2, _any_handle, pick=PICK)
     def renew(self, pick: int) -> None:
         handle, held = self.handle(pick)
         self.do("renew", lambda e: e.renew(handle), lambda: self.oracle.renew(held))
 
-    @_held
-    @rule(pick=PICK, percent=st.sampled_from((None, 0, 50)), message=st.sampled_from((None, "", "half")))
+    @operation(
+        "hold",
+        1,
+        _any_handle,
+        pick=PICK,
+        percent=st.sampled_from((None, 0, 50)),
+        message=st.sampled_from((None, "", "half")),
+    )
     def progress(self, pick: int, percent: int | None, message: str | None) -> None:
         handle, held = self.handle(pick)
         self.do(
@@ -239,8 +272,7 @@ class Model(Machine):
             lambda: self.oracle.make_progress(held, percent, message),
         )
 
-    @_held
-    @rule(pick=PICK, frame=st.sampled_from((*FRAMES, FRAMES[0], BEST_EFFORT)))
+    @operation("hold", 2, _any_handle, pick=PICK, frame=st.sampled_from((*FRAMES, FRAMES[0], BEST_EFFORT)))
     def append_frame(self, pick: int, frame: Any) -> None:
         handle, held = self.handle(pick)
         mode, payload = frame
@@ -250,33 +282,32 @@ class Model(Machine):
             lambda: self.oracle.append_frame(held, payload, mode.wire, 2),
         )
 
-    @_held
-    @rule(pick=PICK, payload=st.sampled_from((None, b"", b"one", b"two")))
+    @operation("end", 3, _any_handle, pick=PICK, payload=st.sampled_from((None, b"", b"one", b"two")))
     def complete(self, pick: int, payload: bytes | None) -> None:
         handle, held = self.handle(pick)
         self.do("complete", lambda e: e.complete(handle, payload), lambda: self.oracle.complete(held, payload), held)
 
-    @_held
-    @rule(pick=PICK, kind=st.sampled_from(CLASSES), detail=st.sampled_from(("", "", "net", "disk")))
+    @operation(
+        "end", 4, _any_handle, pick=PICK, kind=st.sampled_from(CLASSES), detail=st.sampled_from(("", "", "net", "disk"))
+    )
     def fail(self, pick: int, kind: str, detail: str) -> None:
         handle, held = self.handle(pick)
-        self.do("fail", lambda e: e.fail(handle, "no", kind, detail), lambda: self.oracle.fail(held, kind, detail), held)
+        self.do(
+            "fail", lambda e: e.fail(handle, "no", kind, detail), lambda: self.oracle.fail(held, kind, detail), held
+        )
 
-    @_held
-    @rule(pick=PICK, until=LATER)
+    @operation("end", 2, _any_handle, pick=PICK, until=LATER)
     def delay(self, pick: int, until: int) -> None:
         handle, held = self.handle(pick)
         moment = self.oracle.now + until
         self.do("delay", lambda e: e.delay(handle, moment), lambda: self.oracle.delay(held, moment))
 
-    @_held
-    @rule(pick=PICK)
+    @operation("end", 1, _any_handle, pick=PICK)
     def wait_children(self, pick: int) -> None:
         handle, held = self.handle(pick)
         self.do("wait_children", lambda e: e.wait_children(handle), lambda: self.oracle.wait_children(held))
 
-    @_held
-    @rule(pick=PICK, reason=st.sampled_from(("enough", "late")))
+    @operation("end", 1, _any_handle, pick=PICK, reason=st.sampled_from(("enough", "late")))
     def cancel(self, pick: int, reason: str) -> None:
         handle, held = self.handle(pick)
         self.do("cancel", lambda e: e.cancel(handle, reason), lambda: self.oracle.cancel(held, reason), held)
@@ -296,7 +327,15 @@ class Model(Machine):
             given["fence"] = LeaseFence(str(uuid.uuid4()), shown, str(uuid.uuid4()))
         return given, (name, index, shown)
 
-    @rule(slot=SLOTS, epoch=st.sampled_from((0, 0, 0, -1, 1)), back=st.sampled_from((0, 0, 1)), ttl=LEASE_MS)
+    @operation(
+        "fence",
+        1,
+        some(_running),
+        slot=SLOTS,
+        epoch=st.sampled_from((0, 0, 0, -1, 1)),
+        back=st.sampled_from((0, 0, 1)),
+        ttl=LEASE_MS,
+    )
     def renew_lease(self, slot: int, epoch: int, back: int, ttl: int) -> None:
         given, asked = self.fence(self.choose(slot, _running), epoch, back)
         self.do(
@@ -305,7 +344,7 @@ class Model(Machine):
             lambda: self.oracle.renew_lease(*asked, ttl),
         )
 
-    @rule(slot=SLOTS, epoch=EPOCH, back=st.sampled_from((0, 0, 1)))
+    @operation("fence", 1, some(_running), slot=SLOTS, epoch=EPOCH, back=st.sampled_from((0, 0, 1)))
     def complete_execution(self, slot: int, epoch: int | None, back: int) -> None:
         given, asked = self.fence(self.choose(slot, _running), epoch, back)
         self.do(
@@ -314,7 +353,7 @@ class Model(Machine):
             lambda: self.oracle.complete_execution(*asked, b"by id"),
         )
 
-    @rule(slot=SLOTS, epoch=EPOCH, back=st.sampled_from((0, 0, 1)), policy=RETRY)
+    @operation("fence", 1, some(_running), slot=SLOTS, epoch=EPOCH, back=st.sampled_from((0, 0, 1)), policy=RETRY)
     def fail_execution(self, slot: int, epoch: int | None, back: int, policy: dict[str, Any] | None) -> None:
         given, asked = self.fence(self.choose(slot, _running), epoch, back)
         text = "" if policy is None else json.dumps(policy)
@@ -324,7 +363,7 @@ class Model(Machine):
             lambda: self.oracle.fail_execution(*asked, "c", policy),
         )
 
-    @rule(slot=SLOTS, epoch=EPOCH, until=LATER)
+    @operation("fence", 1, some(_running), slot=SLOTS, epoch=EPOCH, until=LATER)
     def delay_execution(self, slot: int, epoch: int | None, until: int) -> None:
         given, asked = self.fence(self.choose(slot, _running), epoch, 0)
         moment = self.oracle.now + until
@@ -336,7 +375,7 @@ class Model(Machine):
 
     # -- operators -----------------------------------------------------------------------------------------------
 
-    @rule(slot=SLOTS, source=st.sampled_from(("operator_override", "lease_holder")), epoch=EPOCH)
+    @operation("operator", 1, slot=SLOTS, source=st.sampled_from(("operator_override", "lease_holder")), epoch=EPOCH)
     def cancel_execution(self, slot: int, source: str, epoch: int | None) -> None:
         name, _, shown = self.fence(self.choose(slot, _running), epoch, 0)[1]
         self.do(
@@ -345,7 +384,14 @@ class Model(Machine):
             lambda: self.oracle.cancel_execution(name, "stop", source, shown),
         )
 
-    @rule(slot=SLOTS, instance=st.sampled_from(("", "", "w1-a")), expected=st.sampled_from((None, None, 0, 1)))
+    @operation(
+        "operator",
+        2,
+        some(_running),
+        slot=SLOTS,
+        instance=st.sampled_from(("", "", "w1-a")),
+        expected=st.sampled_from((None, None, 0, 1)),
+    )
     def revoke_lease(self, slot: int, instance: str, expected: int | None) -> None:
         name, index, epoch = self.fence(self.choose(slot, _running), expected, 0)[1]
         lease_id = None if epoch is None else f"{self.oracle.shown}:{name.rpartition(':')[2]}:{index}:{epoch}"
@@ -355,7 +401,7 @@ class Model(Machine):
             lambda: self.oracle.revoke_lease(name, instance, lease_id),
         )
 
-    @rule(slot=SLOTS, priority=PRIORITY)
+    @operation("operator", 2, some(_queued), slot=SLOTS, priority=PRIORITY)
     def change_priority(self, slot: int, priority: int) -> None:
         name = self.choose(slot, _queued)
         self.do(
@@ -364,7 +410,7 @@ class Model(Machine):
             lambda: self.oracle.change_priority(name, priority),
         )
 
-    @rule(slot=SLOTS)
+    @operation("operator", 3, some(_ended), slot=SLOTS)
     def replay_execution(self, slot: int) -> None:
         name = self.choose(slot, _ended)
         self.do(
@@ -373,7 +419,13 @@ class Model(Machine):
             lambda: self.oracle.replay_execution(name),
         )
 
-    @rule(slot=SLOTS, reason=st.sampled_from((*BLOCKS, "waiting_for_capable_worker", "boredom")))
+    @operation(
+        "block",
+        2,
+        some(_waiting),
+        slot=SLOTS,
+        reason=st.sampled_from((*BLOCKS, "waiting_for_capable_worker", "boredom")),
+    )
     def block_execution(self, slot: int, reason: str) -> None:
         name = self.choose(slot, _waiting)
         self.do(
@@ -382,7 +434,7 @@ class Model(Machine):
             lambda: self.oracle.block_execution(name, reason),
         )
 
-    @rule(slot=SLOTS, expected=st.sampled_from(("", "", "paused_by_operator")))
+    @operation("block", 2, some(_blocked), slot=SLOTS, expected=st.sampled_from(("", "", "paused_by_operator")))
     def unblock_execution(self, slot: int, expected: str) -> None:
         name = self.choose(slot, _blocked)
         self.do(
@@ -391,20 +443,28 @@ class Model(Machine):
             lambda: self.oracle.unblock_execution(name, expected),
         )
 
-    @rule(slot=SLOTS, key=st.sampled_from(("team.name", "cairn.instance_id")), value=st.sampled_from(("a", "b")))
+    @operation(
+        "operator",
+        1,
+        slot=SLOTS,
+        key=st.sampled_from(("team.name", "cairn.instance_id")),
+        value=st.sampled_from(("a", "b")),
+    )
     def set_tag(self, slot: int, key: str, value: str) -> None:
         name = self.choose(slot)
-        self.do("set_tag", lambda e: e.set_execution_tag(name, key, value), lambda: self.oracle.set_tag(name, key, value))
+        self.do(
+            "set_tag", lambda e: e.set_execution_tag(name, key, value), lambda: self.oracle.set_tag(name, key, value)
+        )
 
     # -- time ----------------------------------------------------------------------------------------------------
 
-    @rule(milliseconds=MOMENT)
+    @operation("time", 1, milliseconds=MOMENT)
     def advance(self, milliseconds: int) -> None:
         self.flush()
         self.oracle.now = self.world.clock.advance(milliseconds)
         self.compare(True)
 
-    @rule(early=st.sampled_from((0, 0, 0, 1)))
+    @operation("time", 4, early=st.sampled_from((0, 0, 0, 1)))
     def until_due(self, early: int) -> None:
         """To the moment when the next thing falls due, or just before it."""
         self.flush()
@@ -412,20 +472,26 @@ class Model(Machine):
         self.oracle.now = self.world.clock.advance(max(moment - self.oracle.now, 0))
         self.compare(True)
 
-    @rule(timer=st.sampled_from(TIMERS))
+    @operation("time", 2, timer=st.sampled_from(TIMERS))
     def run_timer(self, timer: str) -> None:
         self.alone(f"timer {timer}", lambda e: e.run_timer(timer), lambda: self.oracle.run_timer(timer))
 
-    @rule(slot=SLOTS)
+    @operation("time", 3)
+    def run_timers(self) -> None:
+        """Everything that is due, in the order of the engine's own loop."""
+        for timer in TIMERS:
+            self.run_timer(timer)
+
+    @operation("time", 1, some(_lost), slot=SLOTS)
     def mark_lease_expired(self, slot: int) -> None:
-        name = self.choose(slot, self.lost)
+        name = self.choose(slot, _lost)
         self.do(
             "mark_lease_expired",
             lambda e: e.mark_lease_expired_if_due(None, name),
             lambda: ("ExpiryMark", {"status": self.oracle.mark_lease_expired(self.oracle.rows.get(name))}),
         )
 
-    @rule(slot=SLOTS, cause=st.sampled_from(("attempt_timeout", "execution_deadline")))
+    @operation("time", 1, slot=SLOTS, cause=st.sampled_from(("attempt_timeout", "execution_deadline")))
     def expire_execution(self, slot: int, cause: str) -> None:
         name = self.choose(slot)
         self.do(
@@ -434,7 +500,7 @@ class Model(Machine):
             lambda: self.oracle.expire_execution(name, cause),
         )
 
-    @rule(retention=st.sampled_from((0, HOUR, DAY)), batch=st.sampled_from((1, 20)))
+    @operation("purge", 1, some(_ended), retention=st.sampled_from((0, HOUR, DAY)), batch=st.sampled_from((1, 20)))
     def trim(self, retention: int, batch: int) -> None:
         self.flush()
         ends = [row.ended for row in self.oracle.rows.values() if row.ended is not None]
@@ -451,7 +517,7 @@ class Model(Machine):
 
     # -- workers -------------------------------------------------------------------------------------------------
 
-    @rule(space=SPACE, worker=WORKER, lane=LANE, able=ABLE, ttl=LEASE_MS, stranger=st.booleans())
+    @operation("block", 1, space=SPACE, worker=WORKER, lane=LANE, able=ABLE, ttl=LEASE_MS, stranger=st.booleans())
     def register_worker(self, space: str, worker: Any, lane: str, able: Any, ttl: int, stranger: bool) -> None:
         by = "w9" if stranger else worker[0]
         self.alone(
@@ -467,31 +533,31 @@ class Model(Machine):
             lambda: self.oracle.register_worker(space, worker[1], by, [lane], able, ttl),
         )
 
-    @rule(space=SPACE, worker=WORKER)
-    def heartbeat_worker(self, space: str, worker: Any) -> None:
-        self.do(
-            "heartbeat_worker",
-            lambda e: e.heartbeat_worker(worker_instance_id=worker[1], namespace=space),
-            lambda: self.oracle.heartbeat_worker(space, worker[1]),
-        )
-
-    @rule(space=SPACE, worker=WORKER)
-    def mark_worker_dead(self, space: str, worker: Any) -> None:
-        self.do(
-            "mark_worker_dead",
-            lambda e: e.mark_worker_dead(worker_instance_id=worker[1], namespace=space, reason="gone"),
-            lambda: self.oracle.mark_worker_dead(space, worker[1]),
-        )
+    @operation("block", 1, _any_worker, space=SPACE, worker=WORKER, dead=st.booleans())
+    def sign_of_life(self, space: str, worker: Any, dead: bool) -> None:
+        given = {"worker_instance_id": worker[1], "namespace": space}
+        if dead:
+            self.do(
+                "mark_worker_dead",
+                lambda e: e.mark_worker_dead(**given, reason="gone"),
+                lambda: self.oracle.mark_worker_dead(space, worker[1]),
+            )
+        else:
+            self.do(
+                "heartbeat_worker",
+                lambda e: e.heartbeat_worker(**given),
+                lambda: self.oracle.heartbeat_worker(space, worker[1]),
+            )
 
     # -- how calls are made --------------------------------------------------------------------------------------
 
-    @rule(size=st.integers(2, 5))
+    @operation("how", 2, size=st.integers(2, 5))
     def together(self, size: int) -> None:
         """The next calls are made at the same moment."""
         self.flush()
         self.burst = size
 
-    @rule()
+    @operation("how", 1)
     def other_engine(self) -> None:
         """As if another process went on."""
         self.flush()
@@ -500,7 +566,7 @@ class Model(Machine):
 
     # -- looking -------------------------------------------------------------------------------------------------
 
-    @rule(lane=LANE, space=SPACE)
+    @operation("look", 1, lane=LANE, space=SPACE)
     def look(self, lane: str, space: str) -> None:
         """Lists and pages."""
         self.flush()
@@ -513,7 +579,9 @@ class Model(Machine):
         eligible, expired, workers, lanes = self.world.call(self.engine, looks)
         found = {
             "eligible": [str.__str__(each) for each in eligible],
-            "expired": [(str.__str__(each.execution_id), each.attempt_index, each.lease_epoch) for each in expired.entries],
+            "expired": [
+                (str.__str__(each.execution_id), each.attempt_index, each.lease_epoch) for each in expired.entries
+            ],
             "workers": [
                 (each.worker_instance_id, each.worker_id, each.lanes, each.capabilities, each.registered_at_ms)
                 for each in workers.entries
@@ -528,8 +596,7 @@ class Model(Machine):
         }
         self.expect(differences(found, wanted), "lists differ")
 
-    @precondition(lambda self: bool(self.oracle.rows))
-    @rule(pick=PICK)
+    @operation("look", 1, pick=PICK)
     def look_closer(self, pick: int) -> None:
         """One execution, as people see it."""
         self.flush()

@@ -74,7 +74,8 @@ class World:
         self.runner.close()
 
     def run(self, work: Any) -> Any:
-        return self.runner.run(work)
+        # The runner itself would set up signal handling anew each time.
+        return self.runner.get_loop().run_until_complete(work)
 
     @property
     def store(self) -> Any:
@@ -109,9 +110,13 @@ class World:
 
     # -- looking -------------------------------------------------------------------------------------------------
 
-    def rows(self, ids: Iterable[str]) -> dict[str, Rows]:
-        """Every stored row of these executions."""
-        return self.run(self._rows(list(ids)))
+    def look(self, ids: Iterable[str]) -> tuple[dict[str, Rows], list[Any]]:
+        """Every stored row of these executions, and the events written since the last look."""
+
+        async def both() -> tuple[dict[str, Rows], list[Any]]:
+            return await self._rows(list(ids)), await self._new_events()
+
+        return self.run(both())
 
     async def _rows(self, ids: list[str]) -> dict[str, Rows]:
         needs: list[Any] = []
@@ -132,11 +137,11 @@ class World:
         """How many executions there are in each phase, as the store counts them."""
         return self.run(self.store.query(CountRows()))
 
-    def new_events(self) -> list[Any]:
-        """Events written since the last look, each outbox in its order."""
+    async def _new_events(self) -> list[Any]:
+        """Each outbox in its order."""
         found = []
         for kind in OUTBOXES:
-            rows = self.run(self._events(kind, self._seen[kind]))
+            rows = await self._events(kind, self._seen[kind])
             ids = [event_id for event_id, _ in rows]
             assert ids == sorted(set(ids)), f"I19: {kind.__name__} ids {ids}"
             self._seen[kind] = max([self._seen[kind], *ids])
@@ -262,9 +267,36 @@ def picture_of_model(row: Row) -> dict[str, Any]:
 
 
 picture_fields = frozenset(
-    "namespace lane needs priority created phase ownership eligibility public attempt_state blocking delay deadline "
-    "index started ended outcome result retries reclaims replays total cancelled_by cancel_reason progress tags "
-    "attempts grants".split()
+    [
+        "namespace",
+        "lane",
+        "needs",
+        "priority",
+        "created",
+        "phase",
+        "ownership",
+        "eligibility",
+        "public",
+        "attempt_state",
+        "blocking",
+        "delay",
+        "deadline",
+        "index",
+        "started",
+        "ended",
+        "outcome",
+        "result",
+        "retries",
+        "reclaims",
+        "replays",
+        "total",
+        "cancelled_by",
+        "cancel_reason",
+        "progress",
+        "tags",
+        "attempts",
+        "grants",
+    ]
 )
 
 

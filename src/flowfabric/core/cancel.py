@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from flowfabric.core import lease
 from flowfabric.core.context import Context
-from flowfabric.core.ending import completion, current_attempt, leftovers, lost_lease
+from flowfabric.core.ending import completion, current_attempt, kept_until, leftovers, lost_lease
 from flowfabric.core.fences import OPERATOR_OVERRIDE
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
@@ -118,6 +118,7 @@ def cancelled_row(execution: Execution, now: int, reason: str, by: str, eligibil
         cancellation_reason=execution.cancellation_reason or reason,
         cancelled_by=execution.cancelled_by or by,
         last_mutation_at_ms=now,
+        **kept_until(execution, now),
     )
 
 

@@ -6,6 +6,8 @@ are passed over and left as they are, however many stand in front.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from flowfabric.core import lease
@@ -106,6 +108,8 @@ def claim_execution(command: ClaimExecution, view: View, context: Context) -> De
     if found.expires_at_ms and found.expires_at_ms <= context.now:
         raise Contention(ContentionKind.CLAIM_GRANT_EXPIRED, f"execution {execution.execution_id}")
     attempt_type = lease.attempt_type_of(execution, attempt)
+    deadline = command.execution_deadline_at_ms
+    also: dict[str, Any] = {} if deadline is None else {"deadline_at_ms": deadline}
     granted = lease.grant(
         context,
         execution,
@@ -121,13 +125,9 @@ def claim_execution(command: ClaimExecution, view: View, context: Context) -> De
             attempt_timeout_ms=command.attempt_timeout_ms,
             attempt_policy=command.attempt_policy_json or None,
         ),
+        **also,
     )
-    acts = list(granted.acts)
-    if command.execution_deadline_at_ms is not None:
-        running = acts[0]
-        running.record.deadline_at_ms = command.execution_deadline_at_ms  # type: ignore[union-attr]
-        running.fields = (*(running.fields or ()), "deadline_at_ms")  # type: ignore[union-attr]
-    return Decision(_claimed(granted, attempt_type), (Drop(found), *acts), granted.events)
+    return Decision(_claimed(granted, attempt_type), (Drop(found), *granted.acts), granted.events)
 
 
 class ClaimResumedExecution(Struct, gc=False):
@@ -292,11 +292,9 @@ def claim_from_resume_grant(command: ClaimFromResumeGrant, view: View, context: 
         or token.grant.expires_at_ms <= context.now
     ):
         return Decision(None)
-    moved = lease.raise_floor(execution, max(attempts, key=lambda each: each.lease_epoch))
-    moved.attempt_index = attempt.attempt_index
     granted = lease.grant(
         context,
-        moved,
+        lease.raise_floor(execution, max(attempts, key=lambda each: each.lease_epoch)),
         attempt,
         lease.Granting(
             token.worker_id,
@@ -308,13 +306,8 @@ def claim_from_resume_grant(command: ClaimFromResumeGrant, view: View, context: 
             event_type=lit.LEASE_RECLAIMED,
             lane_id=token.grant.lane_id,
         ),
+        attempt_index=attempt.attempt_index,
     )
-    acts = list(granted.acts)
-    if moved.attempt_index != execution.attempt_index:
-        acts[0].fields = (*(acts[0].fields or ()), "attempt_index")  # type: ignore[union-attr]
-    if execution.delay_until_ms is not None:
-        acts[0].record.delay_until_ms = None  # type: ignore[union-attr]
-        acts[0].fields = (*(acts[0].fields or ()), "delay_until_ms")  # type: ignore[union-attr]
     # Whatever was promised to others is void: the execution runs.
     drops = [Drop(grant) for grant in grants_of(view, execution) if grant.kind == lit.GRANT_CLAIM]
-    return Decision(granted.handle, (*drops, *acts), granted.events)
+    return Decision(granted.handle, (*drops, *granted.acts), granted.events)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from flowfabric.core import lease
-from flowfabric.core.context import Context
+from flowfabric.core.context import Context, saturate
 from flowfabric.core.grants import dropped_grants
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Change, Drop, change
 from flowfabric.model.events import CompletionEvent, Event
+from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Attempt, Execution, Suspension, Waitpoint
 
 OPEN_WAITPOINTS = frozenset({"pending", "active"})
@@ -20,6 +21,7 @@ def ended(execution: Execution, now: int, public_state: str, outcome: str, **fie
         fields["blocking_reason"] = None
     if execution.delay_until_ms is not None:
         fields["delay_until_ms"] = None
+    fields |= kept_until(execution, now)
     return change(
         execution,
         lifecycle_phase=lit.TERMINAL,
@@ -32,6 +34,12 @@ def ended(execution: Execution, now: int, public_state: str, outcome: str, **fie
         last_mutation_at_ms=now,
         **fields,
     )
+
+
+def kept_until(execution: Execution, now: int) -> dict[str, object]:
+    """When an execution that ends now may be deleted, if its own policy says so."""
+    own = read_policy(execution.policy).retention_ttl_ms if execution.policy else None
+    return {} if own is None else {"purge_at_ms": saturate(now + own)}
 
 
 def completion(execution: Execution, now: int, outcome: str, *, dispatched: bool = False) -> CompletionEvent:

@@ -141,11 +141,12 @@ class Grant(NamedTuple):
 
 def attempt_type_of(execution: Execution, attempt: Attempt | None) -> str:
     """Why the attempt that is about to start is there."""
-    if execution.attempt_state == lit.PENDING_RETRY_ATTEMPT:
+    state = execution.attempt_state
+    if state == lit.PENDING_RETRY_ATTEMPT:
         return lit.TYPE_RETRY
-    if execution.attempt_state == lit.PENDING_REPLAY_ATTEMPT:
+    if state == lit.PENDING_REPLAY_ATTEMPT:
         return lit.TYPE_REPLAY
-    goes_on = execution.attempt_state == lit.ATTEMPT_INTERRUPTED or execution.attempt_state in lit.RUNNING_ATTEMPT_STATES
+    goes_on = state == lit.ATTEMPT_INTERRUPTED or state in lit.RUNNING_ATTEMPT_STATES
     if goes_on and attempt is not None and attempt.attempt_type:
         return attempt.attempt_type
     return lit.TYPE_INITIAL
@@ -158,20 +159,28 @@ def next_epoch(execution: Execution, attempt: Attempt | None) -> int:
 
 
 def grant(
-    context: Context, execution: Execution, attempt: Attempt | None, terms: Granting, attempt_type: str | None = None
+    context: Context,
+    execution: Execution,
+    attempt: Attempt | None,
+    terms: Granting,
+    attempt_type: str | None = None,
+    **also: object,
 ) -> Grant:
-    """Give the lease on the execution's current attempt. The caller has checked that it may be given."""
+    """Give the lease on an attempt. The caller has checked that it may be given.
+
+    ``also`` names further fields of the execution that change with it; with ``attempt_index`` the lease is on that
+    attempt instead of the current one.
+    """
     now = context.now
     epoch = next_epoch(execution, attempt)
     timeout_ms = terms.attempt_timeout_ms
     if timeout_ms is None:
         timeout_ms = read_policy(execution.policy).attempt_timeout_ms if execution.policy else None
     started = execution.attempt_state == lit.PENDING_REPLAY_ATTEMPT or attempt is None or attempt.lease_epoch == 0
-    spent: dict[str, object] = {}
     if execution.attempt_state == lit.PENDING_RETRY_ATTEMPT:
-        spent = {"pending_retry_reason": None, "pending_previous_attempt_index": None}
+        also |= {"pending_retry_reason": None, "pending_previous_attempt_index": None}
     if execution.delay_until_ms is not None:
-        spent["delay_until_ms"] = None
+        also["delay_until_ms"] = None
     running = change(
         execution,
         lifecycle_phase=lit.ACTIVE,
@@ -183,8 +192,9 @@ def grant(
         started_at_ms=now if execution.started_at_ms is None else execution.started_at_ms,
         total_attempt_count=execution.total_attempt_count + 1 if started else execution.total_attempt_count,
         last_mutation_at_ms=now,
-        **spent,
+        **also,
     )
+    index = running.record.attempt_index  # type: ignore[union-attr]
     fields = {
         "worker_id": terms.worker_id,
         "worker_instance_id": terms.worker_instance_id,
@@ -204,14 +214,14 @@ def grant(
         fields["policy"] = terms.attempt_policy
     if attempt is None:
         leased = Change(
-            Attempt(execution.execution_id, execution.partition, execution.uuid, execution.attempt_index, **fields),  # type: ignore[arg-type]
+            Attempt(execution.execution_id, execution.partition, execution.uuid, index, **fields),  # type: ignore[arg-type]
             None,
         )
     else:
         leased = change(attempt, **fields)
     payload = HandlePayload(
         execution_id=execution.execution_id,
-        attempt_index=execution.attempt_index,
+        attempt_index=index,
         attempt_id=terms.attempt_id,
         lease_id=terms.lease_id,
         lease_epoch=epoch,
@@ -226,7 +236,7 @@ def grant(
                 context,
                 execution,
                 terms.event_type,
-                execution.attempt_index,
+                index,
                 epoch,
                 worker_instance_id=terms.worker_instance_id,
             ),

@@ -144,12 +144,9 @@ def _taken_over(
     acts: list[Act] = [Drop(grant)]
     if attempt is not None:
         acts.append(lease.closed(attempt, outcome=lit.OUTCOME_RECLAIMED, terminal_at_ms=context.now))
-    moved = lease.raise_floor(execution, attempt)
-    moved.attempt_index = execution.attempt_index + 1
-    moved.lease_reclaim_count = reclaim_count(execution) + 1
     granted = lease.grant(
         context,
-        moved,
+        lease.raise_floor(execution, attempt),
         None,
         lease.Granting(
             command.worker_id,
@@ -163,9 +160,9 @@ def _taken_over(
             attempt_policy=command.attempt_policy_json or None,
         ),
         lit.TYPE_RECLAIM,
+        attempt_index=execution.attempt_index + 1,
+        lease_reclaim_count=reclaim_count(execution) + 1,
     )
-    running = granted.acts[0]
-    running.fields = (*(running.fields or ()), "attempt_index", "lease_reclaim_count")  # type: ignore[union-attr]
     return Decision(
         Reclaimed(granted.handle),
         (*acts, *granted.acts),

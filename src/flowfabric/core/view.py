@@ -93,7 +93,7 @@ class View:
         self._trims: dict[tuple[str, int], None] = {}
         self._purges: list[PurgeExecution] = []
         self._fresh: dict[str, list[tuple[int, int, str, str]]] = {}
-        self._believed: dict[tuple[Any, Key], None] = {}
+        self._believed: dict[tuple[Any, Key], Any] = {}
         self.folds = 0
         for scan in self._scans.values():
             scan.position = 0
@@ -157,7 +157,7 @@ class View:
         if self._held is not None:
             record, known = self._held.find(kind, key)
             if known:
-                self._believed[(kind, key)] = None
+                self._believed[(kind, key)] = record
                 table[key] = record
                 return record  # type: ignore[no-any-return]
         raise Missing(Get(kind, key))
@@ -317,6 +317,14 @@ class View:
             purges=self._purges,
             checks=checks,
         )
+
+    def unproved(self) -> list[Need]:
+        """What was believed to be absent although no insert of this batch puts it to the proof."""
+        return [
+            Get(kind, key)
+            for (kind, key), record in self._believed.items()
+            if record is None and key not in self._puts.get(kind, ())
+        ]
 
     def believed(self) -> list[tuple[Any, Key]]:
         """Held records this batch was decided upon."""

@@ -217,6 +217,8 @@ class Reads(EngineBase):
             group = (await self._view(need)).get(EdgeGroup, need.key)
             if group is not None and group.group_state == "impossible":
                 return "impossible"
+            if group is not None and group.group_state == "pending" and group.running_count > 0:
+                return "blocked_by_dependencies"
         if execution.eligibility_state == lit.BLOCKED_BY_DEPENDENCIES:
             return "blocked_by_dependencies"
         return "eligible"

@@ -137,25 +137,39 @@ class Timers(EngineBase):
         return await self._for_each("grant_sweep", limit, SweepGrants)
 
     async def _tick_unblock(self, limit: int) -> int:
-        """Let go what some live worker of the lane can run."""
-        due = await self._due("unblock", limit)
-        if not due:
-            return 0
+        """Let go what some live worker of the lane can run, however many others are blocked before it."""
+        resting = self._poison.setdefault("unblock", _Poison()).tick()
+        routable: list[str] = []
+        looked, window = 0, limit
+        while len(routable) < limit:
+            wanted = self._filter
+            now = await self.now_ms()
+            due = await self._ask(Due("unblock", now, window, wanted.namespace, wanted.instance_tag, skip=resting))
+            routable += await self._routable(due[looked:])
+            if len(due) < window:
+                break
+            looked, window = window, 4 * window
+        reason = lit.WAITING_FOR_CAPABLE_WORKER
+        return await self._submit_all("unblock", routable[:limit], lambda item: UnblockExecution(item, reason))
+
+    async def _routable(self, items: list[str]) -> list[str]:
+        if not items:
+            return []
         workers = await self._ask(LiveWorkers(await self.now_ms(), 10_000))
         able = [(set(worker.lanes), set(filter(None, worker.capabilities_csv.split(",")))) for worker in workers]
-        view = await self._view(*(Get(Execution, item) for item in due))
-        routable = []
-        for item in due:
-            execution = view.execution(item)
-            if execution is not None and any(
+        view = await self._view(*(Get(Execution, item) for item in items))
+        found = [execution for item in items if (execution := view.execution(item)) is not None]
+        return [
+            execution.execution_id
+            for execution in found
+            if any(
                 execution.lane_id in lanes and can.issuperset(execution.required_capabilities) for lanes, can in able
-            ):
-                routable.append(item)
-        reason = lit.WAITING_FOR_CAPABLE_WORKER
-        return await self._submit_all("unblock", routable, lambda item: UnblockExecution(item, reason))
+            )
+        ]
 
     async def _worker_arrived(self) -> None:
-        await self._tick_unblock(1_000)
+        while await self._tick_unblock(1_000) == 1_000:
+            pass
 
     async def _tick_worker_registry_ttl_sweep(self, limit: int) -> int:
         found = await self._ask(DueWorkers(await self.now_ms(), limit))
@@ -224,9 +238,21 @@ class Timers(EngineBase):
         limit: int,
         wanted: ScannerFilter,
     ) -> int:
-        cutoff = await self.now_ms() - retention_ms
-        due = await self._ask(Due("retention", cutoff, limit, wanted.namespace, wanted.instance_tag, lane, partition))
-        return await self._submit_all(name, due, lambda item: TrimExecution(item, retention_ms))
+        now = await self.now_ms()
+        scope = (limit, wanted.namespace, wanted.instance_tag, lane, partition)
+        purged = 0
+        kept: frozenset[str] = frozenset()
+        for _ in range(MAX_ROUNDS):
+            due = await self._ask(Due("purge", now, *scope, kept))
+            due += await self._ask(Due("retention", now - retention_ms, *scope, kept))
+            due = due[: limit - purged]
+            done = await self._submit_all(name, due, lambda item: TrimExecution(item, retention_ms))
+            purged += done
+            if done == len(due) or purged >= limit:
+                break
+            # Some must stay, because of their own policy or of an open flow: look past them.
+            kept = kept.union(due)
+        return purged
 
     # -- machinery -----------------------------------------------------------------------------------------------
 

@@ -72,6 +72,7 @@ async def _decide_and_commit(
             await transaction.load(_merged(needs), view)
         context = Context(await transaction.now(), store.tag, store.shown, settings.reclaim_grace_ms)
         decided, needs = _decide(view, commands, context)
+        needs = needs or view.unproved()
         if not needs:
             break
         view.restart()

@@ -58,6 +58,8 @@ class Execution(Struct, gc=False):
     blocking_detail: Text = UNSET
     lease_expired_at_ms: Number = UNSET
     lease_revoke_reason: Text = UNSET
+    #: When an ended execution goes, if its own policy says so; empty means the operator's retention decides.
+    purge_at_ms: Number = UNSET
     pending_retry_reason: Text = UNSET
     pending_previous_attempt_index: Number = UNSET
 
@@ -79,6 +81,7 @@ EXECUTION_WIDE_FIELDS = (
     "blocking_detail",
     "lease_expired_at_ms",
     "lease_revoke_reason",
+    "purge_at_ms",
     "pending_retry_reason",
     "pending_previous_attempt_index",
 )

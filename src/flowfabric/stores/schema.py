@@ -116,6 +116,7 @@ EXECUTION = Table(
         blocking_detail=TEXT,
         lease_expired_at_ms=BIG,
         lease_revoke_reason=TEXT,
+        purge_at_ms=BIG,
         pending_retry_reason=TEXT,
         pending_previous_attempt_index=INT,
     ),

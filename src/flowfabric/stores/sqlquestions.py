@@ -281,8 +281,11 @@ class SqlQuestions:
                 text.add(f"e.eligibility_state = '{lit.BLOCKED_BY_ROUTE}'")
                 return core, "e.created_at_ms"
             case "retention":
-                text.add(f"e.terminal_at_ms <= {text.mark(q.now)}")
+                text.add(f"e.terminal_at_ms <= {text.mark(q.now)} AND e.purge_at_ms IS NULL")
                 return core, "e.terminal_at_ms"
+            case "purge":
+                text.add(f"e.purge_at_ms <= {text.mark(q.now)}")
+                return core, "e.purge_at_ms"
             case _:
                 raise ValueError(f"no timer is called {q.what!r}")
 

@@ -173,6 +173,8 @@ def _due_ids(tables: Tables, question: ask.Due) -> Iterator[str]:
             return (entry[1] for entry in tables.indexes.run(index.BLOCKED, lit.BLOCKED_BY_ROUTE).between())
         case "retention":
             return _ended(tables, question)
+        case "purge":
+            return (entry[1] for entry in _until(tables, question, index.PURGE))
         case _:
             raise ValueError(f"no timer is called {question.what!r}")
 

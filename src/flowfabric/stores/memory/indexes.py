@@ -44,6 +44,7 @@ BINDING_EXPIRY = "binding_expiry"
 WORKER_HISTORY = "worker_history"
 #: Families with a run per lane, per eligibility state and per partition.
 ENDED = "ended"
+PURGE = "purge"
 BLOCKED = "blocked"
 SUSPENDED = "suspended"
 
@@ -100,7 +101,9 @@ def _execution_entries(record: Execution) -> list[Entry]:
         entries.append((INTAKE, None, (created, key)))
     if record.delay_until_ms is not None:
         entries.append((DELAY, None, (record.delay_until_ms, key)))
-    if record.terminal_at_ms is not None:
+    if isinstance(record.purge_at_ms, int):
+        entries.append((PURGE, None, (record.purge_at_ms, key)))
+    elif record.terminal_at_ms is not None:
         entries.append((ENDED, record.lane_id, (record.terminal_at_ms, key)))
     elif record.deadline_at_ms is not None:
         entries.append((DEADLINE, None, (record.deadline_at_ms, key)))

@@ -69,6 +69,7 @@ CREATE TABLE ff_exec_core (
     blocking_detail         TEXT,
     lease_expired_at_ms     INTEGER,
     lease_revoke_reason     TEXT,
+    purge_at_ms             INTEGER,
     pending_retry_reason    TEXT,
     pending_previous_attempt_index INTEGER,
     claimable INTEGER GENERATED ALWAYS AS
@@ -86,7 +87,9 @@ CREATE INDEX ff_exec_core_flow_idx ON ff_exec_core (partition_key, flow_id) WHER
 CREATE INDEX ff_exec_core_deadline_idx ON ff_exec_core (deadline_at_ms)
     WHERE deadline_at_ms IS NOT NULL AND terminal_at_ms IS NULL;
 CREATE INDEX ff_exec_core_delay_idx ON ff_exec_core (delay_until_ms) WHERE delay_until_ms IS NOT NULL;
-CREATE INDEX ff_exec_core_terminal_idx ON ff_exec_core (lane_id, terminal_at_ms) WHERE terminal_at_ms IS NOT NULL;
+CREATE INDEX ff_exec_core_terminal_idx ON ff_exec_core (terminal_at_ms)
+    WHERE terminal_at_ms IS NOT NULL AND purge_at_ms IS NULL;
+CREATE INDEX ff_exec_core_purge_idx ON ff_exec_core (purge_at_ms) WHERE purge_at_ms IS NOT NULL;
 
 CREATE TABLE ff_execution_capabilities (
     execution_id BLOB NOT NULL,

@@ -1,0 +1,34 @@
+"""Floors and goals, and the figures of peers that were recorded once on a machine like the one the floors are for."""
+
+from __future__ import annotations
+
+from bench.rows import Target
+
+#: Engine API against the hand-written limit of the same shape, by store and callers.
+LIFECYCLE = {
+    ("postgres", 256): Target(0.40, 0.70),
+    ("postgres", 1): Target(0.35, 0.60),
+    ("sqlite", 256): Target(0.45, 0.70),
+}
+TWO_PROCESSES = Target(1.4, 1.7)
+#: pgqueuer's bulk enqueue was 30,861 per second.
+BULK = {"postgres": Target(15_000, 30_861, of="value"), "sqlite": Target(15_000, 30_861, of="value")}
+PICKUP_P50_MS = Target(6.8, 3.0, of="value")
+PICKUP_P99_MS = Target(17.0, 8.0, of="value")
+BACKLOG = Target(2.0, 1.2)
+MISMATCH = Target(3.0, 1.5)
+
+#: Jobs per second drained by one worker of each peer, with the multiples asked of us. Recorded, not measured here.
+PEERS = {
+    "postgres": {
+        "DBOS": (143, Target(15, 30, enforced=False)),
+        "absurd": (249, Target(8, 15, enforced=False)),
+        "procrastinate": (360, Target(5, 10, enforced=False)),
+        "Oban": (1_314, Target(1.5, 3, enforced=False)),
+        "pgqueuer": (8_822, Target(0.25, 1, enforced=False)),
+    },
+    "sqlite": {
+        "DBOS": (118, Target(12, 25, enforced=False)),
+        "huey": (2_527, Target(0.6, 1.5, enforced=False)),
+    },
+}

@@ -1,0 +1,56 @@
+"""The timer loop on real time: take-over and wake-ups come by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from flowfabric import HandleKind
+from tests.contract.probe import RUNNING, Probe, claimed, create, id_of, policy
+
+LANE = "lane"
+#: Nobody waits that long unless the loop has failed.
+PATIENCE = policy("w2-i1", "w2", max_wait=20_000)
+
+
+async def test_a_lost_lease_is_taken_over(open_engine: Any) -> None:
+    """The default interval is 1.5 s; the loop does not sleep past what falls due before."""
+    engine = await open_engine(clock=None, timers=True)
+    probe = Probe(engine)
+    eid = id_of(await claimed(engine, lane_id=LANE, ttl_ms=50))
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    handle = await engine.claim(LANE, (), PATIENCE)
+    assert handle is not None
+    assert (id_of(handle), handle.kind) == (eid, HandleKind.RESUMED)
+    assert loop.time() - begun < 5
+    assert await probe.lease_events(eid) == ["acquired", "expired", "acquired"]
+
+
+async def test_a_delay_ends(open_engine: Any) -> None:
+    engine = await open_engine(clock=None, timers=True)
+    now = await engine.server_time_ms()
+    eid = await create(engine, lane_id=LANE, delay_until=now + 80)
+    handle = await engine.claim(LANE, (), PATIENCE)
+    assert handle is not None
+    assert id_of(handle) == eid
+    assert await engine.server_time_ms() >= now + 80
+
+
+async def test_an_interval_of_zero_switches_a_timer_off(open_engine: Any) -> None:
+    engine = await open_engine(clock=None)
+    engine.start_timers({"lease_expiry": 0})
+    probe = Probe(engine)
+    eid = id_of(await claimed(engine, lane_id="lost", ttl_ms=1))
+    for _ in range(3):
+        await create(engine, lane_id=LANE, delay_until=await engine.server_time_ms() + 30)
+        assert await engine.claim(LANE, (), PATIENCE) is not None
+    assert await probe.stored(eid) == RUNNING
+    assert await engine.run_timer("lease_expiry") == 1
+
+
+async def test_without_timers_nothing_moves(open_engine: Any) -> None:
+    engine = await open_engine(clock=None)
+    eid = id_of(await claimed(engine, lane_id=LANE, ttl_ms=1))
+    assert await engine.claim(LANE, (), policy(max_wait=50)) is None
+    assert await Probe(engine).stored(eid) == RUNNING
