@@ -66,6 +66,7 @@ def table(rows: list[Row]) -> Table:
     """One line per row: median, and between which bounds the repetitions lay."""
     found = Table(show_lines=False, pad_edge=False, header_style="bold")
     found.add_column("what", overflow="fold")
+    found.add_column("unit (↑ ↓ better)", overflow="fold", style="dim")
     for name in ("ours", "yardstick", "ratio", "floor", "goal"):
         found.add_column(name, justify="right", overflow="fold")
     found.add_column("", no_wrap=True)
@@ -77,7 +78,8 @@ def table(rows: list[Row]) -> Table:
         group = row.case.split("/")[0]
         other, ratio = row.yardstick, row.ratio
         found.add_row(
-            f"{row.label} [dim]({row.unit}, {row.better} is better)[/]",
+            row.label,
+            f"{row.unit} {'↑' if row.better == 'higher' else '↓'}",
             _spread(row.ours),
             "" if other is None else f"{_spread(other)}\n[dim]{other.name}[/]",
             "" if ratio is None else f"{_spread(ratio)}×",

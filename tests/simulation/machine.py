@@ -77,8 +77,9 @@ ITEM = st.fixed_dictionaries(
 )
 
 
+#: The families of errors an answer may be.
 FAMILIES = frozenset(
-    [
+    (
         "NotFound",
         "Validation",
         "Contention",
@@ -88,8 +89,7 @@ FAMILIES = frozenset(
         "Transport",
         "Unavailable",
         "ResourceExhausted",
-        "Timeout",
-    ]
+    )
 )
 
 
@@ -131,8 +131,8 @@ class Machine(RuleBasedStateMachine):
     #: Set by whoever runs the machine.
     world: World
     #: How often each operation got each kind of answer.
-    seen: Counter[tuple[str, str]] = Counter()
-    steps = 0
+    seen: Counter[tuple[str, str]]
+    steps: int
 
     @initialize(
         grace=st.sampled_from((0, 0, 2_000)),

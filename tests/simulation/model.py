@@ -1,6 +1,6 @@
 """What the oracle keeps: rows as plain as they can be, and the few questions every rule asks of them.
 
-Nothing here, nor in the oracle, knows the engine: it is written from the specification and meant to be obvious, not fast.
+Nothing here, nor in the oracle, knows the engine: all of it is written from the specification, to be obvious, not fast.
 """
 
 from __future__ import annotations

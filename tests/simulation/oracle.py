@@ -1,7 +1,7 @@
 """The oracle: what every call must answer, and what it must leave behind.
 
-A call gives its answer in plain values, ``("Variant", {field: value})`` where the engine answers with a struct, or raises
-``Refused``. Events it must write are appended to ``events``.
+A call gives its answer in plain values, ``("Variant", {field: value})`` where the engine answers with a struct, or
+raises ``Refused``. Events it must write are appended to ``events``.
 """
 
 from __future__ import annotations
@@ -143,11 +143,9 @@ class Oracle(Grants, Control):
         ]
         return sorted(found, key=Row.order)
 
-    def claim_many(
-        self, lane: str, capabilities: Iterable[str], worker: str, instance: str, ttl: int, limit: int
-    ) -> Any:
+    def claim_many(self, lane: str, able: Iterable[str], worker: str, instance: str, ttl: int, limit: int) -> Any:
         handles = []
-        for row in self.candidates(lane, capabilities)[:limit]:
+        for row in self.candidates(lane, able)[:limit]:
             kind = "Resumed" if row.attempt_state == "attempt_interrupted" else "Fresh"
             row.drop_expired("claim", self.now)
             handles.append(self.lease(row, worker, instance, ttl, kind))
@@ -331,10 +329,10 @@ class Oracle(Grants, Control):
             row, _ = self.held(handle)
         except Refused:
             own = self._own_attempt(handle)
-            if own is not None and own.epoch == handle.epoch + 1 and own.outcome == "cancelled":
-                if self.rows[handle.execution_id].cancelled_by == "worker":
-                    return answer
-            raise
+            ended = own is not None and own.epoch == handle.epoch + 1 and own.outcome == "cancelled"
+            if not ended or self.rows[handle.execution_id].cancelled_by != "worker":
+                raise
+            return answer
         self.cancel_row(row, reason, "worker")
         return answer
 

@@ -43,9 +43,21 @@ TIMERS = (
     "grant_sweep",
     "worker_registry_ttl_sweep",
 )
-CLASSES = ("transient", "transient", "infra_crash", "permanent", "timeout", "cancelled", "novel")
 FRAMES = ((Durable(), b"out"), (DurableSummary(), b'{"a":1,"b":null}'), (DurableSummary(), b"[1]"))
 BEST_EFFORT = (BestEffortLive(ttl_ms=1_000, maxlen_floor=2, maxlen_ceiling=2), b"\xff\x00")
+CLASS = st.sampled_from(("transient", "transient", "infra_crash", "permanent", "timeout", "cancelled", "novel"))
+DETAIL = st.sampled_from(("", "", "net", "disk"))
+TIMEOUT = st.sampled_from((None, None, 2_000))
+DEADLINE = st.sampled_from((None, None, 5_000))
+CAP = st.sampled_from((None, 0, 5))
+BACK = st.sampled_from((0, 0, 1))
+NEAR = st.sampled_from((0, 0, 0, -1, 1))
+PERCENT = st.sampled_from((None, 0, 50))
+MESSAGE = st.sampled_from((None, "", "half"))
+INSTANCE = st.sampled_from(("", "", "w1-a"))
+EXPECTED = st.sampled_from((None, None, 0, 1))
+REASON = st.sampled_from((*BLOCKS, "waiting_for_capable_worker", "boredom"))
+TAG = st.sampled_from(("team.name", "cairn.instance_id"))
 #: Which epoch a caller shows: the right one, the one before, the one after, or none.
 EPOCH = st.sampled_from((0, 0, 0, -1, 1, None))
 RETRY = st.sampled_from((None, {"max_retries": 1, "backoff": {"type": "fixed", "delay_ms": 500}}))
@@ -157,8 +169,8 @@ class Model(Machine):
         slot=SLOTS,
         worker=WORKER,
         ttl=LEASE_MS,
-        timeout=st.sampled_from((None, None, 2_000)),
-        deadline=st.sampled_from((None, None, 5_000)),
+        timeout=TIMEOUT,
+        deadline=DEADLINE,
     )
     def claim_execution(self, slot: int, worker: Any, ttl: int, timeout: int | None, deadline: int | None) -> None:
         until = self.later(deadline)
@@ -179,7 +191,7 @@ class Model(Machine):
         slot=SLOTS,
         worker=WORKER,
         ttl=LEASE_MS,
-        timeout=st.sampled_from((None, None, 2_000)),
+        timeout=TIMEOUT,
     )
     def claim_resumed_execution(self, slot: int, worker: Any, ttl: int, timeout: int | None) -> None:
         given = self.leasing(self.choose(slot, _interrupted), worker, ttl, remaining_attempt_timeout_ms=timeout)
@@ -217,12 +229,10 @@ class Model(Machine):
             lambda: self.oracle.issue_reclaim_grant(given["execution_id"], *worker, "red", able, ttl),
         )
 
-    @operation(
-        "take", 3, some(_reclaim_granted), slot=SLOTS, worker=WORKER, ttl=LEASE_MS, cap=st.sampled_from((None, 0, 5))
-    )
+    @operation("take", 3, some(_reclaim_granted), slot=SLOTS, worker=WORKER, ttl=LEASE_MS, cap=CAP)
     def reclaim_execution(self, slot: int, worker: Any, ttl: int, cap: int | None) -> None:
-        given = self.leasing(self.choose(slot, _reclaim_granted), worker, ttl, max_reclaim_count=cap)
-        given["attempt_id"] = str(uuid.uuid4())
+        given = self.leasing(self.choose(slot, _reclaim_granted), worker, ttl, attempt_id=str(uuid.uuid4()))
+        given["max_reclaim_count"] = cap
         self.do(
             "reclaim_execution",
             lambda e: e.reclaim_execution(**given),
@@ -238,9 +248,7 @@ class Model(Machine):
 
     # -- holding and ending --------------------------------------------------------------------------------------
 
-    @operation(
-        "hold", 1, _any_handle, pick=PICK, epoch=st.sampled_from((-1, 0, 1, 2)), index=st.sampled_from((0, 0, 1))
-    )
+    @operation("hold", 1, _any_handle, pick=PICK, epoch=NEAR, index=BACK)
     def forge(self, pick: int, epoch: int, index: int) -> None:
         """A handle nobody was given."""
         handle, held = self.handle(pick)
@@ -287,9 +295,7 @@ class Model(Machine):
         handle, held = self.handle(pick)
         self.do("complete", lambda e: e.complete(handle, payload), lambda: self.oracle.complete(held, payload), held)
 
-    @operation(
-        "end", 4, _any_handle, pick=PICK, kind=st.sampled_from(CLASSES), detail=st.sampled_from(("", "", "net", "disk"))
-    )
+    @operation("end", 4, _any_handle, pick=PICK, kind=CLASS, detail=DETAIL)
     def fail(self, pick: int, kind: str, detail: str) -> None:
         handle, held = self.handle(pick)
         self.do(
@@ -332,8 +338,8 @@ class Model(Machine):
         1,
         some(_running),
         slot=SLOTS,
-        epoch=st.sampled_from((0, 0, 0, -1, 1)),
-        back=st.sampled_from((0, 0, 1)),
+        epoch=NEAR,
+        back=BACK,
         ttl=LEASE_MS,
     )
     def renew_lease(self, slot: int, epoch: int, back: int, ttl: int) -> None:
@@ -344,7 +350,7 @@ class Model(Machine):
             lambda: self.oracle.renew_lease(*asked, ttl),
         )
 
-    @operation("fence", 1, some(_running), slot=SLOTS, epoch=EPOCH, back=st.sampled_from((0, 0, 1)))
+    @operation("fence", 1, some(_running), slot=SLOTS, epoch=EPOCH, back=BACK)
     def complete_execution(self, slot: int, epoch: int | None, back: int) -> None:
         given, asked = self.fence(self.choose(slot, _running), epoch, back)
         self.do(
@@ -353,7 +359,7 @@ class Model(Machine):
             lambda: self.oracle.complete_execution(*asked, b"by id"),
         )
 
-    @operation("fence", 1, some(_running), slot=SLOTS, epoch=EPOCH, back=st.sampled_from((0, 0, 1)), policy=RETRY)
+    @operation("fence", 1, some(_running), slot=SLOTS, epoch=EPOCH, back=BACK, policy=RETRY)
     def fail_execution(self, slot: int, epoch: int | None, back: int, policy: dict[str, Any] | None) -> None:
         given, asked = self.fence(self.choose(slot, _running), epoch, back)
         text = "" if policy is None else json.dumps(policy)
@@ -424,7 +430,7 @@ class Model(Machine):
         2,
         some(_waiting),
         slot=SLOTS,
-        reason=st.sampled_from((*BLOCKS, "waiting_for_capable_worker", "boredom")),
+        reason=REASON,
     )
     def block_execution(self, slot: int, reason: str) -> None:
         name = self.choose(slot, _waiting)

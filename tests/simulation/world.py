@@ -20,7 +20,7 @@ from flowfabric.model.records import Attempt, Execution, Grant
 from flowfabric.stores.questions import CountRows
 from flowfabric.stores.schema import OUTBOXES, TABLES, split_wire
 from tests.contract.probe import START_MS, ManualClock
-from tests.simulation.model import ANY, Held, Row
+from tests.simulation.model import Held, Row
 
 #: Fields of answers that nobody can foresee.
 UNFORESEEN = frozenset({"grant_key", "partition_key", "attempt_id", "detail"})
@@ -256,48 +256,21 @@ def picture_of_rows(rows: Rows) -> dict[str, Any]:
     }
 
 
+#: Fields that are called the same in a picture and in the oracle's row.
+ALIKE = (
+    *("namespace", "lane", "priority", "created", "phase", "ownership", "eligibility", "public", "attempt_state"),
+    *("blocking", "delay", "deadline", "index", "started", "ended", "outcome", "result", "retries", "reclaims"),
+    *("replays", "total", "cancelled_by", "cancel_reason", "progress", "tags"),
+)
+
+
 def picture_of_model(row: Row) -> dict[str, Any]:
     """The same of the oracle's row."""
-    alike = picture_fields - {"needs", "attempts", "grants"}
-    found = {name: getattr(row, name) for name in alike}
+    found = {name: getattr(row, name) for name in ALIKE}
     found["needs"] = tuple(sorted(row.needs))
     found["attempts"] = {index: dict(vars(each)) for index, each in row.attempts.items()}
     found["grants"] = sorted(tuple(grant) for grant in row.grants)
     return found
-
-
-picture_fields = frozenset(
-    [
-        "namespace",
-        "lane",
-        "needs",
-        "priority",
-        "created",
-        "phase",
-        "ownership",
-        "eligibility",
-        "public",
-        "attempt_state",
-        "blocking",
-        "delay",
-        "deadline",
-        "index",
-        "started",
-        "ended",
-        "outcome",
-        "result",
-        "retries",
-        "reclaims",
-        "replays",
-        "total",
-        "cancelled_by",
-        "cancel_reason",
-        "progress",
-        "tags",
-        "attempts",
-        "grants",
-    ]
-)
 
 
 def picture_of_event(event: Any) -> tuple[Any, ...]:
@@ -323,6 +296,3 @@ def differences(found: Any, wanted: Any, where: str = "") -> list[str]:
             lines += differences(found.get(key, "(absent)"), wanted.get(key, "(absent)"), f"{where}.{key}")
         return lines
     return [] if found == wanted else [f"{where}: engine {found!r}, oracle {wanted!r}"]
-
-
-__all__ = ["ANY", "World", "differences", "picture_of_event", "picture_of_model", "picture_of_rows", "plain"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowfabric.model import states
+from flowfabric.model import literals, states
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.states import (
     AttemptLifecycle,
@@ -40,9 +40,9 @@ def test_every_enum_value_is_its_name() -> None:
 
 
 def test_constants_are_plain_texts() -> None:
-    constants = {name: value for name, value in vars(states).items() if name.isupper() and not name.startswith("_")}
+    constants = {name: value for name, value in vars(literals).items() if name.isupper() and not name.startswith("_")}
     assert len(constants) > 80
-    assert {type(value) for value in constants.values()} == {str}
+    assert {type(value) for value in constants.values()} == {str, frozenset}
 
 
 READINGS: list[tuple[Callable[[str], StrEnum], str, type[StrEnum], dict[str, str]]] = [
