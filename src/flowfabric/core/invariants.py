@@ -311,7 +311,7 @@ def _check_lease_log(
         else:
             findings.expect(named == newest, "I4", f"{event.event_type} of {named} while {newest} is the newest lease")
             # A lease marked as lost may still be taken away; one that was taken away is gone.
-            over = state == lit.LEASE_ENDED or (state == lit.LEASE_EXPIRED and event.event_type not in _ENDS)
+            over = state == lit.LEASE_ENDED or (state == lit.LEASE_EXPIRED and event.event_type != lit.LEASE_ENDED)
             findings.expect(not over, "I1", f"{event.event_type} of {named}, which is over")
         state = event.event_type
     current = _current(execution, attempts)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from flowfabric.core.view import View
+from flowfabric.engine import checks
 from flowfabric.engine.batcher import Batcher
 from flowfabric.engine.held import HeldRecords
 from flowfabric.engine.transact import Outcome, Settings, run_batch
@@ -76,7 +77,7 @@ class EngineBase:
 
     def _payload(self, handle: Handle) -> HandlePayload:
         """What is in a handle, once it is clear that it is one of ours."""
-        return decode_for(handle, self.store.tag)
+        return decode_for(handle if type(handle) is Handle else checks.handle(handle), self.store.tag)
 
     def _flow_partition(self, flow_id: str) -> int:
         return flow_partition(flow_id, self.partitions)
@@ -113,6 +114,17 @@ class EngineBase:
             elif topic.startswith(STREAM_TOPIC):
                 execution_id, _, index = topic[len(STREAM_TOPIC) :].rpartition("/")
                 self._streams.wake([(execution_id, int(index))])
+
+    async def drain(self, grace_ms: int) -> int:
+        """Stop the timers and finish what is queued; how many tasks were still busy when the grace was over."""
+        grace_ms = checks.time_ms(grace_ms, "grace_ms")
+        busy = [asyncio.ensure_future(self._batcher.close())]
+        if self._timer is not None:
+            busy.append(asyncio.ensure_future(self._timer.stop()))
+        _, late = await asyncio.wait(busy, timeout=grace_ms / 1000)
+        for task in late:
+            task.cancel()
+        return len(late)
 
     async def close(self) -> None:
         """Finish what is under way and let go of the store. Safe to call twice."""

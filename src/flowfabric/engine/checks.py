@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from flowfabric.model.errors import Validation, ValidationKind
-from flowfabric.model.ids import ExecutionId, ExecutionIdError, LaneId, LaneIdError, canonical_uuid
+from flowfabric.model.frames import BestEffortLive, Durable, DurableSummary, Frame, FrameKind, PatchKind
+from flowfabric.model.handles import Handle
+from flowfabric.model.ids import (
+    ExecutionId,
+    ExecutionIdError,
+    LaneId,
+    LaneIdError,
+    LeaseFence,
+    canonical_uuid,
+    check_tag_key,
+)
 from flowfabric.model.ids import check_capabilities as _check_tokens
+from flowfabric.model.jsontext import holds_nul
 from flowfabric.model.limits import MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, MAX_REASON_BYTES, MAX_TAGS, MAX_TTL_MS
+from flowfabric.model.results import ClaimPolicy, ExpiredLeaseCursor, ResumeGrant, ResumeToken, ScannerFilter
 
 _MAX_I64 = 2**63 - 1
 _MAX_I32 = 2**31 - 1
 _known_lanes: set[str] = set()
+_FRAME_KINDS = tuple(FrameKind)
+_PATCH_KINDS = tuple(PatchKind)
 
 
 def invalid(detail: str) -> Validation:
@@ -86,6 +102,16 @@ def ttl_ms(value: Any, name: str) -> int:
     return integer(value, name, 1, MAX_TTL_MS)
 
 
+def partition(value: Any) -> int:
+    """The index of a partition, whether this store has it or not."""
+    return integer(value, "partition", 0, 0xFFFF)
+
+
+def optional_partition(value: Any) -> int | None:
+    """The index of a partition or nothing."""
+    return None if value is None else partition(value)
+
+
 def priority(value: Any) -> int:
     """Any 32-bit number; rules clamp it."""
     return saturating(value, "priority", -_MAX_I32 - 1, _MAX_I32)
@@ -131,6 +157,18 @@ def lane(value: Any) -> str:
     return checked
 
 
+def optional_lane(value: Any) -> str | None:
+    """A lane name or nothing."""
+    return None if value is None else lane(value)
+
+
+def sequence(value: Any, name: str) -> Iterable[Any]:
+    """Several things; a text or a mapping is one thing."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise invalid(f"{name}: expected a list, got {type(value).__name__}")
+    return value
+
+
 def payload(value: Any, name: str) -> bytes | None:
     """Bytes within the limit, or nothing."""
     if value is None:
@@ -161,9 +199,136 @@ def tags(value: Any) -> dict[str, str] | None:
     return {text(key, "tag key"): text(each, f"tag {key!r}", MAX_REASON_BYTES) for key, each in value.items()}
 
 
+def tag_key(value: Any) -> str:
+    """A dotted key."""
+    if not isinstance(value, str):
+        raise invalid(f"tag key: expected text, got {type(value).__name__}")
+    check_tag_key(value)
+    return text(value, "tag key")
+
+
+def dotted_tags(value: Any) -> dict[str, str]:
+    """Texts by dotted key."""
+    if not isinstance(value, Mapping):
+        raise invalid(f"tags: expected a mapping, got {type(value).__name__}")
+    if len(value) > MAX_TAGS:
+        raise invalid(f"tags: {len(value)}, at most {MAX_TAGS} are allowed")
+    for key in value:
+        try:
+            tag_key(key)
+        except Validation as error:
+            raise Validation(ValidationKind.INVALID_TAG_KEY, error.detail) from None
+    return {str.__str__(key): text(each, f"tag {key!r}", MAX_REASON_BYTES) for key, each in value.items()}
+
+
+def json_object(value: Any, name: str) -> str:
+    """The text of a JSON object, or nothing: a text that is none must not reach a column that is."""
+    found = text("" if value is None else value, name, MAX_REASON_BYTES)
+    if not found:
+        return found
+    try:
+        document = msgspec.json.decode(found)
+    except (msgspec.MsgspecError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or holds_nul(found):
+        raise invalid(f"{name}: not a JSON object that can be stored")
+    return found
+
+
+def handle(value: Any) -> Handle:
+    """A handle, whoever minted it."""
+    if not isinstance(value, Handle):
+        raise invalid(f"handle: expected a Handle, got {type(value).__name__}")
+    return value
+
+
+def fence(value: Any) -> LeaseFence | None:
+    """A fence triple, whole or not, or nothing."""
+    if value is None:
+        return None
+    if not isinstance(value, LeaseFence):
+        raise invalid(f"fence: expected a LeaseFence, got {type(value).__name__}")
+    optional_text(value.lease_id, "fence.lease_id")
+    optional_text(value.attempt_id, "fence.attempt_id")
+    if value.lease_epoch is not None:
+        saturating(value.lease_epoch, "fence.lease_epoch", 0, _MAX_I64)
+    return value
+
+
+def claim_policy(value: Any) -> ClaimPolicy:
+    """Who claims; its members are checked one by one."""
+    if not isinstance(value, ClaimPolicy):
+        raise invalid("policy: a ClaimPolicy with worker_id and worker_instance_id is required")
+    return value
+
+
+def resume_token(value: Any) -> ResumeToken:
+    """A resume grant in the hands of a worker, everything in it well-formed."""
+    if not isinstance(value, ResumeToken) or not isinstance(value.grant, ResumeGrant):
+        raise invalid("token: expected a ResumeToken with a ResumeGrant")
+    execution_id(value.grant.execution_id)
+    lane(value.grant.lane_id)
+    saturating(value.grant.expires_at_ms, "grant.expires_at_ms", 0, _MAX_I64)
+    return ResumeToken(
+        value.grant,
+        text(value.worker_id, "worker_id", empty=False),
+        text(value.worker_instance_id, "worker_instance_id", empty=False),
+        ttl_ms(value.lease_ttl_ms, "lease_ttl_ms"),
+    )
+
+
+def frame(value: Any) -> Frame:
+    """A frame with a kind and a mode that exist. Its size is judged behind the gate."""
+    if not isinstance(value, Frame):
+        raise invalid(f"frame: expected a Frame, got {type(value).__name__}")
+    if not isinstance(value.bytes, bytes):
+        raise invalid(f"frame: expected bytes, got {type(value.bytes).__name__}")
+    if value.kind not in _FRAME_KINDS:
+        raise Validation(ValidationKind.INVALID_FRAME_TYPE, f"kind: {value.kind!r} is none of {', '.join(FrameKind)}")
+    text(value.frame_type, "frame_type")
+    optional_text(value.correlation_id, "correlation_id")
+    mode = value.mode
+    if isinstance(mode, BestEffortLive):
+        for name in ("ttl_ms", "maxlen_floor", "maxlen_ceiling"):
+            saturating(getattr(mode, name), name, 0, _MAX_I64)
+        if isinstance(mode.ema_alpha, bool) or not isinstance(mode.ema_alpha, int | float):
+            raise invalid(f"ema_alpha: expected a number, got {type(mode.ema_alpha).__name__}")
+    elif isinstance(mode, DurableSummary):
+        if mode.patch_kind not in _PATCH_KINDS:
+            raise invalid(f"patch_kind: {mode.patch_kind!r} is none of {', '.join(PatchKind)}")
+    elif not isinstance(mode, Durable):
+        raise invalid(f"mode: {mode!r} is neither Durable, DurableSummary nor BestEffortLive")
+    return value
+
+
+def lease_cursor(value: Any) -> tuple[int, str] | tuple[None, None]:
+    """The position after an expired lease, or the beginning."""
+    if value is None:
+        return None, None
+    if not isinstance(value, ExpiredLeaseCursor):
+        raise invalid(f"after: expected an ExpiredLeaseCursor, got {type(value).__name__}")
+    return time_ms(value.expires_at_ms, "after.expires_at_ms"), str.__str__(execution_id(value.execution_id))
+
+
+def scanner_filter(value: Any) -> ScannerFilter:
+    """What a scan is narrowed to; nothing means everything."""
+    if value is None:
+        return ScannerFilter()
+    if not isinstance(value, ScannerFilter):
+        raise invalid(f"filter: expected a ScannerFilter, got {type(value).__name__}")
+    optional_text(value.namespace, "filter.namespace")
+    tag: Any = value.instance_tag
+    if tag is not None:
+        if not isinstance(tag, tuple) or len(tag) != 2:
+            raise invalid("filter.instance_tag: expected a key and a value")
+        text(tag[0], "filter.instance_tag key")
+        text(tag[1], "filter.instance_tag value", MAX_REASON_BYTES)
+    return value
+
+
 def capabilities(value: Iterable[Any] | None) -> frozenset[str]:
     """What a worker can do."""
-    if not value:
+    if value is None:
         return frozenset()
     return frozenset(capability_list(value))
 

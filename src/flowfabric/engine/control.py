@@ -62,7 +62,7 @@ class Control(EngineBase):
             CancelExecution(
                 checks.execution_id(execution_id),
                 checks.reason(reason),
-                checks.text(str(source), "source"),
+                checks.text(source, "source"),
                 None if lease_epoch is None else checks.saturating(lease_epoch, "lease_epoch", 0, 2**63 - 1),
                 checks.optional_time_ms(now, "now"),
             )
@@ -223,7 +223,7 @@ class Control(EngineBase):
                 checks.text(namespace, "namespace"),
                 checks.text(worker_instance_id, "worker_instance_id", empty=False),
                 checks.text(worker_id, "worker_id", empty=False),
-                tuple(checks.lane(lane) for lane in lanes),
+                tuple(checks.lane(lane) for lane in checks.sequence(lanes, "lanes")),
                 checks.capability_list(capabilities),
                 checks.ttl_ms(liveness_ttl_ms, "liveness_ttl_ms"),
             )
@@ -249,13 +249,11 @@ class Control(EngineBase):
         self, *, worker_instance_id: str, namespace: str = "default", reason: str = "", now: int | None = None
     ) -> Marked | NotRegistered:
         """A worker process is gone; its leases run out by themselves."""
-        if not isinstance(reason, str):
-            raise checks.invalid(f"reason: expected text, got {type(reason).__name__}")
         answer: Marked | NotRegistered = await self._submit(
             MarkWorkerDead(
                 checks.text(namespace, "namespace"),
                 checks.text(worker_instance_id, "worker_instance_id", empty=False),
-                reason,
+                checks.text(reason, "reason"),
             )
         )
         return answer
@@ -267,7 +265,8 @@ class Control(EngineBase):
         if namespace is None:
             raise Unavailable("list_workers without a namespace")
         size = checks.integer(MAX_PAGE if limit is None else limit, "limit", 0, MAX_PAGE)
-        found = await self._ask(ListWorkers(checks.text(namespace, "namespace"), after, size, await self.now_ms()))
+        position = checks.optional_text(after, "after")
+        found = await self._ask(ListWorkers(checks.text(namespace, "namespace"), position, size, await self.now_ms()))
         entries = tuple(
             WorkerEntry(
                 worker.worker_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from flowfabric.engine.timers import Timers
 from flowfabric.model.errors import RequiresDevMode
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
 from flowfabric.model.partitions import PartitionCounts
+from flowfabric.model.results import Applied, NoOp, StoreCapabilities
 from flowfabric.stores.protocol import Store
 
 _log = logging.getLogger("flowfabric.engine")
@@ -79,6 +81,29 @@ class Engine(Timers, Intake, Leases, Control, Reads, Streams):
     async def server_time_ms(self) -> int:
         """The time that decides."""
         return await self.now_ms()
+
+    async def prepare(self) -> NoOp | Applied:
+        """Bring the schema up to date. ``Engine.open`` does so by itself; repeating it changes nothing."""
+        versions = await self.store.prepare()
+        if not versions:
+            return NoOp()
+        return Applied("migrations " + ", ".join(f"{version:04}" for version in versions))
+
+    async def shutdown_prepare(self, grace_ms: int = 30_000) -> int:
+        """Stop the timers and finish what is queued, within the grace; how many tasks had to be abandoned."""
+        return await self.drain(grace_ms)
+
+    async def capabilities(self) -> StoreCapabilities:
+        """What the store is. Every store offers every operation."""
+        return StoreCapabilities(
+            self.backend_label, await self.store.server_version(), "stable", dict.fromkeys(OPERATIONS, True)
+        )
+
+
+#: The public operations of the engine: what a store must carry.
+OPERATIONS: tuple[str, ...] = tuple(
+    name for name in dir(Engine) if not name.startswith("_") and inspect.iscoroutinefunction(getattr(Engine, name))
+)
 
 
 def _grace_ms() -> int:

@@ -13,8 +13,8 @@ from flowfabric.core.tags import SetExecutionTags, SetFlowTags
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model.changes import Get, GetFull
-from flowfabric.model.errors import Validation, ValidationKind
-from flowfabric.model.ids import ExecutionId, check_tag_key
+from flowfabric.model.errors import Validation
+from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_BULK, MAX_REASON_BYTES
 from flowfabric.model.partitions import lane_partition
 from flowfabric.model.policy import PolicyInput, parse_policy, read_policy
@@ -81,7 +81,7 @@ class Intake(EngineBase):
         Each item holds the arguments of ``create_execution``. One bad item refuses them all.
         """
         items = []
-        for position, arguments in enumerate(executions):
+        for position, arguments in enumerate(checks.sequence(executions, "executions")):
             if position >= MAX_BULK:
                 raise checks.invalid(f"create_executions: more than {MAX_BULK} executions in one call")
             try:
@@ -102,10 +102,12 @@ class Intake(EngineBase):
                 self._lane_partitions[lane] = known
         return known
 
-    def _creation_of(self, arguments: Mapping[str, Any]) -> CreateExecution:
+    def _creation_of(self, arguments: Any) -> CreateExecution:
+        if not isinstance(arguments, Mapping):
+            raise checks.invalid(f"expected a mapping of arguments, got {type(arguments).__name__}")
         unknown = arguments.keys() - _ARGUMENTS.keys() - {"partition_id"}
         if unknown:
-            raise checks.invalid(f"unknown argument {min(unknown)!r}")
+            raise checks.invalid(f"unknown argument {min(map(repr, unknown))}")
         return self._creation(*(arguments.get(name, default) for name, default in _ARGUMENTS.items()))
 
     def _creation(
@@ -160,16 +162,16 @@ class Intake(EngineBase):
 
     async def set_execution_tag(self, execution_id: ExecutionId | str, key: str, value: str) -> None:
         """Set one tag; the last write wins."""
-        check_tag_key(key)
+        key = checks.tag_key(key)
         await self._submit(SetExecutionTags(checks.execution_id(execution_id), {key: _tag_value(key, value)}))
 
     async def set_execution_tags(self, execution_id: ExecutionId | str, tags: Mapping[str, str]) -> None:
         """Set several tags, all or none."""
-        await self._submit(SetExecutionTags(checks.execution_id(execution_id), _checked_tags(tags)))
+        await self._submit(SetExecutionTags(checks.execution_id(execution_id), checks.dotted_tags(tags)))
 
     async def get_execution_tag(self, execution_id: ExecutionId | str, key: str) -> str | None:
         """The value of a tag, ``None`` if the execution or the tag is missing."""
-        check_tag_key(key)
+        key = checks.tag_key(key)
         identity = checks.execution_id(execution_id)
         execution = (await self._view(GetFull(identity))).full(identity)
         if execution is None:
@@ -180,18 +182,18 @@ class Intake(EngineBase):
 
     async def set_flow_tag(self, flow_id: str, key: str, value: str) -> None:
         """Set one tag of a flow."""
-        check_tag_key(key)
+        key = checks.tag_key(key)
         flow = checks.flow_id(flow_id)
         await self._submit(SetFlowTags(self._flow_partition(flow), flow, {key: _tag_value(key, value)}))
 
     async def set_flow_tags(self, flow_id: str, tags: Mapping[str, str]) -> None:
         """Set several tags of a flow, all or none."""
         flow = checks.flow_id(flow_id)
-        await self._submit(SetFlowTags(self._flow_partition(flow), flow, _checked_tags(tags)))
+        await self._submit(SetFlowTags(self._flow_partition(flow), flow, checks.dotted_tags(tags)))
 
     async def get_flow_tag(self, flow_id: str, key: str) -> str | None:
         """The value of a flow's tag, ``None`` if the flow or the tag is missing."""
-        check_tag_key(key)
+        key = checks.tag_key(key)
         flow = checks.flow_id(flow_id)
         need = Get(Flow, (self._flow_partition(flow), flow))
         record = (await self._view(need)).get(Flow, need.key)
@@ -219,12 +221,3 @@ _ARGUMENTS: dict[str, Any] = {
 
 def _tag_value(key: str, value: Any) -> str:
     return checks.text(value, f"tag {key!r}", MAX_REASON_BYTES)
-
-
-def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    for key in tags:
-        try:
-            check_tag_key(key)
-        except Validation as error:
-            raise Validation(ValidationKind.INVALID_TAG_KEY, error.detail) from None
-    return {key: _tag_value(key, value) for key, value in tags.items()}

@@ -10,7 +10,6 @@ from typing import Any
 
 from flowfabric.core.cancel import CancelHeld
 from flowfabric.core.claim import Claim, ClaimExecution, ClaimFromResumeGrant, ClaimResumedExecution, IssueGrantAndClaim
-from flowfabric.core.documents import parse_document
 from flowfabric.core.fences import Fence
 from flowfabric.core.finish import FINAL_CLASSES, Complete, CompleteExecution, Fail, FailExecution
 from flowfabric.core.grants import ClaimForWorker, IssueClaimGrant
@@ -19,7 +18,6 @@ from flowfabric.core.reclaim import IssueReclaimGrant, ReclaimExecution
 from flowfabric.core.streams import AppendFrame
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
-from flowfabric.model.errors import Validation
 from flowfabric.model.frames import AppendFrameOutcome, Frame
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId, LeaseFence
@@ -73,8 +71,7 @@ class Leases(EngineBase):
         limit: int = 1,
     ) -> list[Handle]:
         """Up to ``limit`` executions in claim order, in one transaction."""
-        if policy is None:
-            raise checks.invalid("policy: a ClaimPolicy with worker_id and worker_instance_id is required")
+        policy = checks.claim_policy(policy)
         lane_id = checks.lane(lane)
         able = checks.capabilities(capabilities)
         limit = checks.integer(limit, "limit", 1, MAX_CLAIM)
@@ -200,7 +197,7 @@ class Leases(EngineBase):
                 checks.uuid(lease_id, "lease_id"),
                 checks.ttl_ms(lease_ttl_ms, "lease_ttl_ms"),
                 checks.uuid(attempt_id, "attempt_id"),
-                _json_text(attempt_policy_json, "attempt_policy_json"),
+                checks.json_object(attempt_policy_json, "attempt_policy_json"),
                 None if attempt_timeout_ms is None else checks.time_ms(attempt_timeout_ms, "attempt_timeout_ms"),
                 checks.optional_time_ms(execution_deadline_at, "execution_deadline_at"),
             )
@@ -238,14 +235,7 @@ class Leases(EngineBase):
 
     async def claim_from_resume_grant(self, token: ResumeToken) -> Handle | None:
         """Take over the newest attempt of an execution whose lease is over; ``None`` while somebody holds it."""
-        checked = ResumeToken(
-            token.grant,
-            checks.text(token.worker_id, "worker_id", empty=False),
-            checks.text(token.worker_instance_id, "worker_instance_id", empty=False),
-            checks.ttl_ms(token.lease_ttl_ms, "lease_ttl_ms"),
-        )
-        checks.execution_id(token.grant.execution_id)
-        checks.lane(token.grant.lane_id)
+        checked = checks.resume_token(token)
         handle: Handle | None = await self._submit(ClaimFromResumeGrant(checked, os.urandom(32)))
         return handle
 
@@ -324,7 +314,7 @@ class Leases(EngineBase):
                 checks.uuid(lease_id, "lease_id"),
                 checks.ttl_ms(lease_ttl_ms, "lease_ttl_ms"),
                 checks.uuid(attempt_id, "attempt_id"),
-                _json_text(attempt_policy_json, "attempt_policy_json"),
+                checks.json_object(attempt_policy_json, "attempt_policy_json"),
                 None if cap is None else checks.integer(cap, "max_reclaim_count", 0, 2**32 - 1),
             )
         )
@@ -361,11 +351,7 @@ class Leases(EngineBase):
     async def append_frame(self, handle: Handle, frame: Frame) -> AppendFrameOutcome:
         """Write one frame to the attempt's stream."""
         payload = self._payload(handle)
-        if not isinstance(frame.bytes, bytes):
-            raise checks.invalid(f"frame: expected bytes, got {type(frame.bytes).__name__}")
-        checks.text(frame.frame_type, "frame_type")
-        checks.optional_text(frame.correlation_id, "correlation_id")
-        answer: AppendFrameOutcome = await self._submit(AppendFrame(payload, frame))
+        answer: AppendFrameOutcome = await self._submit(AppendFrame(payload, checks.frame(frame)))
         return answer
 
     async def delay(self, handle: Handle, delay_until: int) -> None:
@@ -440,7 +426,7 @@ class Leases(EngineBase):
         A non-empty ``detail`` replaces the class's name as the category that ``retryable_categories`` looks at.
         """
         payload = self._payload(handle)
-        kind = str(failure_class)
+        kind = checks.text(failure_class, "failure_class")
         category = _category(detail) or (kind if kind in _CLASSES else FailureClass.TRANSIENT.value)
         answer: FailOutcome = await self._submit(
             Fail(payload, checks.reason(reason), category, kind not in FINAL_CLASSES, _jitter())
@@ -485,8 +471,8 @@ def _fence(
     return Fence(
         checks.execution_id(execution_id),
         checks.integer(attempt_index, "attempt_index", 0, 2**31 - 1),
-        fence,
-        checks.text(str(source), "source"),
+        checks.fence(fence),
+        checks.text(source, "source"),
         overridable,
     )
 
@@ -510,16 +496,4 @@ def _category(detail: bytes | str | None) -> str:
             detail = detail.decode()
         except UnicodeDecodeError:
             return ""
-    return checks.text(detail or "", "detail", MAX_REASON_BYTES)
-
-
-def _json_text(value: Any, name: str) -> str:
-    """JSON or nothing: a text that is no JSON must not reach a column that is."""
-
-    text = checks.text(value or "", name, MAX_REASON_BYTES)
-    if text:
-        try:
-            parse_document(text, name)
-        except Validation:
-            raise checks.invalid(f"{name}: not a JSON object") from None
-    return text
+    return "" if detail is None else checks.text(detail, "detail", MAX_REASON_BYTES)

@@ -178,10 +178,11 @@ class Reads(EngineBase):
     ) -> dict[str, str | None]:
         """Single fields as text; unknown names and missing executions give ``None``."""
         identity = checks.execution_id(execution_id)
-        if identity.partition != partition:
+        if identity.partition != checks.partition(partition):
             raise checks.invalid(f"partition: {partition} is not the partition of {identity}")
+        names = [checks.text(field, "fields") for field in checks.sequence(fields, "fields")]
         _, execution, attempt = await self._full(identity)
-        return {field: None if execution is None else self._field(execution, attempt, field) for field in fields}
+        return {name: None if execution is None else self._field(execution, attempt, name) for name in names}
 
     def _field(self, execution: Execution, attempt: Attempt | None, field: str) -> str | None:
         name = _ALIASES.get(field, field)
@@ -233,8 +234,7 @@ class Reads(EngineBase):
         if size == 0:
             return ExecutionPage((), None)
         after = None if cursor is None else checks.execution_id(cursor).uuid_text
-        partition = checks.integer(partition, "partition", 0, 0xFFFF)
-        found = await self._ask(ListExecutions(partition, after, size + 1))
+        found = await self._ask(ListExecutions(checks.partition(partition), after, size + 1))
         page = tuple(ExecutionId.unchecked(each) for each in found[:size])
         return ExecutionPage(page, page[-1] if len(found) > size else None)
 
@@ -260,7 +260,7 @@ class Reads(EngineBase):
         if size == 0:
             return SuspendedPage((), None)
         after = None if cursor is None else checks.execution_id(cursor).uuid_text
-        found = await self._ask(ListSuspended(checks.integer(partition, "partition", 0, 0xFFFF), after, size + 1))
+        found = await self._ask(ListSuspended(checks.partition(partition), after, size + 1))
         entries = tuple(SuspendedEntry(ExecutionId.unchecked(each), at, why) for each, at, why in found[:size])
         return SuspendedPage(entries, entries[-1].execution_id if len(found) > size else None)
 
@@ -276,13 +276,8 @@ class Reads(EngineBase):
         """Leases past their time, oldest first. Data only: nothing is reclaimed by looking."""
         size = min(checks.integer(MAX_PAGE if limit is None else limit, "limit", 1, 2**31), MAX_EXPIRED_PAGE)
         moment = await self.now_ms() if as_of is None else checks.time_ms(as_of, "as_of")
-        question = ListExpiredLeases(
-            moment,
-            None if after is None else checks.time_ms(after.expires_at_ms, "after.expires_at_ms"),
-            None if after is None else str.__str__(checks.execution_id(after.execution_id)),
-            size,
-            namespace,
-        )
+        after_ms, after_id = checks.lease_cursor(after)
+        question = ListExpiredLeases(moment, after_ms, after_id, size, checks.optional_text(namespace, "namespace"))
         entries = tuple(
             ExpiredLease(
                 ExecutionId.unchecked(execution.execution_id),
@@ -306,7 +301,8 @@ class Reads(EngineBase):
         size = min(checks.integer(limit, "limit", 0, 2**31), MAX_PAGE)
         if size == 0:
             return ()
-        found = await self._ask(ScanEligible(checks.lane(lane_id), partition, size, await self.now_ms()))
+        where = checks.optional_partition(partition)
+        found = await self._ask(ScanEligible(checks.lane(lane_id), where, size, await self.now_ms()))
         return tuple(ExecutionId.unchecked(each) for each in found)
 
 

@@ -188,7 +188,12 @@ class Timers(EngineBase):
         self, partition: int | None = None, lane: str | None = None, limit: int = 1_000, now: int | None = None
     ) -> int:
         """Move fresh intake to the queue, oldest first."""
-        due = await self._due("intake", limit, partition=partition, lane_id=lane)
+        due = await self._due(
+            "intake",
+            checks.integer(limit, "limit", 1, 100_000),
+            partition=checks.optional_partition(partition),
+            lane_id=checks.optional_lane(lane),
+        )
         return await self._submit_all("intake", due, PromoteSubmitted)
 
     async def promote_delayed(
@@ -227,7 +232,8 @@ class Timers(EngineBase):
         """Delete executions that ended at least ``retention_ms`` ago, oldest first; how many."""
         kept = checks.time_ms(retention_ms, "retention_ms")
         size = checks.integer(batch_size, "batch_size", 1, 10_000)
-        return await self._trim("retention", partition, lane, kept, size, filter or ScannerFilter())
+        where, queue = checks.optional_partition(partition), checks.optional_lane(lane)
+        return await self._trim("retention", where, queue, kept, size, checks.scanner_filter(filter))
 
     async def _trim(
         self,
@@ -294,9 +300,23 @@ class Timers(EngineBase):
 
     def start_timers(self, intervals: Mapping[str, int] | None = None, filter: ScannerFilter | None = None) -> None:
         """Start the timer loop. ``intervals`` overrides milliseconds by name; 0 switches a timer off."""
+        wanted, overrides = checks.scanner_filter(filter), _checked_intervals(intervals)
         if self._timer is None:
-            self._filter = filter or ScannerFilter()
-            self._timer = TimerLoop(self, intervals or {})
+            self._filter = wanted
+            self._timer = TimerLoop(self, overrides)
+
+
+def _checked_intervals(intervals: Any) -> Mapping[str, int]:
+    if intervals is None:
+        return {}
+    if not isinstance(intervals, Mapping):
+        raise checks.invalid(f"intervals: expected a mapping, got {type(intervals).__name__}")
+    names = {timer.name for timer in TIMERS}
+    for name, interval in intervals.items():
+        if name not in names:
+            raise checks.invalid(f"intervals: {name!r} is none of {', '.join(sorted(names))}")
+        checks.integer(interval, f"intervals.{name}", -(2**31), 2**31)
+    return intervals
 
 
 def _did(answer: Any) -> int:

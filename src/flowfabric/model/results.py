@@ -441,6 +441,25 @@ class ExpiredLeasePage(Struct, frozen=True):
     cursor: ExpiredLeaseCursor | None
 
 
+class NoOp(Struct, frozen=True):
+    """``prepare``: there was nothing to do."""
+
+
+class Applied(Struct, frozen=True):
+    """``prepare``: what was brought up to date."""
+
+    description: str
+
+
+class StoreCapabilities(Struct, frozen=True):
+    """What a store is, and which operations it offers."""
+
+    family: str
+    version: str
+    stage: str
+    operations: dict[str, bool]
+
+
 class ScannerFilter(Struct, frozen=True):
     """Narrows timers and subscriptions to one namespace and, or, one tag value."""
 

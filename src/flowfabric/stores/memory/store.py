@@ -96,6 +96,14 @@ class MemoryStore:
         for topic in topics:
             yield topic
 
+    async def prepare(self) -> tuple[int, ...]:
+        """Nothing: there is no schema."""
+        return ()
+
+    async def server_version(self) -> str:
+        """The memory store has no version of its own."""
+        return "1"
+
     async def ping(self) -> None:
         """Always there."""
 

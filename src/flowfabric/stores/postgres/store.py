@@ -236,6 +236,17 @@ class PostgresStore:
         """``async with store.raw() as connection``: a plain connection, for people and tests."""
         return self._pool.acquire()
 
+    async def prepare(self) -> tuple[int, ...]:
+        """Apply missing migrations; the versions applied."""
+        with _errors():
+            async with self._pool.acquire() as connection:
+                return await apply_migrations(connection)
+
+    async def server_version(self) -> str:
+        """The version of the server."""
+        with _errors():
+            return str(await self._pool.fetchval("SHOW server_version"))
+
     async def ping(self) -> None:
         """Fail if the server does not answer."""
         with _errors():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+
 from flowfabric.stores.rows import Dialect
 
 
@@ -16,13 +19,28 @@ def blob_to_uuid(blob: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def tokens_to_text(tokens: tuple[str, ...]) -> str:
+    """Capabilities joined by commas; none contains one."""
+    return ",".join(tokens)
+
+
+def text_to_tokens(text: str) -> tuple[str, ...]:
+    """The capabilities in a comma-joined text."""
+    return tuple(text.split(",")) if text else ()
+
+
 def names_to_text(names: tuple[str, ...]) -> str:
-    """Names joined by commas; no name contains one."""
+    """Names joined by commas; as a JSON list if one of them could not be told from that."""
+    if any("," in name or name.startswith("[") or not name for name in names):
+        return json.dumps(names)
     return ",".join(names)
 
 
 def text_to_names(text: str) -> tuple[str, ...]:
-    """The names in a comma-joined text."""
+    """The names in such a text; one written by hand may begin with a bracket and be no list."""
+    if text.startswith("["):
+        with contextlib.suppress(ValueError):
+            return tuple(json.loads(text))
     return tuple(text.split(",")) if text else ()
 
 
@@ -30,8 +48,8 @@ _RAW = "CASE WHEN json_valid(e.raw_fields) THEN {} END"
 
 DIALECT = Dialect(
     read={},
-    decode={"uuid": blob_to_uuid, "bool": bool, "names": text_to_names, "requirement": text_to_names},
-    encode={"uuid": uuid_to_blob, "bool": int, "names": names_to_text, "requirement": names_to_text},
+    decode={"uuid": blob_to_uuid, "bool": bool, "names": text_to_names, "requirement": text_to_tokens},
+    encode={"uuid": uuid_to_blob, "bool": int, "names": names_to_text, "requirement": tokens_to_text},
     derived={
         "required_capabilities": "e.requirement_key",
         "namespace": "coalesce(e.namespace, " + _RAW.format("json_extract(e.raw_fields, '$.namespace')") + ")",

@@ -25,8 +25,11 @@ from flowfabric.stores.sqlite.writing import apply
 from flowfabric.stores.sqlquestions import SqlQuestions, history_trims
 
 _log = logging.getLogger("flowfabric.stores.sqlite")
+# By comparing names and not by a path into the document: no quoting helps a path whose name holds quotes.
 _QUESTIONS = SqlQuestions(
-    DIALECT, "CASE WHEN json_valid(e.raw_fields) THEN json_extract(e.raw_fields, '$.tags.\"' || {} || '\"') END"
+    DIALECT,
+    "CASE WHEN json_valid(e.raw_fields) THEN "
+    "(SELECT tag.value FROM json_each(e.raw_fields, '$.tags') tag WHERE tag.key = {}) END",
 )
 
 #: How long a writer waits for another process to finish before it gives up.
@@ -233,6 +236,14 @@ class SqliteStore:
         connection.execute("PRAGMA busy_timeout = 60000")
         self._raw.append(connection)
         return connection
+
+    async def prepare(self) -> tuple[int, ...]:
+        """Nothing: opening has applied every migration."""
+        return ()
+
+    async def server_version(self) -> str:
+        """The version of the SQLite library."""
+        return sqlite3.sqlite_version
 
     async def ping(self) -> None:
         """Fail if the database cannot be read."""
