@@ -26,6 +26,8 @@ POSTGRES_KILLS = 50 if full_run() else 4
 #: A store is left for a new one after this many kills, so that looking at all of it stays quick.
 KILLS_PER_STORE = 25
 DRAIN_TIMEOUT_S = 60.0
+#: What writers must have done for their end to say anything; a sample may miss the rarer acts.
+ACKNOWLEDGED = {"created", "claimed", "completed", "appended", "retried", "cancelled"} if full_run() else {"claimed"}
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,7 @@ async def test_a_killed_writer_loses_nothing_on_sqlite(tmp_path: Path) -> None:
             await check(url, ledger)
         await drain(url)
         await check(url, ledger)
-        assert {"created", "claimed", "completed", "appended"} <= ledger.acknowledged().keys()
+        assert ledger.acknowledged().keys() >= ACKNOWLEDGED
 
 
 async def test_a_killed_writer_or_server_loses_nothing_on_postgres(durable_server: PostgreSQL, tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ async def test_a_killed_writer_or_server_loses_nothing_on_postgres(durable_serve
         await check(url, ledger, server_killed=True)
     await drain(url)
     await check(url, ledger, server_killed=True)
-    assert {"created", "claimed", "completed", "appended"} <= ledger.acknowledged().keys()
+    assert ledger.acknowledged().keys() >= ACKNOWLEDGED
 
 
 # --------------------------------------------------------------------------------------------------------- crash points

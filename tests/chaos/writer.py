@@ -41,7 +41,7 @@ from tests.chaos.stored import payload_of, result_of
 LANE = "chaos"
 HANDS = 6
 #: Answers after which a writer says that it is at work: connections are open and statements prepared by then.
-WARM = 12
+WARM = 25
 #: Leases are short: those of a killed writer must run out before the next one can go on.
 LEASE_TTL_MS = 400
 KEYS = 40

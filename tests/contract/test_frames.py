@@ -247,6 +247,22 @@ async def test_an_unreadable_summary_is_corruption(engine: Engine, probe: Probe)
         await engine.append_frame(handle, Frame(b"{}", mode=SUMMARY))
 
 
+async def test_unreadable_rows_are_corruption(engine: Engine) -> None:
+    handle = await claimed(engine)
+    identity = id_of(handle)
+    where = (str(identity), identity.partition, identity.uuid_text, 0)
+    await seed(engine, StreamSummary(*where, "{}", 1, "odd", START_MS, START_MS))
+    await seed(engine, FrameRow(*where, START_MS, 0, "[]", "durable", START_MS))
+    for read, detail in (
+        (engine.read_summary, "patch_kind: unknown value 'odd'"),
+        (engine.read_stream, "fields: not a JSON object"),
+        (engine.tail_stream, "fields: not a JSON object"),
+    ):
+        with pytest.raises(Validation) as caught:
+            await read(identity)
+        assert (caught.value.kind, caught.value.detail) == (ValidationKind.CORRUPTION, detail)
+
+
 # -- best effort, and what is kept -----------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from flowfabric import (
     ClaimGrant,
     Contention,
     ContentionKind,
+    ExecutionId,
     Granted,
     GrantIssued,
     HandleKind,
@@ -195,6 +196,14 @@ async def test_only_what_is_eligible(engine: Engine, probe: Probe, state: str) -
         await issue(engine, eid)
 
 
+@pytest.mark.parametrize("phase", ["active", "suspended", "terminal", "cancelled"])
+async def test_the_phase_counts_whatever_the_eligibility(engine: Engine, probe: Probe, phase: str) -> None:
+    eid = await create(engine, lane_id=LANE)
+    await seeding.alter(engine, eid, lifecycle_phase=phase)
+    async with refused(probe, Contention, ContentionKind.EXECUTION_NOT_ELIGIBLE):
+        await issue(engine, eid)
+
+
 async def test_capabilities_must_cover(engine: Engine, probe: Probe) -> None:
     eid = await create(engine, lane_id=LANE, policy=needing("zeta", "gpu", "alpha"))
     async with refused(probe, Validation, ValidationKind.CAPABILITY_MISMATCH, "alpha,zeta"):
@@ -279,6 +288,40 @@ async def test_the_sweep_keeps_an_interrupted_attempt(engine: Engine, probe: Pro
     clock.advance(5_000)
     await engine.run_timer("grant_sweep")
     assert await probe.stored(eid) == INTERRUPTED
+
+
+def forged(eid: ExecutionId, name: bytes, kind: str, expires_at_ms: int) -> Grant:
+    """A grant that no operation would issue beside the others."""
+    who = (eid.partition, name + eid.uuid_text.encode(), eid.uuid_text, kind, "w9", "i9", LANE)
+    return Grant(*who, None, "[]", None, None, 1, START_MS, expires_at_ms)
+
+
+async def test_the_sweep_looks_at_every_grant(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    """Only expired claim grants go, and a row is freed only if it was hidden and no live grant stands."""
+    hidden, blocked = await create(engine, lane_id=LANE), await create(engine, lane_id=LANE)
+    await issue(engine, hidden)
+    await engine.block_route(execution_id=blocked)
+    now = clock.advance(10)
+    for eid in (hidden, blocked):
+        await seeding.seed(
+            engine, forged(eid, b"s", "claim", now), forged(eid, b"r", "reclaim", now), forged(eid, b"n", "claim", 0)
+        )
+    before = [await probe.execution(eid) for eid in (hidden, blocked)]
+    assert await engine.run_timer("grant_sweep") == 2
+    assert [await probe.execution(eid) for eid in (hidden, blocked)] == before
+    assert [sorted(grant.grant_id[:1] for grant in await probe.grants(blocked))] == [[b"n", b"r"]]
+    assert len(await probe.grants(hidden)) == 3
+
+
+async def test_reclaim_grants_are_another_kind(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    """One that was left behind neither hides a row, nor refuses a grant, nor goes with a claim."""
+    eid = await create(engine, lane_id=LANE)
+    live, stale = forged(eid, b"l", "reclaim", START_MS + 99), forged(eid, b"s", "reclaim", START_MS)
+    await seeding.seed(engine, live, stale)
+    await issue(engine, eid, grant_ttl_ms=5)
+    clock.advance(5)
+    assert await engine.claim(LANE, (), policy()) is not None
+    assert await probe.grants(eid) == [live, stale]
 
 
 async def test_a_cancel_takes_the_grant_along(engine: Engine, probe: Probe) -> None:

@@ -22,6 +22,7 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.events import LeaseEvent
+from flowfabric.model.records import Execution
 from tests.contract import seeding
 from tests.contract.probe import (
     RUNNING,
@@ -274,7 +275,7 @@ async def test_without_an_attempt(engine: Engine, probe: Probe) -> None:
             await engine.claim_from_resume_grant(token(eid))
 
 
-@pytest.mark.parametrize("state", ["completed", "cancelled", "suspended"])
+@pytest.mark.parametrize("state", ["completed", "cancelled", "suspended", "gone"])
 async def test_nobody_takes_what_does_not_run(engine: Engine, probe: Probe, state: str) -> None:
     handle = await claimed(engine, lane_id=LANE)
     eid = id_of(handle)
@@ -282,6 +283,9 @@ async def test_nobody_takes_what_does_not_run(engine: Engine, probe: Probe, stat
         await engine.complete(handle, None)
     elif state == "cancelled":
         await engine.cancel_execution(execution_id=eid)
+    elif state == "gone":
+        await engine.revoke_lease(execution_id=eid)
+        await seeding.remove(engine, Execution, eid)
     else:
         await seeding.alter_attempt(engine, eid, lease_expires_at_ms=None, worker_instance_id=None)
         await seeding.alter(engine, eid, lifecycle_phase="suspended")

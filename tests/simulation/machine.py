@@ -118,6 +118,7 @@ def operation(
     return add
 
 
+NEED_HANDLES = ("hold", "end")
 GROUPS = ("create", "claim", "grant", "take", "hold", "end", "fence", "operator", "block", "time", "purge", "how")
 
 
@@ -151,7 +152,6 @@ class Machine(RuleBasedStateMachine):
         self.answers: dict[tuple[str, Held], Any] = {}
         self.waiting: list[tuple[str, Callable[[Any], Any], Callable[[], Any], Held | None]] = []
         self.burst = 1
-        self.turn = 0
         # What an example is about is done more often in it.
         self.menu = [each for each in OPERATIONS for _ in range(each.weight * (4 if each.group in focus else 1))]
         for slot, item in enumerate(items):
@@ -161,11 +161,16 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def step(self, data: Any) -> None:
-        """One of the operations; one that has nothing to work on gives way to the next, mostly."""
-        start = data.draw(st.integers(0, len(self.menu) - 1))
-        self.turn += 1
-        order = self.menu[start:] + self.menu[:start]
-        chosen = order[0] if self.turn % 6 == 0 and self.handles else next(each for each in order if each.ready(self))
+        """One of the operations that have something to work on; every now and then just any."""
+        whole = len(self.menu)
+        number = data.draw(st.integers(0, whole + whole // 5))
+        if number < whole:
+            ready = [each for each in self.menu if each.ready(self)]
+            chosen = ready[number * len(ready) // whole]
+        else:
+            chosen = self.menu[(number - whole) * 5 % whole]
+            if chosen.group in NEED_HANDLES and not self.handles:
+                return
         arguments = data.draw(chosen.arguments)
         note(f"{chosen.name}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})")
         getattr(self, chosen.name)(**arguments)
@@ -244,7 +249,7 @@ class Machine(RuleBasedStateMachine):
             self.count(label, found)
             self.expect(differences(found, wanted, label), f"of {len(waiting)} calls, {label} answers differently")
             refused = refused and isinstance(wanted, tuple) and wanted[0] in FAMILIES
-            self.keep(answer)
+            self.keep(answer, wanted)
             self.same_answer_again(label, held, wanted)
         self.compare(refused)
 
@@ -265,11 +270,10 @@ class Machine(RuleBasedStateMachine):
         type(self).seen[(label, str(kind))] += 1
         type(self).steps += 1
 
-    def keep(self, answer: Any) -> None:
+    def keep(self, answer: Any, wanted: Any) -> None:
         """Every handle there ever was may be used again."""
-        for each in answer if isinstance(answer, list) else [getattr(answer, "handle", answer)]:
-            if isinstance(each, Handle):
-                self.handles.append((each, plain(each)))
+        found = answer if isinstance(answer, list) else [getattr(answer, "handle", answer)]
+        self.handles += zip([each for each in found if isinstance(each, Handle)], handles_in(wanted), strict=True)
 
     def same_answer_again(self, label: str, held: Held | None, wanted: Any) -> None:
         """I14: a terminal call repeated gets its first answer, or a refusal."""
@@ -327,3 +331,12 @@ class Machine(RuleBasedStateMachine):
         phases = Counter(row.phase for row in self.oracle.rows.values())
         self.expect(differences(self.world.phases(), dict(phases)), "the store counts otherwise")
         self.expect(recount(self.world), "the store's indexes differ from its rows")
+
+
+def handles_in(answer: Any) -> list[Held]:
+    """The handles in an answer of the oracle."""
+    if isinstance(answer, Held):
+        return [answer]
+    if isinstance(answer, dict):
+        return [held for each in answer.values() for held in handles_in(each)]
+    return [held for each in answer for held in handles_in(each)] if isinstance(answer, list | tuple) else []

@@ -49,6 +49,8 @@ class Held(NamedTuple):
     ttl: int
     lane: str
     instance: str
+    #: Stands for the attempt id; only the oracle knows it.
+    identity: Any = ANY
 
 
 class Grant(NamedTuple):
@@ -75,6 +77,8 @@ class Try:
     type: Any = None
     timeout_at: int | None = None
     retry_at: Any = None
+    #: Stands for the attempt id: new with each claim, kept when an attempt is resumed by name.
+    identity: int = 0
 
     def release(self, outcome: str | None, ended: Any = None) -> None:
         """The lease is over. What the attempt timer was set to no longer matters."""

@@ -30,6 +30,7 @@ class Oracle(Grants, Control):
         self.workers: dict[tuple[str, str], dict[str, Any]] = {}
         self.events: list[tuple[Any, ...]] = []
         self.submitted: dict[tuple[str, str], int] = {}
+        self.minted = 0
 
     # -- shared --------------------------------------------------------------------------------------------------
 
@@ -87,8 +88,12 @@ class Oracle(Grants, Control):
         row.blocking, row.delay = None, None
         if row.started is None:
             row.started = self.now
+        if not terms.get("same"):
+            self.minted += 1
+            attempt.identity = self.minted
         self.lease_event(row, terms.get("event", "acquired"), row.index, attempt.epoch, instance)
-        return Held(kind, row.id, row.index, attempt.epoch, ttl, terms.get("lane", row.lane), instance)
+        lane = terms.get("lane", row.lane)
+        return Held(kind, row.id, row.index, attempt.epoch, ttl, lane, instance, attempt.identity)
 
     # -- creating ------------------------------------------------------------------------------------------------
 
@@ -176,7 +181,8 @@ class Oracle(Grants, Control):
     def _own_attempt(self, handle: Held) -> Try | None:
         """The handle's own attempt, wherever the execution is by now."""
         row = self.rows.get(handle.execution_id)
-        return row.attempts.get(handle.index) if row else None
+        found = row.attempts.get(handle.index) if row else None
+        return found if found is not None and found.identity == handle.identity else None
 
     def fenced(
         self, execution_id: str, index: int, epoch: int | None, *, attempt_first: bool = False

@@ -192,7 +192,7 @@ class Control:
         if row.retries >= (row.retry_policy or {"max_retries": 0}).get("max_retries", 3):
             self._expire(row)
             return True
-        self.lease_event(row, "expired", row.index, attempt.epoch, attempt.instance)
+        self._announce_expiry(row)
         attempt.take("expired", self.now)
         row.retries += 1
         row.index += 1
@@ -207,11 +207,17 @@ class Control:
 
     def _expire(self, row: Row) -> None:
         if row.current is not None and row.leased:
-            self.lease_event(row, "expired", row.index, row.current.epoch, row.current.instance)
+            self._announce_expiry(row)
             row.current.take("expired", self.now)
         elif row.current is not None:
             row.current.release("expired", self.now)
         self.end(row, "expired", "expired")
+
+    def _announce_expiry(self, row: Row) -> None:
+        """Once: a lease that was marked as lost has been announced."""
+        if row.ownership == "leased":
+            attempt = row.attempts[row.index]
+            self.lease_event(row, "expired", row.index, attempt.epoch, attempt.instance)
 
     def _sweep_grants(self, row: Row) -> int:
         swept = row.drop_expired("claim", self.now)

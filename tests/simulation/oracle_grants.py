@@ -74,7 +74,9 @@ class Grants:
         if live is not None and live.worker != worker:
             raise Refused("Contention", "invalid_claim_grant")
         row.drop_grants("claim")
-        return self._claimed(row, self.lease(row, worker, instance, ttl, "Resumed", timeout=timeout, lane=ANY))
+        return self._claimed(
+            row, self.lease(row, worker, instance, ttl, "Resumed", timeout=timeout, lane=ANY, same=True)
+        )
 
     def _claimed(self, row: Row, handle: Held) -> Any:
         fields = {
@@ -113,7 +115,7 @@ class Grants:
         row.index = index
         row.drop_grants("claim")
         # What an attempt is called that is taken up again after its retry was scheduled is left open.
-        terms = {"type": ANY} if back else {}
+        terms: dict[str, Any] = {"same": True, **({"type": ANY} if back else {})}
         if row.attempt_state == "running_attempt":
             terms["type"] = attempt.type
         return self.lease(row, worker, instance, ttl, "Resumed", event="reclaimed", lane=lane, **terms)

@@ -120,6 +120,21 @@ def _any_worker(machine: Any) -> bool:
 class Model(Machine):
     """See ``machine.py``."""
 
+    # -- how calls are made --------------------------------------------------------------------------------------
+
+    @operation("how", 2)
+    def other_engine(self) -> None:
+        """As if another process went on."""
+        self.flush()
+        engines = self.world.engines
+        self.engine = engines[(engines.index(self.engine) + 1) % len(engines)]
+
+    @operation("how", 2, size=st.integers(2, 5))
+    def together(self, size: int) -> None:
+        """The next calls are made at the same moment."""
+        self.flush()
+        self.burst = size
+
     # -- creating and claiming -----------------------------------------------------------------------------------
 
     @operation("create", 2, item=ITEM)
@@ -555,21 +570,6 @@ class Model(Machine):
                 lambda: self.oracle.heartbeat_worker(space, worker[1]),
             )
 
-    # -- how calls are made --------------------------------------------------------------------------------------
-
-    @operation("how", 2, size=st.integers(2, 5))
-    def together(self, size: int) -> None:
-        """The next calls are made at the same moment."""
-        self.flush()
-        self.burst = size
-
-    @operation("how", 1)
-    def other_engine(self) -> None:
-        """As if another process went on."""
-        self.flush()
-        engines = self.world.engines
-        self.engine = engines[(engines.index(self.engine) + 1) % len(engines)]
-
     # -- looking -------------------------------------------------------------------------------------------------
 
     @operation("look", 1, lane=LANE, space=SPACE)
@@ -606,6 +606,8 @@ class Model(Machine):
     def look_closer(self, pick: int) -> None:
         """One execution, as people see it."""
         self.flush()
+        if not self.oracle.rows:
+            return
         row = list(self.oracle.rows.values())[pick % len(self.oracle.rows)]
         looks = (
             lambda e: e.describe_execution(row.id),

@@ -20,7 +20,7 @@ from flowfabric.model.records import Attempt, Execution, Grant
 from flowfabric.stores.questions import CountRows
 from flowfabric.stores.schema import OUTBOXES, TABLES, split_wire
 from tests.contract.probe import START_MS, ManualClock
-from tests.simulation.model import Held, Row
+from tests.simulation.model import ANY, Held, Row
 
 #: Fields of answers that nobody can foresee.
 UNFORESEEN = frozenset({"grant_key", "partition_key", "attempt_id", "detail"})
@@ -246,6 +246,7 @@ def picture_of_rows(rows: Rows) -> dict[str, Any]:
                 "type": each.attempt_type,
                 "timeout_at": each.attempt_timeout_at_ms,
                 "retry_at": each.retry_at_ms,
+                "identity": each.attempt_id,
             }
             for each in attempts
         },
@@ -268,7 +269,7 @@ def picture_of_model(row: Row) -> dict[str, Any]:
     """The same of the oracle's row."""
     found = {name: getattr(row, name) for name in ALIKE}
     found["needs"] = tuple(sorted(row.needs))
-    found["attempts"] = {index: dict(vars(each)) for index, each in row.attempts.items()}
+    found["attempts"] = {index: {**vars(each), "identity": ANY} for index, each in row.attempts.items()}
     found["grants"] = sorted(tuple(grant) for grant in row.grants)
     return found
 

@@ -7,13 +7,14 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from flowfabric import ClaimPolicy
 from flowfabric.engine import Engine
 from flowfabric.stores.postgres import reading
-from flowfabric.stores.postgres.store import WRITER_SETTINGS
+from flowfabric.stores.postgres.store import WRITER_SETTINGS, Replanning
 from flowfabric.stores.postgres.writing import Statement
 from flowfabric.stores.questions import Due, NextDue
 from flowfabric.stores.schema import ATTEMPT, EXECUTION
@@ -100,6 +101,28 @@ async def test_a_batch_of_completions_goes_by_primary_key(postgres: Any, count: 
         assert "execution_id" in condition, "the whole key must be looked up, not a part of it"
 
 
+@pytest.mark.parametrize("statistics", ["none", "of empty tables"])
+async def test_plans_hold_on_a_fresh_database(postgres_dsn: str, statistics: str) -> None:
+    """Plans made while tables are empty may be bad, so they are made anew as the tables fill; statistics or not."""
+    async with await Engine.open(postgres_dsn) as engine, engine.store.raw() as connection:
+        if statistics != "none":
+            await connection.execute("VACUUM ANALYZE")
+        await fill(engine)
+        for name, value in WRITER_SETTINGS.items():
+            await connection.execute(f"SET {name} = '{value}'")
+        records = [_Row(0, str(uuid4())) for _ in range(200)]
+        statement = Statement()
+        released = _columns(ATTEMPT, ("worker_instance_id", "lease_expires_at_ms", "outcome"))
+        statement.update(EXECUTION, _columns(EXECUTION, COMPLETE_FIELDS), records, [1] * 200)
+        statement.update(ATTEMPT, released, records, [1] * 200)
+        text, arguments = statement.compiled()
+        found = await plan(connection, text, *arguments)
+    conditions = re.findall(r'"Index Cond": "([^"]*)"', found)
+    assert len(conditions) == 2
+    assert all("execution_id" in condition for condition in conditions)
+    assert "Seq Scan" not in found
+
+
 @pytest.mark.parametrize("timer", TIMERS)
 async def test_timers_find_what_is_due_by_index(postgres: Any, timer: str) -> None:
     from flowfabric.stores.postgres import store
@@ -115,6 +138,15 @@ async def test_the_next_due_time_is_read_from_indexes(postgres: Any) -> None:
 
     found = await plan(postgres, store._QUESTIONS.compile(NextDue()).sql)
     assert "Seq Scan" not in found
+
+
+def test_statements_are_planned_anew_while_tables_grow() -> None:
+    replanning = Replanning()
+    texts = {replanning.mark("SELECT 1")}
+    for _ in range(2_000):
+        replanning.note(100)
+        texts.add(replanning.mark("SELECT 1"))
+    assert 10 < len(texts) < 20, "often enough while small, and not for ever"
 
 
 class _Row:

@@ -29,8 +29,8 @@ from flowfabric.model.changes import (
     Writes,
 )
 from flowfabric.model.events import Event
-from flowfabric.model.literals import is_claimable
-from flowfabric.model.records import Attempt, Execution, Record
+from flowfabric.model.literals import PENDING_CLAIM, is_claimable
+from flowfabric.model.records import Attempt, Execution, Grant, Record
 
 _RecordType = TypeVar("_RecordType", bound=Record)
 
@@ -199,19 +199,30 @@ class View:
         purged = self._purged.get(Execution, ())
         current: Mapping[Key, Any] = self._current.get(Execution, {})
         keys, position, end = scan.keys, scan.position, len(scan.keys)
-        while position < end and (keys[position] in touched or keys[position] in purged):
+        while position < end and (
+            keys[position] in purged or (keys[position] in touched and self._moved(keys[position]))
+        ):
             position += 1
         scan.position = position
         found: list[Execution] = []
         while position < end and len(found) < limit:
             key = keys[position]
-            if key not in touched and key not in purged:
+            if key not in purged and (key not in touched or not self._moved(key)):
                 found.append(current[key])
             position += 1
         if len(found) < limit and not scan.exhausted:
             raise Missing(Claimable(lane_id, capabilities, 2 * scan.asked + limit))
         fresh = self._fresh.get(lane_id)
         return self._with_fresh(found, fresh, capabilities, limit) if fresh else found
+
+    def _moved(self, key: Key) -> bool:
+        """Whether a candidate this batch has written to is one no longer, or stands among the fresh ones. One whose
+        promise had run out is still a candidate unless it was promised anew."""
+        execution = self._current[Execution][key]
+        if execution.eligibility_state != PENDING_CLAIM:
+            return True
+        grants = self._current.get(Grant, {})
+        return any(grants[each].uuid == execution.uuid for each in self._puts.get(Grant, ()))
 
     def _with_fresh(
         self, found: list[Execution], fresh: list[tuple[int, int, str, str]], able: frozenset[str], limit: int

@@ -14,6 +14,7 @@ from flowfabric.engine.held import HeldRecords
 from flowfabric.engine.transact import Outcome, Settings, run_batch
 from flowfabric.engine.waiting import LaneWaiters, StreamWaiters
 from flowfabric.model.changes import Need
+from flowfabric.model.errors import Unavailable
 from flowfabric.model.handles import Handle, HandlePayload, decode_for
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
 from flowfabric.model.partitions import PartitionCounts, flow_partition
@@ -46,6 +47,8 @@ class EngineBase:
         self._listener: asyncio.Task[None] | None = None
         self._timer: Any = None
         self._closed = False
+        #: Set when the store is let go: nothing can be read any more.
+        self._down = False
 
     @property
     def partitions(self) -> PartitionCounts:
@@ -85,12 +88,18 @@ class EngineBase:
     # -- reads ---------------------------------------------------------------------------------------------------
 
     async def _view(self, *needs: Need) -> View:
+        self._check_open()
         view = View()
         await self.store.read(needs, view)
         return view
 
     async def _ask(self, question: Any) -> Any:
+        self._check_open()
         return await self.store.query(question)
+
+    def _check_open(self) -> None:
+        if self._down:
+            raise Unavailable("engine is closed")
 
     async def now_ms(self) -> int:
         """The time that decides."""
@@ -138,6 +147,7 @@ class EngineBase:
             self._listener.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._listener
+        self._down = True
         self._lanes.stir()
         self._streams.stir()
         await self.store.close()

@@ -10,7 +10,7 @@ from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get
-from flowfabric.model.errors import ResourceExhausted
+from flowfabric.model.errors import ResourceExhausted, Validation, ValidationKind
 from flowfabric.model.frames import (
     MAX_STREAM_READ_COUNT,
     MAX_TAIL_BLOCK_MS,
@@ -144,10 +144,13 @@ class Streams(EngineBase):
         found = (await self._view(need)).get(StreamSummary, need.key)
         if found is None or found.version == 0:
             return None
+        kind = found.patch_kind or PatchKind.JSON_MERGE_PATCH
+        if kind not in tuple(PatchKind):
+            raise Validation(ValidationKind.CORRUPTION, f"patch_kind: unknown value {kind!r}")
         return SummaryDocument(
             found.document_json,
             found.version,
-            PatchKind(found.patch_kind or PatchKind.JSON_MERGE_PATCH),
+            PatchKind(kind),
             found.last_updated_ms,
             found.first_applied_ms,
         )

@@ -300,6 +300,7 @@ class Timers(EngineBase):
 
     def start_timers(self, intervals: Mapping[str, int] | None = None, filter: ScannerFilter | None = None) -> None:
         """Start the timer loop. ``intervals`` overrides milliseconds by name; 0 switches a timer off."""
+        self._check_open()
         wanted, overrides = checks.scanner_filter(filter), _checked_intervals(intervals)
         if self._timer is None:
             self._filter = wanted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -116,12 +116,23 @@ _HEADS = (
 class Loader:
     """Loads what rules ask for on one connection and remembers the version of every row."""
 
-    def __init__(self, connection: Any, versions: dict[tuple[Any, Key], int], locked: bool) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        versions: dict[tuple[Any, Key], int],
+        locked: bool,
+        mark: Callable[[str], str] = str,
+    ) -> None:
         self._connection = connection
+        self._mark = mark
         self._versions = versions
         self._locked = locked
         #: Rows that changed while their lock was waited for: the lock brought the new row, but its old attempt.
         self._moved: list[str] = []
+
+    async def _fetch(self, sql: str, *arguments: Any) -> list[Any]:
+        rows: list[Any] = await self._connection.fetch(self._mark(sql), *arguments)
+        return rows
 
     async def load(self, needs: Iterable[Need], view: Filling, now: int) -> None:
         """Executions first: their lock protects what belongs to them."""
@@ -142,10 +153,10 @@ class Loader:
                 selects.setdefault((need.kind, need.fields), []).append(need)
             elif type(need) is Claimable:
                 claims.append(need)
-        if full:
-            await self._executions(full, view, wide=True)
-        if executions:
-            await self._executions([each for each in executions if each not in full], view, wide=False)
+        executions = [each for each in executions if each not in full]
+        await self._lock_both(full, executions)
+        await self._executions(full, view, wide=True)
+        await self._executions(executions, view, wide=False)
         for claim in claims:
             await self._claimable(claim, view, now)
         for (kind, fields), asked in selects.items():
@@ -175,9 +186,18 @@ class Loader:
             return
         pairs = sorted(map(split_wire, self._moved))
         select = (WIDE if wide else NARROW) + _BY_IDS
-        for row in await self._connection.fetch(select, [pair[0] for pair in pairs], [pair[1] for pair in pairs]):
+        for row in await self._fetch(select, [pair[0] for pair in pairs], [pair[1] for pair in pairs]):
             self._put(view, row, wide=wide)
         self._moved.clear()
+
+    async def _lock_both(self, full: list[str], narrow: list[str]) -> None:
+        """Lock what two statements will read in one order, everybody's, or batches could wait for each other."""
+        if not (self._locked and full and narrow):
+            return
+        pairs = sorted(pair for pair in set(map(split_wire, (*full, *narrow))) if pair[0] <= _HIGHEST[SMALL])
+        await self._fetch(
+            "SELECT FROM ff_exec_core e" + _BY_IDS + LOCKED, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        )
 
     async def _executions(self, wires: list[str], view: Filling, *, wide: bool) -> None:
         if not wires:
@@ -186,16 +206,10 @@ class Loader:
         lock = LOCKED if self._locked else ""
         if len(wires) == 1:
             partition, uuid = split_wire(wires[0])
-            rows = (
-                await self._connection.fetch(select + _BY_ID + lock, partition, uuid)
-                if partition <= _HIGHEST[SMALL]
-                else ()
-            )
+            rows = await self._fetch(select + _BY_ID + lock, partition, uuid) if partition <= _HIGHEST[SMALL] else ()
         else:
             pairs = sorted(pair for pair in set(map(split_wire, wires)) if pair[0] <= _HIGHEST[SMALL])
-            rows = await self._connection.fetch(
-                select + _BY_IDS + lock, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            )
+            rows = await self._fetch(select + _BY_IDS + lock, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
         missing = set(wires)
         for row in rows:
             missing.discard(self._put(view, row, wide=wide).execution_id)
@@ -207,7 +221,7 @@ class Loader:
                 view.put_loaded(Execution, wire, None)
 
     async def _claimable(self, need: Claimable, view: Filling, now: int) -> None:
-        fetch = self._connection.fetch
+        fetch = self._fetch
         if need.capabilities:
             able = sorted(need.capabilities)
             for slack in _SLACKS:
@@ -231,7 +245,7 @@ class Loader:
         found: dict[tuple[Any, ...], list[Key]] = {need.values: [] for need in asked}
         if kind is Execution:
             for need in asked:
-                rows = await self._connection.fetch(
+                rows = await self._fetch(
                     f"{NARROW} WHERE {_where(EXECUTION, fields, 'e')} ORDER BY e.execution_id LIMIT {SELECT_LIMIT + 1}"
                     + (LOCKED if self._locked else ""),
                     *need.values,
@@ -242,7 +256,7 @@ class Loader:
             decoder = kind_rows(kind)
             fitting = [need.values for need in asked if _fits(decoder.table, fields, need.values)]
             columns = [list(column) for column in zip(*fitting, strict=True)]
-            for row in await self._connection.fetch(select_by(kind, fields, self._locked), *columns) if fitting else ():
+            for row in await self._fetch(select_by(kind, fields, self._locked), *columns) if fitting else ():
                 record = decoder.read(row)
                 view.put_loaded(kind, record.key, record)
                 self._versions[(kind, record.key)] = row[decoder.width]
@@ -262,7 +276,7 @@ class Loader:
             return
         columns = [list(column) for column in zip(*wanted, strict=True)]
         if kind is StreamHead:
-            for row in await self._connection.fetch(_HEADS, *columns):
+            for row in await self._fetch(_HEADS, *columns):
                 wire = f"{{fp:{row[0]}}}:{row[1]}"
                 head = stream_head(wire, row[0], row[1], row[2], row[3:10])
                 view.put_loaded(kind, (wire, row[2]), head)
@@ -270,7 +284,7 @@ class Loader:
                     self._versions[(kind, head.key)] = row[10]
             return
         decoder = kind_rows(kind)
-        for row in await self._connection.fetch(select_by(kind, decoder.table.key, self._locked), *columns):
+        for row in await self._fetch(select_by(kind, decoder.table.key, self._locked), *columns):
             record = decoder.read(row)
             view.put_loaded(kind, record.key, record)
             self._versions[(kind, record.key)] = row[decoder.width]

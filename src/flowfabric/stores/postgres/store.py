@@ -42,6 +42,8 @@ WRITER_SETTINGS = {
     "idle_in_transaction_session_timeout": "15000",
     "lock_timeout": "10000",
 }
+#: Rows after which plans no longer change with the size of the tables.
+_PLANS_SETTLED = 1 << 16
 _LOST_RACE = ("40001", "40P01", "55P03", "23505", "22012")
 
 
@@ -73,6 +75,25 @@ class ServerClock:
         return self._last
 
 
+class Replanning:
+    """Gives a statement a new text now and then while the tables grow, so that its plan is made anew.
+
+    Plans are made once per text. One that was made when the tables were empty may compare every row with every
+    argument, and would be kept until the server gathers statistics.
+    """
+
+    def __init__(self) -> None:
+        self._rows = 0
+
+    def note(self, rows: int) -> None:
+        """So many rows were written."""
+        self._rows += rows
+
+    def mark(self, text: str) -> str:
+        """The statement's text for tables of about this size."""
+        return f"{text} -- {min(self._rows, _PLANS_SETTLED).bit_length()}"
+
+
 class PostgresStore:
     """See the module's text. Open with ``PostgresStore.open``."""
 
@@ -86,6 +107,7 @@ class PostgresStore:
         self._pool = pool
         self._clock = clock
         self._server_clock = ServerClock()
+        self.replanning = Replanning()
         self.parallel = parallel
         self.counts = PartitionCounts()
         self._writers: list[Any] = []
@@ -286,7 +308,9 @@ class _PostgresTransaction:
         if not self.begun:
             await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             self.begun = True
-        await Loader(self._connection, self._versions, locked=True).load(needs, view, await self.now())
+        await Loader(self._connection, self._versions, locked=True, mark=self._store.replanning.mark).load(
+            needs, view, await self.now()
+        )
 
     def version(self, kind: Any, key: Key) -> int | None:
         return self._versions.get((kind, key))
@@ -300,10 +324,12 @@ class _PostgresTransaction:
             await self._purge(purge)
         if not built.empty:
             text, arguments = built.compiled()
+            text = self._store.replanning.mark(text)
             self.committing = not self.begun
             row = await self._connection.fetchrow(text, *arguments)
             self.committing = False
             version = row[1]
+            self._store.replanning.note(built.rows)
             self._store._server_clock.heard(row[2])
         for key in writes.trims:
             await self._trim(key, writes)

@@ -17,6 +17,7 @@ import asyncpg
 _log = logging.getLogger("flowfabric.stores.postgres")
 CHANNEL = "ff_wake"
 SEND_INTERVAL_S = 0.005
+SENDER_GRACE_S = 2.0
 RECONNECT_FIRST_S, RECONNECT_LAST_S = 0.1, 1.0
 #: Payloads of NOTIFY are limited; topics beyond this many bytes become "look at everything".
 MAX_TOPIC_BYTES = 4_000
@@ -50,7 +51,7 @@ class Wakeups:
     async def _send(self) -> None:
         connection: Any = None
         try:
-            while True:
+            while not self._closed:
                 await self._due.wait()
                 self._due.clear()
                 topics, self._dirty = self._dirty, set()
@@ -105,7 +106,10 @@ class Wakeups:
         """Stop sending and listening."""
         self._closed = True
         self._stop.set()
+        self._due.set()
         if self._sender is not None:
+            # A sender that is connecting is let finish: a connection given up half-way complains later.
+            await asyncio.wait((self._sender,), timeout=SENDER_GRACE_S)
             self._sender.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sender

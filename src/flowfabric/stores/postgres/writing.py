@@ -134,6 +134,11 @@ class Statement:
         self._shape.append(("check", table.name, columns))
         self._expected.append(len(keys))
 
+    @property
+    def rows(self) -> int:
+        """How many rows are looked up and changed."""
+        return sum(self._expected)
+
     def compiled(self) -> tuple[str, list[Any]]:
         """The text and its arguments."""
         shape = tuple(self._shape)

@@ -77,6 +77,9 @@ CREATE TABLE ff_exec_core (
     PRIMARY KEY (partition_key, execution_id)
 ) WITH (fillfactor = 80);
 
+-- Rows change a few times within seconds and leave dead entries at the head of the queue: clean up early.
+ALTER TABLE ff_exec_core SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+
 -- The queue: one ordered run per lane and requirement set. Workers ask for the sets they cover.
 CREATE INDEX ff_exec_core_claim_idx ON ff_exec_core (lane_id, required_capabilities, priority DESC, created_at_ms, execution_id)
     WHERE claimable;
@@ -113,6 +116,8 @@ CREATE TABLE ff_attempt (
     renewed_at_ms         bigint,
     PRIMARY KEY (partition_key, execution_id, attempt_index)
 ) WITH (fillfactor = 80);
+
+ALTER TABLE ff_attempt SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 
 CREATE INDEX ff_attempt_lease_expiry_idx ON ff_attempt (lease_expires_at_ms) WHERE lease_expires_at_ms IS NOT NULL;
 CREATE INDEX ff_attempt_timeout_idx ON ff_attempt (attempt_timeout_at_ms) WHERE attempt_timeout_at_ms IS NOT NULL;

@@ -1,0 +1,280 @@
+"""What cannot be meant is refused at the door: every public method, every argument, a typed error and no trace."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from flowfabric import (
+    Contention,
+    EngineError,
+    ExecutionId,
+    Frame,
+    Handle,
+    NotFound,
+    State,
+    Unavailable,
+    Validation,
+    ValidationKind,
+)
+from flowfabric.engine import Engine
+from flowfabric.model.records import Flow
+from flowfabric.model.results import ResumeGrant, ResumeToken
+from tests.contract.bad_values import BAD, Bad
+from tests.contract.probe import START_MS, Probe, claimed, create, fence_of, id_of, policy, unchanged
+from tests.contract.seeding import flow_of, seed
+
+UUID = "33333333-3333-4333-8333-333333333333"
+
+
+class World(NamedTuple):
+    """Something real to be wrong about."""
+
+    fresh: ExecutionId
+    handle: Handle
+    flow: Flow
+
+    @property
+    def held(self) -> ExecutionId:
+        return id_of(self.handle)
+
+
+class Method(NamedTuple):
+    """Arguments that pass, and what each of them may not be."""
+
+    good: Callable[[World], dict[str, Any]]
+    #: Argument -> name of a list of bad values.
+    bad: dict[str, str]
+
+
+def _named(world: World) -> dict[str, Any]:
+    return {"execution_id": world.held, "attempt_index": 0, "fence": fence_of(world.handle)}
+
+
+def _worker(world: World) -> dict[str, Any]:
+    return {"execution_id": world.fresh, "worker_id": "w1", "worker_instance_id": "w1-i1", "lane_id": "default"}
+
+
+def _one(world: World) -> dict[str, Any]:
+    return {"execution_id": world.fresh}
+
+
+def _held(world: World) -> dict[str, Any]:
+    return {"handle": world.handle}
+
+
+def _flow(world: World) -> dict[str, Any]:
+    return {"flow_id": world.flow.flow_id}
+
+
+def _token(**changes: Any) -> ResumeToken:
+    grant = {"execution_id": f"{{fp:0}}:{UUID}", "partition_key": "{fp:0}", "grant_key": "k", "expires_at_ms": 2**62}
+    return ResumeToken(ResumeGrant(**{**grant, "lane_id": "default", **changes}), "w1", "w1-i1", 1_000)
+
+
+FENCED = {"execution_id": "id", "attempt_index": "index", "fence": "fence"}
+GRANTED = {"execution_id": "id", "worker_id": "name+", "worker_instance_id": "name+", "lane_id": "lane"}
+NOTED = {"capability_hash": "name?", "route_snapshot_json": "text?", "admission_summary": "text?"}
+CREATION = {
+    "execution_id": "id?", "namespace": "name", "lane_id": "lane", "execution_kind": "name", "input_payload": "bytes?",
+    "payload_encoding": "name?", "priority": "number", "creator_identity": "name", "idempotency_key": "name?",
+    "tags": "tags?", "policy": "policy", "delay_until": "time?", "execution_deadline_at": "time?", "now": "time?",
+}  # fmt: skip
+ONE = {"execution_id": "id"}
+FILTER = {"partition": "partition?", "lane": "lane?"}
+
+METHODS: dict[str, Method] = {
+    # the engine itself
+    "drain": Method(lambda w: {"grace_ms": 1_000}, {"grace_ms": "time"}),
+    "shutdown_prepare": Method(lambda w: {"grace_ms": 1_000}, {"grace_ms": "time"}),
+    # intake
+    "create_execution": Method(lambda w: {}, CREATION),
+    "create_executions": Method(lambda w: {"executions": []}, {"executions": "creations"}),
+    "set_execution_tag": Method(lambda w: {**_one(w), "key": "a.b", "value": "v"},
+                                {**ONE, "key": "key", "value": "text"}),
+    "set_execution_tags": Method(lambda w: {**_one(w), "tags": {"a.b": "v"}}, {**ONE, "tags": "tags"}),
+    "get_execution_tag": Method(lambda w: {**_one(w), "key": "a.b"}, {**ONE, "key": "key"}),
+    "set_flow_tag": Method(lambda w: {**_flow(w), "key": "a.b", "value": "v"},
+                           {"flow_id": "uuid", "key": "key", "value": "text"}),
+    "set_flow_tags": Method(lambda w: {**_flow(w), "tags": {"a.b": "v"}}, {"flow_id": "uuid", "tags": "tags"}),
+    "get_flow_tag": Method(lambda w: {**_flow(w), "key": "a.b"}, {"flow_id": "uuid", "key": "key"}),
+    # claiming
+    "claim": Method(lambda w: {"lane": "none", "policy": policy()},
+                    {"lane": "lane", "capabilities": "capabilities", "policy": "claim policy"}),
+    "claim_many": Method(lambda w: {"lane": "none", "policy": policy()},
+                         {"lane": "lane", "capabilities": "capabilities", "policy": "claim policy", "limit": "count"}),
+    "claim_for_worker": Method(lambda w: {"lane_id": "none", "worker_id": "w", "worker_instance_id": "i"},
+                               {"lane_id": "lane", "worker_id": "name+", "worker_instance_id": "name+",
+                                "worker_capabilities": "capabilities", "grant_ttl_ms": "ttl"}),
+    "issue_claim_grant": Method(_worker, {**GRANTED, **NOTED, "worker_capabilities": "capabilities",
+                                          "grant_ttl_ms": "ttl"}),
+    "claim_execution": Method(lambda w: {**_worker(w), "lease_id": UUID, "attempt_id": UUID, "lease_ttl_ms": 1_000},
+                              {**GRANTED, "lease_id": "uuid", "attempt_id": "uuid", "lease_ttl_ms": "ttl",
+                               "attempt_policy_json": "json", "attempt_timeout_ms": "time?",
+                               "execution_deadline_at": "time?"}),
+    "claim_resumed_execution": Method(lambda w: {**_worker(w), "lease_id": UUID, "lease_ttl_ms": 1_000},
+                                      {**GRANTED, "lease_id": "uuid", "lease_ttl_ms": "ttl",
+                                       "remaining_attempt_timeout_ms": "time?"}),
+    "claim_from_resume_grant": Method(lambda w: {"token": _token()}, {"token": "token"}),
+    "issue_grant_and_claim": Method(lambda w: {**_one(w), "lane_id": "default", "lease_duration_ms": 1_000},
+                                    {**ONE, "lane_id": "lane", "lease_duration_ms": "ttl"}),
+    "issue_reclaim_grant": Method(_worker, {**GRANTED, **NOTED, "worker_capabilities": "capabilities",
+                                            "grant_ttl_ms": "ttl"}),
+    "reclaim_execution": Method(lambda w: {**_worker(w), "lease_id": UUID, "attempt_id": UUID, "lease_ttl_ms": 1_000},
+                                {**GRANTED, "lease_id": "uuid", "attempt_id": "uuid", "lease_ttl_ms": "ttl",
+                                 "attempt_policy_json": "json", "max_reclaim_count": "index?"}),
+    # holding and ending
+    "renew": Method(_held, {"handle": "handle"}),
+    "renew_lease": Method(lambda w: {**_named(w), "lease_ttl_ms": 1_000}, {**FENCED, "lease_ttl_ms": "ttl"}),
+    "progress": Method(lambda w: {**_held(w), "percent": 5},
+                       {"handle": "handle", "percent": "percent", "message": "text?"}),
+    "append_frame": Method(lambda w: {**_held(w), "frame": Frame(b"x")}, {"handle": "handle", "frame": "frame"}),
+    "delay": Method(lambda w: {**_held(w), "delay_until": START_MS}, {"handle": "handle", "delay_until": "time"}),
+    "delay_execution": Method(lambda w: {**_named(w), "delay_until": START_MS},
+                              {**FENCED, "delay_until": "time", "source": "name"}),
+    "wait_children": Method(_held, {"handle": "handle"}),
+    "move_to_waiting_children": Method(_named, {**FENCED, "source": "name"}),
+    "complete": Method(_held, {"handle": "handle", "payload": "bytes?"}),
+    "complete_execution": Method(_named, {**FENCED, "result_payload": "bytes?", "source": "name"}),
+    "fail": Method(lambda w: {**_held(w), "reason": "boom"},
+                   {"handle": "handle", "reason": "text", "failure_class": "name", "detail": "detail"}),
+    "fail_execution": Method(lambda w: {**_named(w), "failure_reason": "boom"},
+                             {**FENCED, "failure_reason": "text", "failure_category": "name", "source": "name",
+                              "retry_policy_json": "retry json"}),
+    "cancel": Method(_held, {"handle": "handle", "reason": "text"}),
+    # operators
+    "cancel_execution": Method(_one, {**ONE, "reason": "text", "source": "name", "lease_epoch": "time?",
+                                                   "now": "time?"}),
+    "revoke_lease": Method(_one, {**ONE, "worker_instance_id": "name", "expected_lease_id": "name?",
+                                               "reason": "text"}),
+    "change_priority": Method(lambda w: {**_one(w), "new_priority": 1}, {**ONE, "new_priority": "number",
+                                                                         "now": "time?"}),
+    "replay_execution": Method(_one, {**ONE, "now": "time?"}),
+    "block_execution_for_admission": Method(lambda w: {**_one(w), "reason": "paused_by_operator"},
+                                            {**ONE, "reason": "blocking reason", "detail": "text"}),
+    "block_route": Method(_one, {**ONE, "detail": "text"}),
+    "unblock_execution": Method(_one, {**ONE, "expected_blocking_reason": "name"}),
+    "cancel_flow_header": Method(lambda w: {**_flow(w), "cancellation_policy": "x"},
+                                 {"flow_id": "uuid", "reason": "text", "cancellation_policy": "name", "now": "time?"}),
+    "ack_cancel_member": Method(lambda w: {**_flow(w), **_one(w)}, {"flow_id": "uuid", "execution_id": "id"}),
+    "cancel_flow": Method(_flow, {"flow_id": "uuid", "policy": "flow policy", "wait_ms": "time?"}),
+    "register_worker": Method(lambda w: {"worker_id": "w", "worker_instance_id": "i", "lanes": ["a"]},
+                              {"worker_id": "name+", "worker_instance_id": "name+", "lanes": "lanes",
+                               "capabilities": "capabilities", "liveness_ttl_ms": "ttl", "namespace": "name"}),
+    "heartbeat_worker": Method(lambda w: {"worker_instance_id": "i"},
+                               {"worker_instance_id": "name+", "namespace": "name"}),
+    "mark_worker_dead": Method(lambda w: {"worker_instance_id": "i"},
+                               {"worker_instance_id": "name+", "namespace": "name", "reason": "short"}),
+    "list_workers": Method(lambda w: {"namespace": "default"},
+                           {"namespace": "name?", "after": "name?", "limit": "page?"}),
+    # reads
+    **{
+        name: Method(_one, ONE)
+        for name in (
+            "read_execution_state", "read_execution_info", "describe_execution", "get_execution_result",
+            "read_execution_context", "read_current_attempt_index", "read_total_attempt_count",
+            "resolve_execution_flow_id", "get_execution_namespace", "evaluate_flow_eligibility",
+        )
+    },
+    "read_exec_core_fields": Method(lambda w: {"partition": w.fresh.partition, **_one(w), "fields": ["lane_id"]},
+                                    {"partition": "index", **ONE, "fields": "fields"}),
+    "list_executions": Method(lambda w: {"partition": 0}, {"partition": "partition", "cursor": "id?", "limit": "page"}),
+    "list_lanes": Method(lambda w: {}, {"cursor": "name?", "limit": "page"}),
+    "list_suspended": Method(lambda w: {"partition": 0}, {"partition": "partition", "cursor": "id?", "limit": "page"}),
+    "list_expired_leases": Method(lambda w: {}, {"as_of": "time?", "after": "lease cursor", "limit": "count?",
+                                                 "namespace": "name?"}),
+    "scan_eligible_executions": Method(lambda w: {"lane_id": "default"},
+                                       {"lane_id": "lane", "partition": "partition?", "limit": "page"}),
+    # streams
+    "read_stream": Method(_one, {**ONE, "attempt_index": "index", "from_cursor": "cursor",
+                                              "to_cursor": "cursor", "count_limit": "count"}),
+    "tail_stream": Method(_one, {**ONE, "attempt_index": "index", "after": "place", "block_ms": "wait",
+                                              "count_limit": "count", "visibility": "visibility"}),
+    "read_summary": Method(_one, {**ONE, "attempt_index": "index"}),
+    # timers
+    "run_due": Method(lambda w: {}, {"limit": "count?"}),
+    "run_timer": Method(lambda w: {"name": "intake"}, {"name": "timer", "limit": "count?"}),
+    "promote_submitted": Method(lambda w: {}, {**FILTER, "limit": "count"}),
+    "promote_delayed": Method(_one, ONE),
+    "mark_lease_expired_if_due": Method(lambda w: {"partition": None, **_one(w)}, ONE),
+    "expire_execution": Method(lambda w: {"partition": None, **_one(w), "phase": "attempt_timeout"},
+                               {**ONE, "phase": "phase"}),
+    "trim_retention": Method(lambda w: {}, {**FILTER, "retention_ms": "time", "batch_size": "count",
+                                            "filter": "filter"}),
+    "start_timers": Method(lambda w: {"intervals": {}}, {"intervals": "intervals", "filter": "filter"}),
+}  # fmt: skip
+NOTHING_TO_GIVE = {"capabilities", "close", "now_ms", "ping", "prepare", "server_time_ms"}
+
+
+@pytest.fixture
+async def world(engine: Engine) -> World:
+    flow = flow_of(engine)
+    await seed(engine, flow)
+    await engine.register_worker(worker_id="w0", worker_instance_id="w0-i1", lanes=["default"])
+    return World(await create(engine), await claimed(engine), flow)
+
+
+def test_the_table_names_every_public_method() -> None:
+    public = {name for name, member in inspect.getmembers(Engine, inspect.isfunction) if not name.startswith("_")}
+    assert public - NOTHING_TO_GIVE == METHODS.keys()
+
+
+def test_every_list_of_bad_values_is_used() -> None:
+    used = {kind for method in METHODS.values() for kind in method.bad.values()}
+    assert used == BAD.keys()
+
+
+def _told(error: BaseException | None) -> str:
+    if not isinstance(error, EngineError):
+        return f"not refused: {error!r}"
+    return f"{error.family} {error.kind} {error.code}"
+
+
+async def call(engine: Engine, name: str, arguments: dict[str, Any]) -> Any:
+    answer = getattr(engine, name)(**arguments)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+@pytest.mark.parametrize("name", METHODS)
+async def test_bad_values_are_refused_without_a_trace(engine: Engine, probe: Probe, world: World, name: str) -> None:
+    method = METHODS[name]
+    good = method.good(world)
+    wrong = []
+    async with unchanged(probe):
+        for argument, kind in method.bad.items():
+            bad: Bad
+            for bad in BAD[kind]:
+                caught: BaseException | None = None
+                try:
+                    await call(engine, name, {**good, argument: bad.value})
+                except Exception as error:
+                    caught = error
+                if _told(caught) != bad.told:
+                    wrong.append(f"{argument}={bad.value!r:.80}: {_told(caught):.200}, not {bad.told}")
+        assert not wrong, "\n".join(wrong)
+    # It was the bad value that was refused: with good ones the call passes the door, whatever it finds behind it.
+    with contextlib.suppress(State, Contention, NotFound):
+        await call(engine, name, good)
+
+
+async def test_a_bad_item_is_named(engine: Engine, probe: Probe) -> None:
+    async with unchanged(probe):
+        with pytest.raises(Validation) as caught:
+            await engine.create_executions([{"lane_id": "ok"}, {"lane_id": ""}])
+    assert caught.value.detail.startswith("item 1: lane_id: Empty")
+
+
+async def test_workers_are_listed_by_namespace(engine: Engine) -> None:
+    with pytest.raises(Unavailable):
+        await engine.list_workers()
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "mysql://x", "sqlite3:x"])
+async def test_what_is_no_store(url: str) -> None:
+    with pytest.raises(Validation) as caught:
+        await Engine.open(url)
+    assert caught.value.kind is ValidationKind.INVALID_INPUT

@@ -1,0 +1,54 @@
+"""An engine that was closed says so, on every store and in every method, to those who wait as well."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from flowfabric import Unavailable
+from flowfabric.engine import Engine
+from tests.contract.probe import claimed, create, id_of, policy
+from tests.contract.seeding import flow_of
+from tests.contract.test_bad_input import METHODS, World, call
+
+#: What ends an engine may be called again, and nothing has to be stored when nothing is given.
+HARMLESS = {"drain", "shutdown_prepare", "create_executions"}
+
+
+async def test_every_method_is_unavailable(engine: Engine) -> None:
+    world = World(await create(engine), await claimed(engine), flow_of(engine))
+    await engine.close()
+    await engine.close()
+    for name in METHODS.keys() - HARMLESS:
+        with pytest.raises(Unavailable) as caught:
+            await call(engine, name, METHODS[name].good(world))
+        assert (name, caught.value.op) == (name, "engine is closed")
+    with pytest.raises(Unavailable):
+        await engine.create_executions([{}])
+
+
+async def test_those_who_wait_are_told(engine: Engine) -> None:
+    handle = await claimed(engine)
+    waiting: list[Any] = [
+        asyncio.create_task(engine.tail_stream(id_of(handle), block_ms=30_000)),
+        asyncio.create_task(engine.claim("empty", (), policy(max_wait=30_000))),
+    ]
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+    await engine.close()
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [Unavailable, Unavailable]
+
+
+async def test_what_was_under_way_is_finished(engine: Engine, open_engine: Any) -> None:
+    if engine.backend_label == "memory":
+        pytest.skip("what a store in memory holds goes with it")
+    calls = [asyncio.create_task(engine.create_execution(lane_id="under way")) for _ in range(50)]
+    await asyncio.sleep(0)
+    await engine.close()
+    answers = await asyncio.gather(*calls)
+    again = await open_engine()
+    assert len(await again.scan_eligible_executions("under way")) == len(answers) == 50
