@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 
 from flowfabric import (
@@ -9,6 +12,7 @@ from flowfabric import (
     Contention,
     ContentionKind,
     FailureClass,
+    Handle,
     PublicState,
     RetryScheduled,
     TerminalFailed,
@@ -132,6 +136,21 @@ async def test_cancel_with_another_attempt_id_is_no_repeat(engine: Engine, probe
     await engine.cancel(handle)
     async with refused(probe, Contention, ContentionKind.LEASE_CONFLICT):
         await engine.cancel(forged(handle, attempt_id=OTHER_ID))
+
+
+@pytest.mark.parametrize("end", ["complete", "fail", "retry", "cancel"])
+async def test_another_epoch_is_no_repeat(engine: Engine, probe: Probe, end: str) -> None:
+    handle = await claimed(engine)
+    calls: dict[str, Callable[[Handle], Awaitable[Any]]] = {
+        "complete": engine.complete,
+        "fail": lambda held: engine.fail(held, "no", FailureClass.PERMANENT),
+        "retry": lambda held: engine.fail(held, "no"),
+        "cancel": engine.cancel,
+    }
+    await calls[end](handle)
+    for epoch in (0, 7):
+        async with refused(probe, Contention, ContentionKind.LEASE_CONFLICT):
+            await calls[end](forged(handle, lease_epoch=epoch))
 
 
 @pytest.mark.parametrize(

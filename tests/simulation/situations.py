@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 from flowfabric import ClaimPolicy
@@ -43,6 +44,7 @@ _GRANT = captured(lambda e: e.issue_claim_grant(**granted(ONE, HOLDER, ("gpu",),
 _MARK = captured(lambda e: e.mark_lease_expired_if_due(None, ONE))
 _RECLAIM_GRANT = captured(lambda e: e.issue_reclaim_grant(**granted(ONE, HOLDER, ("gpu",), 5_000)))
 _COMPLETE = captured(lambda e: e.complete(_handle(), b"r"))
+_LIVE = BestEffortLive(ttl_ms=1_000, maxlen_floor=1, maxlen_ceiling=1)
 _FAIL = captured(lambda e: e.fail(_handle(), "no"))
 
 #: Commands to run one by one; a number lets so many milliseconds pass.
@@ -115,6 +117,7 @@ def position(world: World) -> tuple[int, int]:
     return execution.attempt_index, attempt.lease_epoch if attempt else execution.epoch_floor
 
 
+@cache
 def meetings(index: int, epoch: int) -> dict[str, Any]:
     """One command of every kind, by name. What a holder does comes with the current handle and with the next one."""
     late = START_MS + 60_000
@@ -170,7 +173,6 @@ def meetings(index: int, epoch: int) -> dict[str, Any]:
     }
     for label, at in (("", epoch), (" next", epoch + 1)):
         handle = made_handle(ONE, index, at, 1_000)
-        best_effort = BestEffortLive(ttl_ms=1_000, maxlen_floor=1, maxlen_ceiling=1)
         found |= {
             f"renew{label}": captured(lambda e, h=handle: e.renew(h)),
             f"progress{label}": captured(lambda e, h=handle: e.progress(h, 10)),
@@ -178,7 +180,7 @@ def meetings(index: int, epoch: int) -> dict[str, Any]:
             f"summary{label}": captured(
                 lambda e, h=handle: e.append_frame(h, Frame(b'{"a":1}', mode=DurableSummary()))
             ),
-            f"live frame{label}": captured(lambda e, h=handle: e.append_frame(h, Frame(b"{}", mode=best_effort))),
+            f"live frame{label}": captured(lambda e, h=handle: e.append_frame(h, Frame(b"{}", mode=_LIVE))),
             f"complete{label}": captured(lambda e, h=handle: e.complete(h, b"r")),
             f"fail{label}": captured(lambda e, h=handle: e.fail(h, "no")),
             f"fail for good{label}": captured(lambda e, h=handle: e.fail(h, "no", "permanent")),

@@ -388,6 +388,8 @@ def _translated(error: Exception, committing: bool) -> Exception:
     lost = isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError | TimeoutError) or (
         code is not None and (code.startswith("08") or code in ("57P01", "57P02", "57P03", "25P03"))
     )
+    if isinstance(error, ValueError):
+        lost = False  # a value the driver cannot send; the connection is fine
     if lost and not committing:
         return Conflict(f"connection lost: {error}")
     if lost:
