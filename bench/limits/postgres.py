@@ -36,7 +36,7 @@ FROM unnest($3::uuid[], $4::bytea[], $5::text[]) AS new(execution_id, payload, r
 CLAIM = f"""
 WITH picked AS (
     SELECT partition_key, execution_id FROM ff_exec_core
-    WHERE lane_id = '{LANE}' AND required_capabilities = '{{}}' AND claimable
+    WHERE lane_id = '{LANE}' AND requirement_key = '' AND claimable
     ORDER BY priority DESC, created_at_ms, execution_id LIMIT $1 FOR UPDATE SKIP LOCKED),
 core AS (
     UPDATE ff_exec_core e SET lifecycle_phase = 'active', ownership_state = 'leased',

@@ -374,3 +374,15 @@ async def test_bad_input(
     await create(engine, lane_id=LaneId(LANE))
     async with refused(probe, Validation, kind, detail):
         await engine.claim(*arguments)
+
+
+async def test_the_largest_requirement_set_is_stored_and_claimed(engine: Engine) -> None:
+    """Sets may be larger than an index entry of some stores."""
+    tokens = [f"{number:03}-{number * 7919 % 10**9:09}-{number * 104729 % 10**1:01}" for number in range(256)]
+    policy_of_many = {"routing_requirements": {"required_capabilities": tokens}}
+    assert 3_500 < len(",".join(tokens)) <= 4_096
+    created = await create(engine, lane_id="many", policy=policy_of_many)
+    assert await engine.claim("many", tokens[:-1], policy()) is None
+    handle = await engine.claim("many", tokens, policy())
+    assert handle is not None
+    assert handle.execution_id == created

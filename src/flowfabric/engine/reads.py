@@ -15,7 +15,7 @@ from flowfabric.model.changes import Get, GetFull
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.ids import ExecutionId, LaneId, LaneIdError
 from flowfabric.model.limits import MAX_EXPIRED_PAGE, MAX_PAGE
-from flowfabric.model.records import Attempt, EdgeGroup, Execution
+from flowfabric.model.records import Attempt, EdgeGroup, Execution, StreamHead
 from flowfabric.model.results import (
     AttemptSummary,
     ExecutionContext,
@@ -110,6 +110,9 @@ class Reads(EngineBase):
         if execution is None:
             return None
         raw = parse_document(execution.raw_fields, "raw_fields")
+        stream = Get(StreamHead, (identity, execution.attempt_index))
+        head = (await self._view(stream)).get(StreamHead, stream.key)
+        written = 0 if head is None else head.last_append_ts_ms
         reason = canonical_blocking_reason(execution.blocking_reason)
         return ExecutionSnapshot(
             identity,
@@ -123,7 +126,7 @@ class Reads(EngineBase):
             self._lease(execution, attempt),
             _text(raw.get("current_waitpoint_id")) or None,
             execution.created_at_ms,
-            last_mutation(execution, attempt, raw),
+            max(last_mutation(execution, attempt, raw), written),
             execution.total_attempt_count,
             _tags(raw),
         )

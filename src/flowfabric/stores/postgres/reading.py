@@ -45,25 +45,25 @@ def _telling(select: str, mark: str) -> str:
 
 #: Claims of workers without capabilities: one run of the claim index, locked as it is walked.
 CLAIM_PLAIN = (
-    f"{_telling(NARROW, '$3')} WHERE e.lane_id = $1 AND e.required_capabilities = '{{}}' AND e.claimable "
+    f"{_telling(NARROW, '$3')} WHERE e.lane_id = $1 AND e.requirement_key = '' AND e.claimable "
     f"ORDER BY {_ORDER} LIMIT $2 FOR UPDATE OF e SKIP LOCKED"
 )
 # Distinct requirement sets that have work, found by jumping from one to the next in the claim index.
-_SETS = """WITH RECURSIVE sets(required) AS (
-    (SELECT c.required_capabilities FROM ff_exec_core c WHERE c.lane_id = $1 AND c.claimable
-     ORDER BY c.required_capabilities LIMIT 1)
+_SETS = """WITH RECURSIVE sets(key, required) AS (
+    (SELECT c.requirement_key, c.required_capabilities FROM ff_exec_core c WHERE c.lane_id = $1 AND c.claimable
+     ORDER BY c.requirement_key LIMIT 1)
     UNION ALL
-    SELECT (SELECT c.required_capabilities FROM ff_exec_core c WHERE c.lane_id = $1 AND c.claimable
-            AND c.required_capabilities > sets.required ORDER BY c.required_capabilities LIMIT 1)
-    FROM sets WHERE sets.required IS NOT NULL)"""
+    SELECT n.requirement_key, n.required_capabilities FROM sets CROSS JOIN LATERAL (
+        SELECT c.requirement_key, c.required_capabilities FROM ff_exec_core c WHERE c.lane_id = $1 AND c.claimable
+        AND c.requirement_key > sets.key ORDER BY c.requirement_key LIMIT 1) n)"""
 #: Claims of workers with capabilities: the head of each run they cover, merged, then locked in order.
 CLAIM_ABLE = f"""{_SETS},
 heads AS MATERIALIZED (
     SELECT h.partition_key AS p, h.execution_id AS u FROM sets CROSS JOIN LATERAL (
         SELECT c.partition_key, c.execution_id, c.priority, c.created_at_ms FROM ff_exec_core c
-        WHERE c.lane_id = $1 AND c.required_capabilities = sets.required AND c.claimable
+        WHERE c.lane_id = $1 AND c.requirement_key = sets.key AND c.claimable
         ORDER BY c.priority DESC, c.created_at_ms, c.execution_id LIMIT $3) h
-    WHERE sets.required IS NOT NULL AND sets.required <@ $2::text[]
+    WHERE sets.required <@ $2::text[]
     ORDER BY h.priority DESC, h.created_at_ms, h.execution_id LIMIT $3)
 {_telling(NARROW, "$5")} JOIN heads ON heads.p = e.partition_key AND heads.u = e.execution_id
 WHERE e.claimable ORDER BY {_ORDER} LIMIT $4 FOR UPDATE OF e SKIP LOCKED"""

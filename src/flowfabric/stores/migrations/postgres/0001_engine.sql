@@ -32,6 +32,10 @@ CREATE TABLE ff_waitpoint_hmac (
 -- Columns behind raw_fields hold what changes often, so that a busy row never rewrites its document. Left empty, they
 -- mean "look in raw_fields".
 
+-- One short key per requirement set: a set itself may be longer than an index entry can be.
+CREATE FUNCTION ff_requirement_key(required text[]) RETURNS text IMMUTABLE PARALLEL SAFE LANGUAGE sql AS
+    $$ SELECT CASE WHEN cardinality(required) = 0 THEN '' ELSE md5(array_to_string(required, ',')) END $$;
+
 CREATE TABLE ff_exec_core (
     partition_key           smallint NOT NULL,
     execution_id            uuid NOT NULL,
@@ -72,6 +76,7 @@ CREATE TABLE ff_exec_core (
     purge_at_ms             bigint,
     pending_retry_reason    text,
     pending_previous_attempt_index integer,
+    requirement_key text GENERATED ALWAYS AS (ff_requirement_key(required_capabilities)) STORED,
     claimable boolean GENERATED ALWAYS AS
         (eligibility_state = 'eligible_now' AND lifecycle_phase IN ('runnable', 'submitted', 'pending', 'eligible', 'blocked')) STORED,
     PRIMARY KEY (partition_key, execution_id)
@@ -81,7 +86,7 @@ CREATE TABLE ff_exec_core (
 ALTER TABLE ff_exec_core SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 
 -- The queue: one ordered run per lane and requirement set. Workers ask for the sets they cover.
-CREATE INDEX ff_exec_core_claim_idx ON ff_exec_core (lane_id, required_capabilities, priority DESC, created_at_ms, execution_id)
+CREATE INDEX ff_exec_core_claim_idx ON ff_exec_core (lane_id, requirement_key, priority DESC, created_at_ms, execution_id)
     WHERE claimable;
 CREATE INDEX ff_exec_core_intake_idx ON ff_exec_core (created_at_ms) WHERE lifecycle_phase = 'submitted';
 CREATE INDEX ff_exec_core_blocked_idx ON ff_exec_core (eligibility_state, lane_id, created_at_ms)
