@@ -23,6 +23,9 @@ from flowfabric.stores.schema import OUTBOXES, TABLES
 
 START_MS = 1_800_000_000_000
 
+#: For tests that open a second engine on the same rows or write them by hand: a store in memory belongs to one engine.
+shared_stores_only = pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
+
 #: ``Probe.stored`` of an execution somebody runs, and of one that waits to be continued.
 RUNNING = ("active", "leased", "not_applicable", "running_attempt", "running", None)
 INTERRUPTED = ("runnable", "unowned", "eligible_now", "attempt_interrupted", "waiting", "waiting_for_worker")

@@ -25,6 +25,7 @@ from tests.contract.probe import (
     payload_of,
     policy,
     refused,
+    shared_stores_only,
     unchanged,
 )
 
@@ -327,9 +328,8 @@ async def test_concurrent_claims_never_share(engine: Engine) -> None:
     assert len({id_of(handle) for handle in handles}) == 30
 
 
+@shared_stores_only
 async def test_claims_of_two_processes_never_share(engine: Engine, open_engine: Any) -> None:
-    if engine.backend_label == "memory":
-        pytest.skip("a memory store has one process")
     other = await open_engine()
     await engine.create_executions([{"lane_id": LANE}] * 40)
     found = await asyncio.gather(*(each.claim(LANE, (), policy()) for each in (engine, other) * 25))

@@ -12,7 +12,7 @@ import pytest
 from flowfabric import Handle, Unavailable
 from flowfabric.core.claim import Claim
 from flowfabric.engine import Engine, leases
-from tests.contract.probe import ManualClock, claimed, create, id_of, needing, policy
+from tests.contract.probe import ManualClock, claimed, create, id_of, needing, policy, shared_stores_only
 
 LANE = "lane"
 #: Long enough for a slow machine; nobody who is woken waits that long.
@@ -194,9 +194,8 @@ async def test_a_wake_up_outlives_the_caller_it_was_meant_for(engine: Engine) ->
     assert id_of(handle) == eid
 
 
+@shared_stores_only
 async def test_another_process_wakes(engine: Engine, open_engine: Any) -> None:
-    if engine.backend_label == "memory":
-        pytest.skip("a memory store has one process")
     other = await open_engine()
     sleeper = await Sleeper(engine).asleep()
     # The listener may only just be connecting: what it missed, the next commit tells again.

@@ -9,7 +9,7 @@ import pytest
 
 from flowfabric import Unavailable
 from flowfabric.engine import Engine
-from tests.contract.probe import claimed, create, id_of, policy
+from tests.contract.probe import claimed, create, id_of, policy, shared_stores_only
 from tests.contract.seeding import flow_of
 from tests.contract.test_bad_input import METHODS, World, call
 
@@ -43,9 +43,8 @@ async def test_those_who_wait_are_told(engine: Engine) -> None:
     assert [type(answer) for answer in answers] == [Unavailable, Unavailable]
 
 
+@shared_stores_only
 async def test_what_was_under_way_is_finished(engine: Engine, open_engine: Any) -> None:
-    if engine.backend_label == "memory":
-        pytest.skip("what a store in memory holds goes with it")
     calls = [asyncio.create_task(engine.create_execution(lane_id="under way")) for _ in range(50)]
     await asyncio.sleep(0)
     await engine.close()

@@ -9,7 +9,7 @@ import pytest
 from flowfabric import Created, Duplicate, ExecutionId, LaneId
 from flowfabric.engine import Engine
 from flowfabric.model.records import Binding
-from tests.contract.probe import START_MS, ManualClock, Probe, create, unchanged
+from tests.contract.probe import START_MS, ManualClock, Probe, create, shared_stores_only, unchanged
 
 DAY_MS = 86_400_000
 WINDOW = {"dedup_window_ms": 1_000}
@@ -99,10 +99,9 @@ async def test_concurrent_creates_under_one_key(engine: Engine, probe: Probe) ->
     assert (await binding_of(probe)).uuid == eid.uuid_text
 
 
+@shared_stores_only
 async def test_two_engines_on_one_store(engine: Engine, open_engine: object) -> None:
     """What another process has bound is seen, although this one never read it."""
-    if engine.backend_label == "memory":
-        pytest.skip("a memory store has one process")
     other = await open_engine()  # type: ignore[operator]
     first = await create(engine, idempotency_key="k")
     eid = ExecutionId.solo(LaneId("default"), engine.partitions)

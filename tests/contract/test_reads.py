@@ -20,7 +20,18 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.results import AttemptSummary, LeaseSummary
-from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, id_of, payload_of, policy, unchanged
+from tests.contract.probe import (
+    START_MS,
+    ManualClock,
+    Probe,
+    claimed,
+    create,
+    id_of,
+    payload_of,
+    policy,
+    shared_stores_only,
+    unchanged,
+)
 from tests.contract.seeding import (
     alter,
     alter_attempt,
@@ -173,9 +184,8 @@ async def test_a_row_written_by_hand(engine: Engine) -> None:
     assert (info.namespace, info.execution_kind) == ("", "")
 
 
+@shared_stores_only
 async def test_a_document_may_hold_what_columns_do_not(engine: Engine) -> None:
-    if engine.backend_label == "memory":
-        pytest.skip("nobody writes rows by hand in memory")
     identity = ExecutionId.of(0, str(uuid.uuid4()))
     raw = {"namespace": "acme", "last_mutation_at": str(START_MS + 5), "tags": {"a.b": "c", "odd": 5}}
     await seed(engine, bare_execution(engine, identity, raw_fields=json.dumps(raw)))

@@ -28,7 +28,7 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.engine import streams as stream_engine
-from tests.contract.probe import START_MS, ManualClock, Probe, claimed, id_of, policy, refused
+from tests.contract.probe import START_MS, ManualClock, Probe, claimed, id_of, policy, refused, shared_stores_only
 from tests.contract.seeding import alter_attempt
 
 NOBODY = "{fp:0}:00000000-0000-4000-8000-000000000000"
@@ -297,9 +297,8 @@ async def test_a_close_wakes_a_tail(engine: Engine, clock: ManualClock, ending: 
         assert await engine.tail_stream(id_of(handle), after=f"{START_MS}-0", block_ms=30_000) == page
 
 
+@shared_stores_only
 async def test_a_tail_hears_another_engine(engine: Engine, open_engine: Any) -> None:
-    if engine.backend_label == "memory":
-        pytest.skip("a store in memory has one engine")
     handle = await claimed(engine)
     other = await open_engine()
     looks = Looks(other)

@@ -25,8 +25,8 @@ from tests.simulation.world import World
 EXAMPLES = {"memory": 150, "sqlite": 60, "postgres": 15}
 FULL_FACTOR = 20
 #: Of all pairs of commands in all situations, every how many-th is run.
-STRIDE = {"memory": 17, "sqlite": 171, "postgres": 997}
-FULL_STRIDE = {"memory": 1, "sqlite": 7, "postgres": 41}
+STRIDE = {"memory": 11, "sqlite": 101, "postgres": 499}
+FULL_STRIDE = {"memory": 1, "sqlite": 7, "postgres": 23}
 
 
 @pytest.fixture(params=STORES)

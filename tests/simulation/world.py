@@ -51,9 +51,11 @@ class World:
         if self.url.startswith("memory:"):
             self._stores = [await open_store(self.url, clock=self.clock)]
         elif not self._stores:
-            for _ in range(2):
-                options = {"synchronous": "NORMAL"} if self.url.startswith("sqlite:") else {}
-                self._stores.append(await open_store(self.url, single_node=True, clock=self.clock, **options))
+            self._stores = [await open_store(self.url, single_node=True, clock=self.clock) for _ in range(2)]
+            if self.label == "sqlite":
+                # Nobody pulls the plug here.
+                for connection in (self.raw, *(store._writer for store in self._stores)):
+                    connection.execute("PRAGMA synchronous = OFF")
         await self._empty()
         self.engines = [Engine(store, reclaim_grace_ms=grace_ms) for store in self._stores]
         self._seen = dict.fromkeys(OUTBOXES, 0)
