@@ -260,14 +260,8 @@ class Machine(RuleBasedStateMachine):
             return (error.family, error.kind)
 
     def count(self, label: str, found: Any) -> None:
-        kind = found[1] if isinstance(found, tuple) and found and found[0] in FAMILIES else found
-        if isinstance(kind, tuple) and not isinstance(kind, Held):
-            kind = kind[0]
-        elif isinstance(kind, Held):
-            kind = kind.kind
-        elif isinstance(kind, list):
-            kind = f"{len(kind)} found"
-        type(self).seen[(label, str(kind))] += 1
+        """Remember which answers the examples have met."""
+        type(self).seen[(label, mark_of(found))] += 1
         type(self).steps += 1
 
     def keep(self, answer: Any, wanted: Any) -> None:
@@ -279,6 +273,8 @@ class Machine(RuleBasedStateMachine):
         """I14: a terminal call repeated gets its first answer, or a refusal."""
         if held is None or (isinstance(wanted, tuple) and wanted[0] in FAMILIES):
             return
+        if (label, held) in self.answers:
+            type(self).seen[(label, "again")] += 1
         first = self.answers.setdefault((label, held), wanted)
         self.expect([] if first == wanted else [f"first {first}, then {wanted}"], f"{label} answered anew")
 
@@ -340,3 +336,17 @@ def handles_in(answer: Any) -> list[Held]:
     if isinstance(answer, dict):
         return [held for each in answer.values() for held in handles_in(each)]
     return [held for each in answer for held in handles_in(each)] if isinstance(answer, list | tuple) else []
+
+
+def mark_of(answer: Any) -> str:
+    """What kind of answer it is, in a word."""
+    if isinstance(answer, Held):
+        return answer.kind
+    if isinstance(answer, list):
+        return f"{len(answer)} found"
+    if isinstance(answer, tuple):
+        name, more = answer
+        return str(
+            more if name in FAMILIES else more.get("status") or (more.get("reason") if "reason" in more else name)
+        )
+    return str(answer)

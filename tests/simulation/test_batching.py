@@ -22,7 +22,7 @@ from tests.simulation.commands import commands
 from tests.simulation.situations import SITUATIONS, enter, meetings, position, run_batch_on
 from tests.simulation.world import World
 
-EXAMPLES = {"memory": 150, "sqlite": 60, "postgres": 15}
+EXAMPLES = {"memory": 400, "sqlite": 150, "postgres": 40}
 FULL_FACTOR = 20
 #: Of all pairs of commands in all situations, every how many-th is run.
 STRIDE = {"memory": 11, "sqlite": 101, "postgres": 499}
