@@ -53,14 +53,17 @@ NOW = {"type": "fixed", "delay_ms": 0}
 POLICIES: tuple[dict[str, Any] | None, ...] = (
     None,
     None,
-    {"retry_policy": {"max_retries": 1, "backoff": FIXED}},
-    {"retry_policy": {"max_retries": 2, "backoff": NOW, "retryable_categories": ["transient", "net"]}},
+    {"retry_policy": {"max_retries": 1, "backoff": FIXED}, "max_replay_count": 1},
+    {
+        "retry_policy": {"max_retries": 2, "backoff": NOW, "retryable_categories": ["transient", "net"]},
+        "max_replay_count": 0,
+    },
     {"retry_policy": {"max_retries": 2}, "timeout_policy": {"attempt_timeout_ms": 1_000}},
     {"timeout_policy": {"attempt_timeout_ms": 3_000, "execution_deadline_ms": 10_000}},
     {"max_reclaim_count": 1, "max_replay_count": 1},
     {"routing_requirements": {"required_capabilities": ["gpu"]}, "dedup_window_ms": 2_000},
     {"routing_requirements": {"required_capabilities": ["eu", "gpu"]}, "max_reclaim_count": 0},
-    {"stream_policy": {"retention_maxlen": 3}},
+    {"stream_policy": {"retention_maxlen": 3}, "max_replay_count": 1},
 )
 ITEM = st.fixed_dictionaries(
     {

@@ -49,7 +49,8 @@ CLASS = st.sampled_from(("transient", "transient", "infra_crash", "permanent", "
 DETAIL = st.sampled_from(("", "", "net", "disk"))
 TIMEOUT = st.sampled_from((None, None, 2_000))
 DEADLINE = st.sampled_from((None, None, 5_000))
-CAP = st.sampled_from((None, 0, 5))
+CAP = st.sampled_from((0, 0, None, 5))
+LONG_GRANT_MS = st.sampled_from((500, 60_000, 60_000))
 BACK = st.sampled_from((0, 0, 1))
 NEAR = st.sampled_from((0, 0, 0, -1, 1))
 PERCENT = st.sampled_from((None, 0, 50))
@@ -235,7 +236,7 @@ class Model(Machine):
             lambda: self.oracle.claim_from_resume_grant(name, *worker, ttl, until, "green"),
         )
 
-    @operation("take", 2, some(_lost), slot=SLOTS, able=ABLE, worker=WORKER, ttl=GRANT_MS)
+    @operation("take", 4, some(_lost), slot=SLOTS, able=ABLE, worker=WORKER, ttl=LONG_GRANT_MS)
     def issue_reclaim_grant(self, slot: int, able: Any, worker: Any, ttl: int) -> None:
         given = self.named(self.choose(slot, _lost), worker, worker_capabilities=able, grant_ttl_ms=ttl)
         self.do(
@@ -244,7 +245,7 @@ class Model(Machine):
             lambda: self.oracle.issue_reclaim_grant(given["execution_id"], *worker, "red", able, ttl),
         )
 
-    @operation("take", 3, some(_reclaim_granted), slot=SLOTS, worker=WORKER, ttl=LEASE_MS, cap=CAP)
+    @operation("take", 6, some(_reclaim_granted), slot=SLOTS, worker=WORKER, ttl=LEASE_MS, cap=CAP)
     def reclaim_execution(self, slot: int, worker: Any, ttl: int, cap: int | None) -> None:
         given = self.leasing(self.choose(slot, _reclaim_granted), worker, ttl, attempt_id=str(uuid.uuid4()))
         given["max_reclaim_count"] = cap
@@ -493,6 +494,15 @@ class Model(Machine):
         self.oracle.now = self.world.clock.advance(max(moment - self.oracle.now, 0))
         self.compare(True)
 
+    @operation("take", 3, some(_running), early=st.sampled_from((0, 0, 0, 1)))
+    def until_lease_ends(self, early: int) -> None:
+        """To the moment when the next lease runs out, whatever else falls due before."""
+        self.flush()
+        ends = [row.current.expires for row in self.oracle.rows.values() if row.current and row.current.expires]
+        ahead = min((end - early for end in ends if end - early > self.oracle.now), default=self.oracle.now)
+        self.oracle.now = self.world.clock.advance(ahead - self.oracle.now)
+        self.compare(True)
+
     @operation("time", 2, timer=st.sampled_from(TIMERS))
     def run_timer(self, timer: str) -> None:
         self.alone(f"timer {timer}", lambda e: e.run_timer(timer), lambda: self.oracle.run_timer(timer))
@@ -503,7 +513,7 @@ class Model(Machine):
         for timer in TIMERS:
             self.run_timer(timer)
 
-    @operation("time", 1, some(_lost), slot=SLOTS)
+    @operation("time", 3, some(_lost), slot=SLOTS)
     def mark_lease_expired(self, slot: int) -> None:
         name = self.choose(slot, _lost)
         self.do(
@@ -538,7 +548,7 @@ class Model(Machine):
 
     # -- workers -------------------------------------------------------------------------------------------------
 
-    @operation("block", 1, space=SPACE, worker=WORKER, lane=LANE, able=ABLE, ttl=LEASE_MS, stranger=st.booleans())
+    @operation("block", 2, space=SPACE, worker=WORKER, lane=LANE, able=ABLE, ttl=LEASE_MS, stranger=st.booleans())
     def register_worker(self, space: str, worker: Any, lane: str, able: Any, ttl: int, stranger: bool) -> None:
         by = "w9" if stranger else worker[0]
         self.alone(

@@ -18,7 +18,7 @@ from tests.simulation.rules import Model
 from tests.simulation.world import World
 
 #: Examples of a plain run by store; a full run makes twenty times as many.
-EXAMPLES = {"memory": 120, "sqlite": 40, "postgres": 16}
+EXAMPLES = {"memory": 200, "sqlite": 50, "postgres": 16}
 STEPS = 40
 FULL_FACTOR = 20
 #: Examples per seed. Hypothesis spends most of a long run on variations of few examples; many short runs see more.

@@ -64,7 +64,10 @@ class CreateExecutions(Struct, gc=False):
     items: tuple[CreateExecution, ...]
 
     def needs(self) -> tuple[Need, ...]:
-        return tuple(need for item in self.items for need in item.needs())
+        lanes = [Get(Lane, lane_id) for lane_id in dict.fromkeys([item.lane_id for item in self.items])]
+        cores = [Get(Execution, item.execution_id) for item in self.items]
+        keys = [(item.namespace, item.idempotency_key) for item in self.items if item.idempotency_key]
+        return (*lanes, *cores, *[Get(Binding, key) for key in keys])
 
 
 def create_execution(command: CreateExecution, view: View, context: Context) -> Decision:

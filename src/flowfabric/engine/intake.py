@@ -105,10 +105,10 @@ class Intake(EngineBase):
     def _creation_of(self, arguments: Any) -> CreateExecution:
         if not isinstance(arguments, Mapping):
             raise checks.invalid(f"expected a mapping of arguments, got {type(arguments).__name__}")
-        unknown = arguments.keys() - _ARGUMENTS.keys() - {"partition_id"}
-        if unknown:
-            raise checks.invalid(f"unknown argument {min(map(repr, unknown))}")
-        return self._creation(*(arguments.get(name, default) for name, default in _ARGUMENTS.items()))
+        if not _KNOWN.issuperset(arguments):
+            raise checks.invalid(f"unknown argument {min(map(repr, arguments.keys() - _KNOWN))}")
+        given = arguments.get
+        return self._creation(*[given(name, default) for name, default in _DEFAULTS])
 
     def _creation(
         self,
@@ -217,6 +217,10 @@ _ARGUMENTS: dict[str, Any] = {
     "execution_deadline_at": None,
     "now": None,
 }
+
+
+_DEFAULTS = tuple(_ARGUMENTS.items())
+_KNOWN = frozenset(_ARGUMENTS) | {"partition_id"}
 
 
 def _tag_value(key: str, value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -180,8 +181,16 @@ _OPTIONAL: Mapping[Any, tuple[str, ...]] = {Execution: EXECUTION_WIDE_FIELDS, At
 
 
 @cache
-def _set_columns(kind: Any, unset: tuple[str, ...]) -> tuple[Column, ...]:
-    return tuple(column for column in TABLES[kind].columns if column.field not in unset)
+def _set_columns(kind: Any, unset: tuple[bool, ...]) -> tuple[Column, ...]:
+    left_out = {field for field, is_unset in zip(_OPTIONAL[kind], unset, strict=True) if is_unset}
+    return tuple(column for column in TABLES[kind].columns if column.field not in left_out)
+
+
+@cache
+def _getter(fields: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(fields) == 1:
+        return lambda record: (getattr(record, fields[0]),)
+    return attrgetter(*fields)
 
 
 def insert_groups(kind: Any, records: list[Any]) -> dict[tuple[Column, ...], list[Any]]:
@@ -189,9 +198,10 @@ def insert_groups(kind: Any, records: list[Any]) -> dict[tuple[Column, ...], lis
     optional = _OPTIONAL.get(kind)
     if optional is None:
         return {TABLES[kind].columns: records}
-    groups: dict[tuple[str, ...], list[Any]] = {}
+    groups: dict[tuple[bool, ...], list[Any]] = {}
+    values_of = _getter(optional)
     for record in records:
-        unset = tuple([field for field in optional if getattr(record, field) is UNSET])
+        unset = tuple([value is UNSET for value in values_of(record)])
         group = groups.get(unset)
         if group is None:
             groups[unset] = [record]
