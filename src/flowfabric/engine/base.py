@@ -12,7 +12,7 @@ from flowfabric.engine import checks
 from flowfabric.engine.batcher import Batcher
 from flowfabric.engine.held import HeldRecords
 from flowfabric.engine.transact import Outcome, Settings, run_batch
-from flowfabric.engine.waiting import LaneWaiters, StreamWaiters
+from flowfabric.engine.waiting import LaneWaiters, StreamWaiters, stream_bucket
 from flowfabric.model.changes import Need
 from flowfabric.model.errors import Unavailable
 from flowfabric.model.handles import Handle, HandlePayload, decode_for
@@ -72,7 +72,7 @@ class EngineBase:
             topics.add(LANE_TOPIC + lane_id)
         if outcome.streams:
             self._streams.wake(outcome.streams)
-            topics.update(f"{STREAM_TOPIC}{execution_id}/{index}" for execution_id, index in outcome.streams)
+            topics.update({f"{STREAM_TOPIC}{stream_bucket(stream)}" for stream in outcome.streams})
         if topics:
             self.store.publish(topics)
         if self._timer is not None and outcome.writes is not None:
@@ -121,8 +121,7 @@ class EngineBase:
             elif topic.startswith(LANE_TOPIC):
                 self._lanes.stir(topic[len(LANE_TOPIC) :])
             elif topic.startswith(STREAM_TOPIC):
-                execution_id, _, index = topic[len(STREAM_TOPIC) :].rpartition("/")
-                self._streams.wake([(execution_id, int(index))])
+                self._streams.stir(int(topic[len(STREAM_TOPIC) :]))
 
     async def drain(self, grace_ms: int) -> int:
         """Stop the timers and finish what is queued; how many tasks were still busy when the grace was over."""

@@ -71,6 +71,15 @@ class LaneWaiters:
                 waiter.wake()
 
 
+#: Streams are told apart between processes only this far, so that a commit with many of them is a few hints.
+STREAM_BUCKETS = 16
+
+
+def stream_bucket(stream: tuple[str, int]) -> int:
+    """The bucket of a stream: the same in every process."""
+    return int(stream[0][-1], 16) % STREAM_BUCKETS
+
+
 class StreamWaiters:
     """Tails by stream."""
 
@@ -98,6 +107,6 @@ class StreamWaiters:
                 if not future.done():
                     future.set_result(None)
 
-    def stir(self) -> None:
-        """Something may have been missed: everybody looks again."""
-        self.wake(list(self._streams))
+    def stir(self, bucket: int | None = None) -> None:
+        """Another process has written to a stream of this bucket, or something may have been missed: look again."""
+        self.wake([each for each in self._streams if bucket is None or stream_bucket(each) == bucket])
