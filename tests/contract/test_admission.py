@@ -167,6 +167,18 @@ async def test_the_attempt_state_is_kept(engine: Engine, probe: Probe, how: str)
     assert again.kind is (HandleKind.FRESH if how == "retry" else HandleKind.RESUMED)
 
 
+async def test_a_block_ends_a_delay(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    """Unblocked, it is eligible at once; in between its old wake time moves nothing."""
+    eid = await create(engine, lane_id=LANE, delay_until=START_MS + 10)
+    await block(engine, eid)
+    assert (await probe.execution(eid)).delay_until_ms is None
+    clock.advance(10)
+    async with unchanged(probe):
+        assert await engine.run_timer("delayed_promoter") == 0
+    await engine.unblock_execution(execution_id=eid)
+    assert await probe.stored(eid) == FREE
+
+
 async def test_blocked_work_keeps_its_place(engine: Engine, clock: ManualClock) -> None:
     made = []
     for _ in range(3):

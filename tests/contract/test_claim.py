@@ -386,3 +386,18 @@ async def test_the_largest_requirement_set_is_stored_and_claimed(engine: Engine)
     handle = await engine.claim("many", tokens, policy())
     assert handle is not None
     assert handle.execution_id == created
+
+
+@shared_stores_only
+async def test_a_policy_nobody_can_read_does_not_stop_the_lane(engine: Engine) -> None:
+    """A row written by hand at the head of the queue is served like any other."""
+    broken = await create(engine, lane_id="hand", priority=9, policy={})
+    healthy = await create(engine, lane_id="hand")
+    statement = "UPDATE ff_exec_core SET policy = '[]' WHERE priority = 9"
+    if engine.backend_label == "postgres":
+        async with engine.store.raw() as connection:
+            await connection.execute(statement)
+    else:
+        engine.store.raw().execute(statement)
+    handles = await engine.claim_many("hand", (), policy(), 2)
+    assert [handle.execution_id for handle in handles] == [broken, healthy]

@@ -10,7 +10,9 @@ import pytest
 
 from flowfabric import Contention, ContentionKind, Frame, Handle, ResumeGrant, ResumeToken
 from flowfabric.engine import Engine
-from tests.contract.probe import ManualClock, Probe, claimed, id_of, payload_of, policy, refused
+from flowfabric.model.records import Attempt
+from tests.contract import seeding
+from tests.contract.probe import ManualClock, Probe, claimed, create, id_of, payload_of, policy, refused
 
 LANE = "lane"
 TTL_MS = 1_000
@@ -169,3 +171,14 @@ async def test_it_rises_over_all_attempts(engine: Engine, probe: Probe, clock: M
         async with refused(probe, Contention, ContentionKind.LEASE_CONFLICT):
             await engine.renew(stale)
     assert (await engine.renew(handles[-1])).lease_epoch == 9
+
+
+async def test_rows_that_people_wrote(engine: Engine, probe: Probe) -> None:
+    """Whatever the attempt rows say, the next lease is above all of them; a row that had none has not been started."""
+    eid = await create(engine, lane_id=LANE)
+    where = (str.__str__(eid), eid.partition, eid.uuid_text)
+    await seeding.seed(engine, Attempt(*where, 0, lease_epoch=5), Attempt(*where, 1, lease_epoch=0))
+    await seeding.alter(engine, eid, attempt_index=1, attempt_state="pending_retry_attempt")
+    assert payload_of(await plain(engine, eid)).lease_epoch == 6
+    assert [attempt.lease_epoch for attempt in await probe.attempts(eid)] == [5, 6]
+    assert (await probe.execution(eid)).total_attempt_count == 1

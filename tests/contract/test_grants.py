@@ -299,18 +299,22 @@ def forged(eid: ExecutionId, name: bytes, kind: str, expires_at_ms: int) -> Gran
 async def test_the_sweep_looks_at_every_grant(engine: Engine, probe: Probe, clock: ManualClock) -> None:
     """Only expired claim grants go, and a row is freed only if it was hidden and no live grant stands."""
     hidden, blocked = await create(engine, lane_id=LANE), await create(engine, lane_id=LANE)
-    await issue(engine, hidden)
+    await issue(engine, hidden, grant_ttl_ms=10)
     await engine.block_route(execution_id=blocked)
     now = clock.advance(10)
     for eid in (hidden, blocked):
-        await seeding.seed(
-            engine, forged(eid, b"s", "claim", now), forged(eid, b"r", "reclaim", now), forged(eid, b"n", "claim", 0)
-        )
+        await seeding.seed(engine, forged(eid, b"s", "claim", now), forged(eid, b"r", "reclaim", now))
+    forever = forged(hidden, b"n", "claim", 0)
+    await seeding.seed(engine, forever)
     before = [await probe.execution(eid) for eid in (hidden, blocked)]
-    assert await engine.run_timer("grant_sweep") == 2
+    assert await engine.run_timer("grant_sweep") == 3
     assert [await probe.execution(eid) for eid in (hidden, blocked)] == before
-    assert [sorted(grant.grant_id[:1] for grant in await probe.grants(blocked))] == [[b"n", b"r"]]
-    assert len(await probe.grants(hidden)) == 3
+    assert [[grant.grant_id[:1] for grant in await probe.grants(eid)] for eid in (hidden, blocked)] == [
+        [b"n", b"r"],
+        [b"r"],
+    ]
+    async with refused(probe, State, StateKind.GRANT_ALREADY_EXISTS):
+        await issue(engine, hidden)
 
 
 async def test_reclaim_grants_are_another_kind(engine: Engine, probe: Probe, clock: ManualClock) -> None:

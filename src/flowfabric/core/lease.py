@@ -15,7 +15,15 @@ from flowfabric.core.context import Context, saturate
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Change, change
-from flowfabric.model.errors import Contention, ContentionKind, EngineError, NotFound, State, StateKind
+from flowfabric.model.errors import (
+    Contention,
+    ContentionKind,
+    EngineError,
+    NotFound,
+    State,
+    StateKind,
+    Validation,
+)
 from flowfabric.model.events import Event, LeaseEvent
 from flowfabric.model.handles import Handle, HandleKind, HandlePayload
 from flowfabric.model.policy import read_policy
@@ -152,6 +160,15 @@ def attempt_type_of(execution: Execution, attempt: Attempt | None) -> str:
     return lit.TYPE_INITIAL
 
 
+def _policy_timeout_ms(execution: Execution) -> int | None:
+    """The attempt timeout of the execution's policy. A policy that cannot be read must not keep its lane from being
+    served; whoever needs more of it gets the error."""
+    try:
+        return read_policy(execution.policy).attempt_timeout_ms if execution.policy else None
+    except Validation:
+        return None
+
+
 def next_epoch(execution: Execution, attempt: Attempt | None) -> int:
     """One above every epoch the execution has ever had."""
     floor = execution.epoch_floor
@@ -175,7 +192,7 @@ def grant(
     epoch = next_epoch(execution, attempt)
     timeout_ms = terms.attempt_timeout_ms
     if timeout_ms is None:
-        timeout_ms = read_policy(execution.policy).attempt_timeout_ms if execution.policy else None
+        timeout_ms = _policy_timeout_ms(execution)
     started = execution.attempt_state == lit.PENDING_REPLAY_ATTEMPT or attempt is None or attempt.lease_epoch == 0
     if execution.attempt_state == lit.PENDING_RETRY_ATTEMPT:
         also |= {"pending_retry_reason": None, "pending_previous_attempt_index": None}
