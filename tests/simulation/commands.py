@@ -26,7 +26,7 @@ from flowfabric.model.ids import LeaseFence
 from flowfabric.model.results import ResumeGrant, ResumeToken
 from flowfabric.stores.memory import MemoryStore
 from tests.contract.probe import START_MS
-from tests.simulation.machine import ABLE, LANE, POLICIES, PRIORITY, SPACE
+from tests.simulation.domains import ABLE, LANE, POLICIES, PRIORITY, SPACE
 
 ENTROPY = b"\x5a"
 ATTEMPT = uuid_text(ENTROPY * 16)

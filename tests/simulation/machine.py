@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from hypothesis import note
 from hypothesis import strategies as st
@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from flowfabric import ClaimPolicy
 from flowfabric.core import invariants
 from flowfabric.model.handles import Handle
-from tests.simulation.model import DAY, HOUR, Held, Refused, Row
+from tests.simulation.domains import GROUPS, ITEM, LANES, NEED_HANDLES, OPERATIONS, SLOT_COUNT
+from tests.simulation.model import Held, Refused, Row
 from tests.simulation.oracle import Oracle
 from tests.simulation.recount import recount
 from tests.simulation.world import (
@@ -31,54 +32,6 @@ from tests.simulation.world import (
     picture_of_rows,
     plain,
 )
-
-LANES = ("red", "blue")
-SPACES = ("north", "south")
-SLOT_COUNT = 5
-#: Which execution: one that is there, the last number one that is not.
-SLOTS = st.integers(0, SLOT_COUNT + 2)
-LANE = st.sampled_from(LANES)
-SPACE = st.sampled_from(SPACES)
-ABLE = st.sampled_from(((), ("gpu",), ("eu", "gpu"), ("eu", "gpu")))
-WORKER = st.sampled_from((("w1", "w1-a"), ("w1", "w1-b"), ("w2", "w2-a")))
-LEASE_MS = st.sampled_from((1_000, 5_000, 5_000, 60_000))
-GRANT_MS = st.sampled_from((500, 3_000, 3_000))
-PRIORITY = st.sampled_from((0, 0, 5, 9_500, -3))
-#: Which handle.
-PICK = st.integers(0, 9)
-LATER = st.sampled_from((-1, 0, 1_000, 3_000))
-MOMENT = st.sampled_from((1, 400, 1_000, 1_000, 3_000, 3_000, 10_000, HOUR, 2 * DAY))
-FIXED = {"type": "fixed", "delay_ms": 1_000}
-NOW = {"type": "fixed", "delay_ms": 0}
-POLICIES: tuple[dict[str, Any] | None, ...] = (
-    None,
-    None,
-    {"retry_policy": {"max_retries": 1, "backoff": FIXED}, "max_replay_count": 1},
-    {
-        "retry_policy": {"max_retries": 2, "backoff": NOW, "retryable_categories": ["transient", "net"]},
-        "max_replay_count": 0,
-    },
-    {"retry_policy": {"max_retries": 2}, "timeout_policy": {"attempt_timeout_ms": 1_000}},
-    {"timeout_policy": {"attempt_timeout_ms": 3_000, "execution_deadline_ms": 10_000}},
-    {"max_reclaim_count": 1, "max_replay_count": 1},
-    {"routing_requirements": {"required_capabilities": ["gpu"]}, "dedup_window_ms": 2_000},
-    {"routing_requirements": {"required_capabilities": ["eu", "gpu"]}, "max_reclaim_count": 0},
-    {"stream_policy": {"retention_maxlen": 3}, "max_replay_count": 1},
-)
-ITEM = st.fixed_dictionaries(
-    {
-        "slot": st.integers(0, SLOT_COUNT - 1),
-        "namespace": SPACE,
-        "lane_id": LANE,
-        "priority": PRIORITY,
-        "idempotency_key": st.sampled_from((None, None, None, "k1", "k2")),
-        "policy": st.sampled_from(POLICIES),
-        "delay_until": st.sampled_from((None, None, None, None, 0, 1_000)),
-        "execution_deadline_at": st.sampled_from((None, None, None, None, 3_000)),
-        "tags": st.sampled_from((None, None, {"cairn.instance_id": "one"})),
-    }
-)
-
 
 #: The families of errors an answer may be.
 FAMILIES = frozenset(
@@ -94,35 +47,6 @@ FAMILIES = frozenset(
         "ResourceExhausted",
     )
 )
-
-
-class Operation(NamedTuple):
-    """Something the machine may do."""
-
-    name: str
-    group: str
-    weight: int
-    ready: Callable[[Any], bool]
-    arguments: st.SearchStrategy[dict[str, Any]]
-
-
-OPERATIONS: list[Operation] = []
-
-
-def operation(
-    group: str, weight: int, ready: Callable[[Any], bool] = lambda machine: True, **arguments: st.SearchStrategy[Any]
-) -> Callable[[Any], Any]:
-    """Let the machine do this, so often, when it is ready for it or, seldom, although it is not."""
-
-    def add(function: Any) -> Any:
-        OPERATIONS.append(Operation(function.__name__, group, weight, ready, st.fixed_dictionaries(arguments)))
-        return function
-
-    return add
-
-
-NEED_HANDLES = ("hold", "end")
-GROUPS = ("create", "claim", "grant", "take", "hold", "end", "fence", "operator", "block", "time", "purge", "how")
 
 
 class Disagreement(AssertionError):
@@ -155,6 +79,7 @@ class Machine(RuleBasedStateMachine):
         self.answers: dict[tuple[str, Held], Any] = {}
         self.waiting: list[tuple[str, Callable[[Any], Any], Callable[[], Any], Held | None]] = []
         self.burst = 1
+        self.terminal: list[tuple[str, Callable[[Any], Any], Callable[[], Any], Held]] = []
         # What an example is about is done more often in it.
         self.menu = [each for each in OPERATIONS for _ in range(each.weight * (4 if each.group in focus else 1))]
         for slot, item in enumerate(items):
@@ -230,7 +155,9 @@ class Machine(RuleBasedStateMachine):
     # -- both sides ----------------------------------------------------------------------------------------------
 
     def do(self, label: str, call: Callable[[Any], Any], model: Callable[[], Any], held: Held | None = None) -> None:
-        """Make a call on both sides, at once or together with others."""
+        """Make a call on both sides, at once or together with others. A call with ``held`` may be repeated."""
+        if held is not None:
+            self.terminal.append((label, call, model, held))
         self.waiting.append((label, call, model, held))
         if len(self.waiting) >= self.burst:
             self.flush()
@@ -329,6 +256,13 @@ class Machine(RuleBasedStateMachine):
         self.expect(broken, "the log breaks a promise")
         phases = Counter(row.phase for row in self.oracle.rows.values())
         self.expect(differences(self.world.phases(), dict(phases)), "the store counts otherwise")
+        frames = sorted(
+            (row.uuid, index, *frame)
+            for row in self.oracle.rows.values()
+            for index, stream in row.frames.items()
+            for frame in stream
+        )
+        self.expect(differences(self.world.frames(), frames, "frames"), "the streams differ")
         self.expect(recount(self.world), "the store's indexes differ from its rows")
 
 

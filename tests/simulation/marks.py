@@ -1,15 +1,21 @@
-"""Answers that the examples of a plain run must meet. One that goes cold is a fault of the generator."""
+"""Answers that the examples must meet. One that goes cold is a fault of the generator, not a comfort."""
 
 from __future__ import annotations
 
 _ANSWERS: dict[str, str] = {
     "append_frame": "AppendFrameOutcome|attempt|execution_not_active|invalid_input|lease_conflict|lease_expired",
-    "block_execution": "execution|execution_not_active|execution_not_eligible|invalid_blocking_reason|paused_by_operator|paused_by_policy|waiting_for_budget|waiting_for_capable_worker|waiting_for_quota",
+    "block_execution": (
+        "execution|execution_not_active|execution_not_eligible|invalid_blocking_reason|paused_by_operator|"
+        "paused_by_policy|waiting_for_budget|waiting_for_capable_worker|waiting_for_quota"
+    ),
     "cancel": "Cancelled|again|attempt|execution_not_active|lease_conflict|lease_expired",
     "cancel_execution": "Cancelled|execution|invalid_input|stale_lease",
     "change_priority": "PriorityChanged|execution|execution_not_eligible",
     "claim": "0 found|1 found|2 found",
-    "claim_execution": "Claimed|claim_grant_expired|execution|execution_not_active|execution_not_leaseable|invalid_claim_grant|use_claim_resumed_execution",
+    "claim_execution": (
+        "Claimed|claim_grant_expired|execution|execution_not_active|execution_not_leaseable|invalid_claim_grant|"
+        "use_claim_resumed_execution"
+    ),
     "claim_for_worker": "Granted|NoWork",
     "claim_from_resume_grant": "None|Resumed|attempt",
     "claim_resumed_execution": "Claimed|execution|execution_not_leaseable|invalid_claim_grant|not_a_resumed_execution",
@@ -27,10 +33,10 @@ _ANSWERS: dict[str, str] = {
     "issue_claim_grant": "GrantIssued|capability_mismatch|execution|execution_not_eligible|grant_already_exists",
     "issue_grant_and_claim": "OperatorLease|execution|execution_not_active|execution_not_leaseable",
     "issue_reclaim_grant": "Granted|NotReclaimable|ReclaimCapExceeded|execution|grant_already_exists",
-    "mark_lease_expired": "already_expired|execution_not_found|failed|marked|not_active|not_yet_expired|requeued",
+    "mark_lease_expired": "execution_not_found|failed|marked|not_active|not_yet_expired|requeued",
     "mark_worker_dead": "Marked|NotRegistered",
     "progress": "None|attempt|execution_not_active|lease_conflict|lease_expired",
-    "reclaim_execution": "GrantNotFound|NotReclaimable|Reclaimed|invalid_input",
+    "reclaim_execution": "GrantNotFound|NotReclaimable|ReclaimCapExceeded|Reclaimed|invalid_input",
     "register_worker": "Refreshed|Registered|invalid_input",
     "renew": "LeaseRenewal|attempt|execution_not_active|lease_conflict|lease_expired",
     "renew_lease": "Renewed|attempt|execution_not_active|lease_expired|stale_lease",

@@ -24,6 +24,8 @@ FULL_FACTOR = 20
 #: Examples per seed. Hypothesis spends most of a long run on variations of few examples; many short runs see more.
 #: The first example of each run is the emptiest one and not counted.
 PER_SEED = 2
+#: Of all marks, how many a plain run may miss; a full run misses none.
+MAY_BE_COLD = 8
 
 
 def model_settings(**more: Any) -> settings:
@@ -76,4 +78,4 @@ def test_engine_and_oracle_agree(world: World, request: pytest.FixtureRequest, r
     record_property("calls", machine.steps)
     if store == "memory":
         cold = sorted(mark for mark in MARKS if not machine.seen[mark])
-        assert not cold, f"the examples no longer meet {cold}"
+        assert len(cold) <= (0 if full_run() else MAY_BE_COLD), f"the examples no longer meet {cold}"

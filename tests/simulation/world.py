@@ -16,7 +16,7 @@ from flowfabric.model.changes import GetFull, Select
 from flowfabric.model.errors import EngineError
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.handles import Handle, decode
-from flowfabric.model.records import Attempt, Execution, Grant
+from flowfabric.model.records import Attempt, Execution, FrameRow, Grant
 from flowfabric.stores.questions import CountRows
 from flowfabric.stores.schema import OUTBOXES, TABLES, split_wire
 from tests.contract.probe import START_MS, ManualClock
@@ -138,6 +138,22 @@ class World:
     def phases(self) -> dict[str, int]:
         """How many executions there are in each phase, as the store counts them."""
         return self.run(self.store.query(CountRows()))
+
+    def frames(self) -> list[tuple[str, int, int, int]]:
+        """``(execution, attempt, time, number)`` of every stored frame."""
+        return self.run(self._frames())
+
+    async def _frames(self) -> list[tuple[str, int, int, int]]:
+        if self.label == "memory":
+            return sorted((each.uuid, *key[1:]) for key, each in self.store._tables.all(FrameRow).items())
+        uuid = "CAST(execution_id AS text)" if self.label == "postgres" else "execution_id"
+        sql = f"SELECT {uuid}, attempt_index, ts_ms, seq FROM ff_stream_frame"
+        if self.label == "sqlite":
+            rows = self.raw.execute(sql).fetchall()
+        else:
+            async with self.store.raw() as connection:
+                rows = await connection.fetch(sql)
+        return sorted((_text_of(row[0]), *tuple(row)[1:]) for row in rows)
 
     async def _new_events(self) -> list[Any]:
         """Each outbox in its order."""
