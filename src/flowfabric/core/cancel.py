@@ -5,14 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from flowfabric.core import lease
+from flowfabric.core.conclusion import concluded
 from flowfabric.core.context import Context
-from flowfabric.core.ending import completion, current_attempt, kept_until, leftovers, lost_lease
+from flowfabric.core.ending import cancelled_row, current_attempt, leftovers, lost_lease
 from flowfabric.core.fences import OPERATOR_OVERRIDE
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Act, Change, Decision, GetFull, Need, change
+from flowfabric.model.changes import Act, Decision, GetFull, Need
 from flowfabric.model.errors import NotFound, State, StateKind, Validation, ValidationKind
-from flowfabric.model.events import Event
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.records import Attempt, Execution
@@ -60,10 +60,9 @@ def cancel_execution(command: CancelExecution, view: View, context: Context) -> 
             )
         if command.lease_epoch != attempt.lease_epoch:
             raise State(StateKind.STALE_LEASE, f"execution {execution.execution_id}")
-    acts, events = cancelled(
-        view, context, execution, attempt, reason=command.reason, by=command.source, revoked_by=lit.BY_OPERATOR
+    return cancelled(
+        view, context, execution, attempt, answer, reason=command.reason, by=command.source, revoked_by=lit.BY_OPERATOR
     )
-    return Decision(answer, acts, events, _stream(execution, attempt))
 
 
 class CancelHeld(Struct, gc=False):
@@ -88,10 +87,9 @@ def cancel_held(command: CancelHeld, view: View, context: Context) -> Decision:
             return Decision(answer)
         raise error
     assert execution is not None and attempt is not None
-    acts, events = cancelled(
-        view, context, execution, attempt, reason=command.reason, by=BY_WORKER, revoked_by=lit.BY_HOLDER
+    return cancelled(
+        view, context, execution, attempt, answer, reason=command.reason, by=BY_WORKER, revoked_by=lit.BY_HOLDER
     )
-    return Decision(answer, acts, events, _stream(execution, attempt))
 
 
 def _repeats(payload: HandlePayload, execution: Execution, attempt: Attempt) -> bool:
@@ -102,47 +100,33 @@ def _repeats(payload: HandlePayload, execution: Execution, attempt: Attempt) -> 
     return execution.cancelled_by == BY_WORKER
 
 
-def cancelled_row(execution: Execution, now: int, reason: str, by: str, eligibility: str) -> Change:
-    """The execution in phase ``cancelled``. A reason or name that is there already stays."""
-    return change(
-        execution,
-        lifecycle_phase=lit.CANCELLED,
-        ownership_state=lit.UNOWNED,
-        eligibility_state=eligibility,
-        public_state=lit.PUBLIC_CANCELLED,
-        attempt_state=lit.ATTEMPT_CANCELLED,
-        blocking_reason=None,
-        delay_until_ms=None,
-        terminal_at_ms=now if execution.terminal_at_ms is None else execution.terminal_at_ms,
-        terminal_outcome=lit.ENDED_CANCELLED,
-        cancellation_reason=execution.cancellation_reason or reason,
-        cancelled_by=execution.cancelled_by or by,
-        last_mutation_at_ms=now,
-        **kept_until(execution, now),
-    )
-
-
 def cancelled(
     view: View,
     context: Context,
     execution: Execution,
     attempt: Attempt | None,
+    answer: object,
     *,
     reason: str,
     by: str,
     revoked_by: str,
-) -> tuple[tuple[Act, ...], tuple[Event, ...]]:
-    """The acts and events of one cancellation."""
+) -> Decision:
+    """One cancellation, whoever asked for it."""
     now = context.now
     acts: list[Act] = [cancelled_row(execution, now, reason, by, lit.NOT_APPLICABLE)]
     if attempt is not None and lease.is_live(attempt):
         acts.append(lease.taken(attempt, outcome=lit.OUTCOME_CANCELLED, terminal_at_ms=now))
     acts += leftovers(view, execution, now, "cancelled")
-    events = (
-        *lost_lease(context, execution, attempt, lit.LEASE_ENDED, revoked_by),
-        completion(execution, now, lit.ENDED_CANCELLED, dispatched=by == "flow_cascade"),
+    events = lost_lease(context, execution, attempt, lit.LEASE_ENDED, revoked_by)
+    return concluded(
+        view,
+        context,
+        Decision(answer, tuple(acts), events, _stream(execution, attempt)),
+        execution,
+        attempt,
+        lit.ENDED_CANCELLED,
+        with_flow=by == "flow_cascade",
     )
-    return tuple(acts), events
 
 
 def _stream(execution: Execution, attempt: Attempt | None) -> tuple[tuple[str, int], ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from flowfabric.core import lease
+from flowfabric.core import holdings, lease
 from flowfabric.core.context import Context
 from flowfabric.core.grants import grants_of, live_grant, stale_grants
 from flowfabric.core.minting import uuid_text
@@ -310,4 +310,5 @@ def claim_from_resume_grant(command: ClaimFromResumeGrant, view: View, context: 
     )
     # Whatever was promised to others is void: the execution runs.
     drops = [Drop(grant) for grant in grants_of(view, execution) if grant.kind == lit.GRANT_CLAIM]
-    return Decision(granted.handle, (*drops, *granted.acts), granted.events)
+    back = holdings.lapsed(view, context, execution, attempt)
+    return Decision(granted.handle, (*drops, *back, *granted.acts), granted.events)

@@ -1,4 +1,4 @@
-"""How an execution ends: one place for every terminal transition, so that each is announced exactly once."""
+"""The parts of an end: rows, the announcement, what is left behind. ``conclusion`` puts them together."""
 
 from __future__ import annotations
 
@@ -36,14 +36,34 @@ def ended(execution: Execution, now: int, public_state: str, outcome: str, **fie
     )
 
 
+def cancelled_row(execution: Execution, now: int, reason: str, by: str, eligibility: str) -> Change:
+    """The execution in phase ``cancelled``. A reason or name that is there already stays."""
+    return change(
+        execution,
+        lifecycle_phase=lit.CANCELLED,
+        ownership_state=lit.UNOWNED,
+        eligibility_state=eligibility,
+        public_state=lit.PUBLIC_CANCELLED,
+        attempt_state=lit.ATTEMPT_CANCELLED,
+        blocking_reason=None,
+        delay_until_ms=None,
+        terminal_at_ms=now if execution.terminal_at_ms is None else execution.terminal_at_ms,
+        terminal_outcome=lit.ENDED_CANCELLED,
+        cancellation_reason=execution.cancellation_reason or reason,
+        cancelled_by=execution.cancelled_by or by,
+        last_mutation_at_ms=now,
+        **kept_until(execution, now),
+    )
+
+
 def kept_until(execution: Execution, now: int) -> dict[str, object]:
     """When an execution that ends now may be deleted, if its own policy says so."""
     own = read_policy(execution.policy).retention_ttl_ms if execution.policy else None
     return {} if own is None else {"purge_at_ms": saturate(now + own)}
 
 
-def completion(execution: Execution, now: int, outcome: str, *, dispatched: bool = False) -> CompletionEvent:
-    """The announcement of an end. Nobody depends on a standalone execution, so its event is dispatched at once."""
+def completion(execution: Execution, now: int, outcome: str, *, dispatched: bool) -> CompletionEvent:
+    """The announcement of an end; ``dispatched`` once nothing that depends on it is left to move."""
     return CompletionEvent(
         execution.partition,
         execution.uuid,
@@ -52,7 +72,7 @@ def completion(execution: Execution, now: int, outcome: str, *, dispatched: bool
         execution.namespace,
         execution.instance_tag,
         now,
-        now if dispatched or execution.flow_id is None else None,
+        now if dispatched else None,
     )
 
 

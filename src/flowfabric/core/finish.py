@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from flowfabric.core import lease
+from flowfabric.core import holdings, lease
+from flowfabric.core.conclusion import concluded
 from flowfabric.core.context import Context, saturate
-from flowfabric.core.ending import completion, ended
+from flowfabric.core.ending import ended
 from flowfabric.core.fences import Fence, fenced
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
@@ -49,14 +50,14 @@ def complete(command: Complete, view: View, context: Context) -> Decision:
             return Decision(None)
         raise error
     assert execution is not None and attempt is not None
-    return _completed(context, execution, attempt, command.payload, None)
+    return _completed(view, context, execution, attempt, command.payload, None)
 
 
 def _completed(
-    context: Context, execution: Execution, attempt: Attempt, payload: bytes | None, result: object
+    view: View, context: Context, execution: Execution, attempt: Attempt, payload: bytes | None, result: object
 ) -> Decision:
     now = context.now
-    return Decision(
+    decision = Decision(
         result,
         (
             ended(execution, now, lit.PUBLIC_COMPLETED, lit.ENDED_SUCCESS, result=payload),
@@ -72,10 +73,10 @@ def _completed(
                 worker_instance_id=attempt.worker_instance_id,
                 revoked_by=lit.BY_HOLDER,
             ),
-            completion(execution, now, lit.ENDED_SUCCESS),
         ),
         ((execution.execution_id, attempt.attempt_index),),
     )
+    return concluded(view, context, decision, execution, attempt, lit.ENDED_SUCCESS, result=payload)
 
 
 def _repeats(payload: HandlePayload, attempt: Attempt | None, outcome: str) -> bool:
@@ -102,7 +103,7 @@ def complete_execution(command: CompleteExecution, view: View, context: Context)
     """As ``complete``; an operator's override skips the fence and nothing else."""
     execution, attempt = fenced(command.fence, view, context)
     answer = Completed(ExecutionId.unchecked(execution.execution_id), PublicState.COMPLETED)
-    return _completed(context, execution, attempt, command.payload, answer)
+    return _completed(view, context, execution, attempt, command.payload, answer)
 
 
 class Fail(Struct, gc=False):
@@ -131,11 +132,11 @@ def fail(command: Fail, view: View, context: Context) -> Decision:
         return Decision(answer)
     assert execution is not None and attempt is not None
     if not command.retryable:
-        return _failed(context, execution, attempt, command.message)
+        return _failed(view, context, execution, attempt, command.message)
     policy = read_policy(execution.policy).retry_policy
     if policy is None:
-        return _retried(context, execution, attempt, command.message, 0, counts=False)
-    return _by_policy(context, execution, attempt, command.message, command.category, policy, command.jitter)
+        return _retried(view, context, execution, attempt, command.message, 0, counts=False)
+    return _by_policy(view, context, execution, attempt, command.message, command.category, policy, command.jitter)
 
 
 def _repeated_failure(view: View, payload: HandlePayload, attempt: Attempt | None) -> FailOutcome | None:
@@ -150,6 +151,7 @@ def _repeated_failure(view: View, payload: HandlePayload, attempt: Attempt | Non
 
 
 def _by_policy(
+    view: View,
     context: Context,
     execution: Execution,
     attempt: Attempt,
@@ -160,14 +162,14 @@ def _by_policy(
 ) -> Decision:
     categories = policy.retryable_categories
     if execution.retry_count >= policy.max_retries or (categories and category not in categories):
-        return _failed(context, execution, attempt, message)
+        return _failed(view, context, execution, attempt, message)
     delay_ms = backoff_delay_ms(policy.backoff, execution.retry_count, jitter)
-    return _retried(context, execution, attempt, message, delay_ms, counts=True)
+    return _retried(view, context, execution, attempt, message, delay_ms, counts=True)
 
 
-def _failed(context: Context, execution: Execution, attempt: Attempt, message: str) -> Decision:
+def _failed(view: View, context: Context, execution: Execution, attempt: Attempt, message: str) -> Decision:
     now = context.now
-    return Decision(
+    decision = Decision(
         TerminalFailed(),
         (
             ended(
@@ -180,13 +182,14 @@ def _failed(context: Context, execution: Execution, attempt: Attempt, message: s
             ),
             lease.closed(attempt, outcome=lit.OUTCOME_FAILED, terminal_at_ms=now),
         ),
-        (_released(context, execution, attempt), completion(execution, now, lit.ENDED_FAILED)),
+        (_released(context, execution, attempt),),
         ((execution.execution_id, attempt.attempt_index),),
     )
+    return concluded(view, context, decision, execution, attempt, lit.ENDED_FAILED)
 
 
 def _retried(
-    context: Context, execution: Execution, attempt: Attempt, message: str, delay_ms: int, *, counts: bool
+    view: View, context: Context, execution: Execution, attempt: Attempt, message: str, delay_ms: int, *, counts: bool
 ) -> Decision:
     now = context.now
     wake = saturate(now + delay_ms)
@@ -210,7 +213,11 @@ def _retried(
     )
     return Decision(
         RetryScheduled(wake, execution.attempt_index + 1),
-        (requeued, lease.closed(attempt, outcome=lit.OUTCOME_RETRY, terminal_at_ms=now, retry_at_ms=wake)),
+        (
+            requeued,
+            lease.closed(attempt, outcome=lit.OUTCOME_RETRY, terminal_at_ms=now, retry_at_ms=wake),
+            *holdings.lapsed(view, context, execution, attempt),
+        ),
         (_released(context, execution, attempt),),
         ((execution.execution_id, attempt.attempt_index),),
     )
@@ -246,5 +253,5 @@ def fail_execution(command: FailExecution, view: View, context: Context) -> Deci
     execution, attempt = fenced(command.fence, view, context, attempt_first=True)
     policy = read_retry_policy(command.retry_policy_json)
     if policy is None:
-        return _failed(context, execution, attempt, command.reason)
-    return _by_policy(context, execution, attempt, command.reason, command.category, policy, command.jitter)
+        return _failed(view, context, execution, attempt, command.reason)
+    return _by_policy(view, context, execution, attempt, command.reason, command.category, policy, command.jitter)

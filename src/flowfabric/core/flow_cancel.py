@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from flowfabric.core import lease
-from flowfabric.core.cancel import cancelled_row
+from flowfabric.core import holdings, lease
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.documents import dump_document, parse_document
-from flowfabric.core.ending import completion, current_attempt, leftovers, lost_lease
+from flowfabric.core.ending import cancelled_row, completion, current_attempt, leftovers, lost_lease
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Change, Decision, Drop, Get, Need, Select, change, insert
@@ -79,6 +78,7 @@ def cancel_flow_header(command: CancelFlowHeaderCommand, view: View, context: Co
         if attempt is not None and lease.is_live(attempt):
             acts.append(lease.taken(attempt, outcome=lit.OUTCOME_CANCELLED, terminal_at_ms=now))
         acts += leftovers(view, member, now, "cancelled")
+        acts += holdings.freed(view, context, member, attempt)
         events.append(completion(member, now, lit.ENDED_CANCELLED, dispatched=True))
     ids = [member.execution_id for member in live]
     details = {
@@ -165,6 +165,7 @@ def cancel_flow(command: CancelFlow, view: View, context: Context) -> Decision:
                 else change(attempt, outcome=None)
             )
         acts += leftovers(view, member, context.now, "cancelled")
+        acts += holdings.freed(view, context, member, attempt)
         events += lost_lease(context, member, attempt, lit.LEASE_ENDED, lit.BY_OPERATOR)
         events.append(completion(member, context.now, lit.ENDED_CANCELLED, dispatched=True))
     ids = tuple(member.execution_id for member in chosen)

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from flowfabric.core import lease
+from flowfabric.core import holdings, lease
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.documents import dump_document, parse_document
 from flowfabric.core.fences import Fence, check_fence, fenced
@@ -136,7 +136,7 @@ def delay(command: Delay, view: View, context: Context) -> Decision:
         blocking_reason=lit.WAITING_FOR_DELAY,
         delay_until_ms=command.delay_until_ms,
     )
-    return _stepped_back(context, execution, attempt, parked, lit.OUTCOME_INTERRUPTED)
+    return _stepped_back(view, context, execution, attempt, parked, lit.OUTCOME_INTERRUPTED)
 
 
 class WaitChildren(Struct, gc=False):
@@ -168,7 +168,7 @@ def wait_children(command: WaitChildren, view: View, context: Context) -> Decisi
             public_state=lit.PUBLIC_WAITING,
             blocking_reason=lit.WAITING_FOR_WORKER,
         )
-    return _stepped_back(context, execution, attempt, parked, lit.OUTCOME_WAITING_CHILDREN)
+    return _stepped_back(view, context, execution, attempt, parked, lit.OUTCOME_WAITING_CHILDREN)
 
 
 def _waits_for_others(view: View, execution: Execution) -> bool:
@@ -203,7 +203,9 @@ def _parked(execution: Execution, now: int, **fields: object) -> Change:
     )
 
 
-def _stepped_back(context: Context, execution: Execution, attempt: Attempt, parked: Change, outcome: str) -> Decision:
+def _stepped_back(
+    view: View, context: Context, execution: Execution, attempt: Attempt, parked: Change, outcome: str
+) -> Decision:
     event = lease.lease_event(
         context,
         execution,
@@ -215,7 +217,7 @@ def _stepped_back(context: Context, execution: Execution, attempt: Attempt, park
     )
     return Decision(
         ExecutionId.unchecked(execution.execution_id),
-        (parked, lease.closed(attempt, outcome=outcome)),
+        (parked, lease.closed(attempt, outcome=outcome), *holdings.lapsed(view, context, execution, attempt)),
         (event,),
         ((execution.execution_id, attempt.attempt_index),),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from flowfabric.core import lease
+from flowfabric.core import holdings, lease
 from flowfabric.core.context import Context
 from flowfabric.core.create import clamp_priority
 from flowfabric.core.documents import dump_document, parse_document
@@ -48,7 +48,7 @@ def revoke_lease(command: RevokeLease, view: View, context: Context) -> Decision
     shown = lease.shown_lease_id(context, execution.uuid, attempt.attempt_index, attempt.lease_epoch)
     if command.expected_lease_id and command.expected_lease_id != shown:
         return Decision(AlreadySatisfied("lease_id_mismatch"))
-    acts: list[Act] = [lease.taken(attempt)]
+    acts: list[Act] = [lease.taken(attempt), *holdings.lapsed(view, context, execution, attempt)]
     fields: dict[str, object] = {"lease_revoke_reason": command.reason, "last_mutation_at_ms": context.now}
     if execution.lifecycle_phase == lit.ACTIVE:
         fields |= {

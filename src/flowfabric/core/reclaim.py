@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from flowfabric.core import lease
+from flowfabric.core import holdings, lease
+from flowfabric.core.conclusion import concluded
 from flowfabric.core.context import Context
-from flowfabric.core.ending import completion, ended, lost_lease
+from flowfabric.core.ending import ended, lost_lease
 from flowfabric.core.grants import Terms, issue, live_grant, missing_capabilities, stale_grants
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
@@ -132,16 +133,15 @@ def reclaim_execution(command: ReclaimExecution, view: View, context: Context) -
         return Decision(NotReclaimable(shown, _standing(execution)))
     count = reclaim_count(execution)
     if count >= reclaim_cap(execution, command.max_reclaim_count):
-        acts, events = capped(context, execution, attempt)
-        events = (*lost_lease(context, execution, attempt, lit.LEASE_ENDED, lit.BY_RECONCILER), *events)
-        return Decision(ReclaimCapExceeded(shown, count), (Drop(grant), *acts), events)
-    return _taken_over(command, context, execution, attempt, grant)
+        events = lost_lease(context, execution, attempt, lit.LEASE_ENDED, lit.BY_RECONCILER)
+        return capped(view, context, execution, attempt, ReclaimCapExceeded(shown, count), events, Drop(grant))
+    return _taken_over(command, view, context, execution, attempt, grant)
 
 
 def _taken_over(
-    command: ReclaimExecution, context: Context, execution: Execution, attempt: Attempt | None, grant: Grant
+    command: ReclaimExecution, view: View, context: Context, execution: Execution, attempt: Attempt | None, grant: Grant
 ) -> Decision:
-    acts: list[Act] = [Drop(grant)]
+    acts: list[Act] = [Drop(grant), *holdings.lapsed(view, context, execution, attempt)]
     if attempt is not None:
         acts.append(lease.closed(attempt, outcome=lit.OUTCOME_RECLAIMED, terminal_at_ms=context.now))
     granted = lease.grant(
@@ -172,10 +172,17 @@ def _taken_over(
 
 
 def capped(
-    context: Context, execution: Execution, attempt: Attempt | None
-) -> tuple[tuple[Act, ...], tuple[Event, ...]]:
+    view: View,
+    context: Context,
+    execution: Execution,
+    attempt: Attempt | None,
+    answer: object,
+    events: tuple[Event, ...],
+    *also: Act,
+) -> Decision:
     """The end of an execution that was taken over as often as it may be."""
     acts: list[Act] = [
+        *also,
         ended(
             execution,
             context.now,
@@ -183,8 +190,10 @@ def capped(
             lit.ENDED_FAILED,
             failure_reason=CAP_REASON,
             last_failure_message=CAP_REASON,
-        )
+        ),
     ]
     if attempt is not None:
         acts.append(lease.taken(attempt, outcome=lit.OUTCOME_RECLAIMED, terminal_at_ms=context.now))
-    return tuple(acts), (completion(execution, context.now, lit.ENDED_FAILED),)
+    stream = ((execution.execution_id, attempt.attempt_index),) if attempt is not None else ()
+    decision = Decision(answer, tuple(acts), events, stream)
+    return concluded(view, context, decision, execution, attempt, lit.ENDED_FAILED)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from flowfabric.core import lease
+from flowfabric.core import holdings, lease
+from flowfabric.core.conclusion import concluded
 from flowfabric.core.context import Context
-from flowfabric.core.ending import completion, current_attempt, ended, leftovers, lost_lease
+from flowfabric.core.ending import current_attempt, ended, leftovers, lost_lease
 from flowfabric.core.reclaim import capped, reclaim_cap, reclaim_count
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
@@ -106,8 +107,7 @@ def mark_lease_expired(command: MarkLeaseExpired, view: View, context: Context) 
     if not due:
         return Decision(ExpiryMark("marked"), (_marked(execution, context.now),), events, stream)
     if reclaim_count(execution) >= reclaim_cap(execution, None):
-        acts, ends = capped(context, execution, attempt)
-        return Decision(ExpiryMark("failed"), acts, (*events, *ends), stream)
+        return capped(view, context, execution, attempt, ExpiryMark("failed"), events)
     requeued = change(
         execution,
         lifecycle_phase=lit.RUNNABLE,
@@ -120,7 +120,11 @@ def mark_lease_expired(command: MarkLeaseExpired, view: View, context: Context) 
         lease_expired_at_ms=context.now,
         last_mutation_at_ms=context.now,
     )
-    acts = (requeued, lease.taken(attempt, outcome=lit.OUTCOME_LEASE_EXPIRED))
+    acts = (
+        requeued,
+        lease.taken(attempt, outcome=lit.OUTCOME_LEASE_EXPIRED),
+        *holdings.lapsed(view, context, execution, attempt),
+    )
     return Decision(ExpiryMark("requeued"), acts, events, stream)
 
 
@@ -179,10 +183,10 @@ def expire_execution(command: ExpireExecution, view: View, context: Context) -> 
     policy = read_policy(execution.policy).retry_policy
     if policy is None or execution.retry_count >= policy.max_retries:
         return _expired(view, context, execution, attempt, ATTEMPT_TIMEOUT)
-    return _timed_out(context, execution, attempt)
+    return _timed_out(view, context, execution, attempt)
 
 
-def _timed_out(context: Context, execution: Execution, attempt: Attempt) -> Decision:
+def _timed_out(view: View, context: Context, execution: Execution, attempt: Attempt) -> Decision:
     """The attempt ends as expired; the next one is due at once."""
     retried = change(
         lease.raise_floor(execution, attempt),
@@ -203,7 +207,7 @@ def _timed_out(context: Context, execution: Execution, attempt: Attempt) -> Deci
     closed = lease.taken(attempt, outcome=lit.OUTCOME_EXPIRED, terminal_at_ms=context.now)
     return Decision(
         True,
-        (retried, closed),
+        (retried, closed, *holdings.lapsed(view, context, execution, attempt)),
         _expiry(context, execution, attempt),
         ((execution.execution_id, attempt.attempt_index),),
     )
@@ -224,12 +228,10 @@ def _expired(view: View, context: Context, execution: Execution, attempt: Attemp
         close = lease.taken if lease.is_live(attempt) else lease.closed
         acts.append(close(attempt, outcome=lit.OUTCOME_EXPIRED, terminal_at_ms=context.now))
     acts += leftovers(view, execution, context.now, "expired")
-    return Decision(
+    decision = Decision(
         True,
         tuple(acts),
-        (
-            *_expiry(context, execution, attempt),
-            completion(execution, context.now, lit.ENDED_EXPIRED),
-        ),
+        _expiry(context, execution, attempt),
         ((execution.execution_id, execution.attempt_index),) if attempt is not None else (),
     )
+    return concluded(view, context, decision, execution, attempt, lit.ENDED_EXPIRED)

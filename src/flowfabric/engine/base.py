@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,8 @@ from flowfabric.model.handles import Handle, HandlePayload, decode_for
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
 from flowfabric.model.partitions import PartitionCounts, flow_partition
 from flowfabric.stores.protocol import Store
+
+_log = logging.getLogger("flowfabric.engine")
 
 #: Prefixes of what processes tell each other.
 LANE_TOPIC = "lane:"
@@ -47,6 +50,8 @@ class EngineBase:
         self._listener: asyncio.Task[None] | None = None
         self._timer: Any = None
         self._closed = False
+        #: Commands under way that nobody waits for.
+        self._going_on: set[asyncio.Task[Any]] = set()
         #: Set when the store is let go: nothing can be read any more.
         self._down = False
 
@@ -75,8 +80,21 @@ class EngineBase:
             topics.update({f"{STREAM_TOPIC}{stream_bucket(stream)}" for stream in outcome.streams})
         if topics:
             self.store.publish(topics)
+        for command in outcome.then:
+            self._go_on(command)
         if self._timer is not None and outcome.writes is not None:
             self._timer.notice(outcome.writes)
+
+    def _go_on(self, command: Any) -> None:
+        """Submit what carries on a committed change, without anybody waiting for it."""
+        task = asyncio.get_running_loop().create_task(self._submit(command), name="flowfabric-then")
+        self._going_on.add(task)
+        task.add_done_callback(self._gone_on)
+
+    def _gone_on(self, task: asyncio.Task[Any]) -> None:
+        self._going_on.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._closed:
+            _log.warning("left to a timer: %s", error)
 
     def _payload(self, handle: Handle) -> HandlePayload:
         """What is in a handle, once it is clear that it is one of ours."""

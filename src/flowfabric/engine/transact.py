@@ -34,6 +34,8 @@ class Outcome(Struct):
     fresh: dict[str, list[Execution]]
     streams: list[tuple[str, int]]
     writes: Writes | None
+    #: Commands that carry on what this batch began.
+    then: list[Any] = []
 
 
 class Settings(Struct, frozen=True):
@@ -86,7 +88,8 @@ async def _decide_and_commit(
             settings.held.learn_lane(lane, transaction.version(Lane, lane.lane_id))
     answers = [item if isinstance(item, EngineError) else item.result for item in decided]
     streams = [stream for item in decided if isinstance(item, Decision) for stream in item.wakes]
-    return Outcome(answers, view.fresh_work(), streams, writes)
+    then = [command for item in decided if isinstance(item, Decision) for command in item.then]
+    return Outcome(answers, view.fresh_work(), streams, writes, then)
 
 
 def _hoped_absent(commands: Sequence[Any]) -> set[tuple[Any, Key]]:

@@ -90,6 +90,9 @@ class Decision(Struct, gc=False):
     events: tuple[Event, ...] = ()
     #: Streams whose readers should look again: ``(execution_id, attempt_index)``.
     wakes: tuple[tuple[str, int], ...] = ()
+    #: Commands to submit as soon as this is committed. What they do is on record already, so losing them loses no
+    #: work: a timer finds it again.
+    then: tuple[Any, ...] = ()
 
 
 def change(record: Record, /, **fields: Any) -> Change:

@@ -1,0 +1,42 @@
+"""The end of an execution: one place for every terminal transition, so that each is announced exactly once and moves
+whatever waited for it."""
+
+from __future__ import annotations
+
+from flowfabric.core import downstream, holdings
+from flowfabric.core.context import Context
+from flowfabric.core.ending import completion
+from flowfabric.core.view import View
+from flowfabric.model.changes import Decision
+from flowfabric.model.records import Attempt, Execution
+
+
+def concluded(
+    view: View,
+    context: Context,
+    decision: Decision,
+    execution: Execution,
+    attempt: Attempt | None,
+    outcome: str,
+    *,
+    result: bytes | None = None,
+    with_flow: bool = False,
+) -> Decision:
+    """A decision that ends an execution, with what every end brings: what it held goes back, what waits for it moves,
+    and one announcement. ``with_flow`` says that the whole flow ends, so nobody is left to move.
+
+    The decision may be folded here, so the caller may not refuse afterwards.
+    """
+    decision.acts += holdings.freed(view, context, execution, attempt)
+    if execution.flow_id is None or with_flow:
+        decision.events += (completion(execution, context.now, outcome, dispatched=True),)
+        return decision
+    view.fold(decision)
+    moved = downstream.advance(view, context, execution, outcome, result)
+    return Decision(
+        decision.result,
+        moved.acts,
+        (completion(execution, context.now, outcome, dispatched=moved.complete), *moved.events),
+        decision.wakes + moved.wakes,
+        decision.then + moved.then,
+    )

@@ -1,0 +1,18 @@
+"""What an execution holds, and how it comes back: reservations when its lease ends, slots when it ends itself."""
+
+from __future__ import annotations
+
+from flowfabric.core.context import Context
+from flowfabric.core.view import View
+from flowfabric.model.changes import Act
+from flowfabric.model.records import Attempt, Execution
+
+
+def lapsed(view: View, context: Context, execution: Execution, attempt: Attempt | None) -> tuple[Act, ...]:
+    """What was reserved under a lease that ends now goes back."""
+    return ()
+
+
+def freed(view: View, context: Context, execution: Execution, attempt: Attempt | None) -> tuple[Act, ...]:
+    """What an execution that ends now gives back, its lease's reservations included."""
+    return lapsed(view, context, execution, attempt)
