@@ -9,7 +9,7 @@ import pytest
 
 from flowfabric import HandleKind, ScannerFilter, Validation, ValidationKind
 from flowfabric.engine import Engine
-from flowfabric.engine.timers import TIMERS
+from flowfabric.engine.timer_loop import TIMERS
 from flowfabric.model.events import CompletionEvent, LeaseEvent
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.records import Suspension, Waitpoint

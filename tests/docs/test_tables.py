@@ -41,7 +41,7 @@ from flowfabric import (
     Validation,
     ValidationKind,
 )
-from flowfabric.engine.timers import TIMERS
+from flowfabric.engine.timer_loop import TIMERS
 from flowfabric.model import frames, ids, limits
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
-from flowfabric.engine.timers import MIN_INTERVAL_MS, POISON_AFTER, POISON_REST, TIMERS, Timer, _Poison, interval_ms
+from flowfabric.engine.timer_loop import (
+    MAX_ROUNDS,
+    MIN_INTERVAL_MS,
+    POISON_AFTER,
+    POISON_FORGET,
+    POISON_KEPT,
+    POISON_REST,
+    TIMERS,
+    Poison,
+    Timer,
+    TimerLoop,
+    interval_ms,
+)
 from flowfabric.model.errors import Validation
 
 IN_SECONDS = Timer("unblock", 5_000, 100, "FF_UNBLOCK_INTERVAL_S")
@@ -49,7 +64,7 @@ def test_a_number_that_is_none_names_its_variable(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_keeps_failing_rests() -> None:
-    poison = _Poison()
+    poison = Poison()
     for _ in range(POISON_AFTER - 1):
         poison.failed("bad")
         assert poison.tick() == frozenset()
@@ -59,9 +74,55 @@ def test_what_keeps_failing_rests() -> None:
 
 
 def test_success_forgives() -> None:
-    poison = _Poison()
+    poison = Poison()
     for _ in range(5):
         poison.failed("flaky")
         poison.failed("flaky")
         poison.succeeded("flaky")
     assert poison.tick() == frozenset()
+
+
+def test_old_failures_are_forgotten_once_there_are_many() -> None:
+    poison = Poison()
+    for number in range(POISON_KEPT + 1):
+        poison.failed(f"gone {number}")
+    for _ in range(2 * POISON_FORGET - 1):
+        poison.tick()
+        poison.failed("recent")
+        poison.succeeded("recent")
+    poison.failed("recent")
+    poison.tick()
+    assert len(poison) == 1
+
+
+class FakeEngine:
+    """Timers that note when they ran; one of them fails in a way nobody expected."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.both = asyncio.Event()
+
+    async def _ask(self, question: Any) -> None:
+        return None
+
+    async def now_ms(self) -> int:
+        return 0
+
+    async def run_timer(self, name: str) -> int:
+        self.ran.append(name)
+        if self.ran.count("intake") == MAX_ROUNDS + 1:
+            self.both.set()
+        if name == "delayed_promoter":
+            raise RuntimeError("nobody expected this")
+        return next(timer.batch for timer in TIMERS if timer.name == name) if self.ran.count(name) <= MAX_ROUNDS else 0
+
+
+async def test_one_timers_accident_does_not_stop_the_others() -> None:
+    engine = FakeEngine()
+    intervals = dict.fromkeys((timer.name for timer in TIMERS), 0)
+    loop = TimerLoop(engine, {**intervals, "delayed_promoter": 100, "intake": 100})
+    await asyncio.wait_for(engine.both.wait(), 20)
+    await loop.stop()
+    assert engine.ran[0] == "delayed_promoter", "the first tick comes at once"
+    assert engine.ran.count("delayed_promoter") == 1, "it rests"
+    assert engine.ran[1 : 1 + MAX_ROUNDS] == ["intake"] * MAX_ROUNDS, "full batches are repeated, within bounds"
