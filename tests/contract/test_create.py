@@ -88,6 +88,11 @@ async def test_budgets_and_quota_of_the_policy_are_seeded(engine: Engine, probe:
     raw = await probe.raw_fields(eid)
     assert raw["budget_ids"] == f"{one},{two}"
     assert raw["quota_policy_id"] == quota
+    row = await probe.execution(eid)
+    assert (row.budget_ids, row.quota_policy_id) == (f"{one},{two}", quota)
+    names = ["budget_ids", "quota_policy_id"]
+    fields = await engine.read_exec_core_fields(eid.partition, eid, names)
+    assert fields == {"budget_ids": f"{one},{two}", "quota_policy_id": quota}
 
 
 # ------------------------------------------------------------------------------------------------------------------ ids

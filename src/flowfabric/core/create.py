@@ -13,7 +13,7 @@ from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Decision, Get, Need, insert
 from flowfabric.model.events import Event, InstanceTagEvent
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.policy import read_policy
+from flowfabric.model.policy import PolicyView, read_policy
 from flowfabric.model.records import Binding, Execution, Lane
 from flowfabric.model.results import Created, CreateResult, Duplicate
 from flowfabric.model.states import PublicState
@@ -85,7 +85,7 @@ def create_execution(command: CreateExecution, view: View, context: Context) -> 
         return Decision(Duplicate(ExecutionId.unchecked(command.execution_id)), tuple(acts))
     if command.idempotency_key:
         acts.append(_bind(command, binding, policy.dedup_window_ms, context.now))
-    execution = _new_row(command, policy.execution_deadline_ms, context.now)
+    execution = _new_row(command, policy, context.now)
     acts.append(insert(execution))
     delayed = execution.delay_until_ms is not None
     return Decision(
@@ -120,10 +120,10 @@ def _bind(command: CreateExecution, stale: Binding | None, window_ms: int, now: 
     return fresh
 
 
-def _new_row(command: CreateExecution, deadline_after_ms: int | None, now: int) -> Execution:
+def _new_row(command: CreateExecution, policy: PolicyView, now: int) -> Execution:
     deadline = command.execution_deadline_at_ms
-    if deadline is None and deadline_after_ms is not None:
-        deadline = saturate(now + deadline_after_ms)
+    if deadline is None and policy.execution_deadline_ms is not None:
+        deadline = saturate(now + policy.execution_deadline_ms)
     delay = command.delay_until_ms
     if delay is not None and delay <= now:
         delay = None
@@ -155,6 +155,8 @@ def _new_row(command: CreateExecution, deadline_after_ms: int | None, now: int) 
         now if command.recorded_at_ms is None else command.recorded_at_ms,
         0,
         0,
+        ",".join(dict.fromkeys(policy.budget_ids)) or None,
+        policy.quota_policy_id,
         payload=command.input_payload,
         raw_fields=_raw_fields(command),
     )

@@ -227,6 +227,8 @@ def grant(
         "retry_at_ms": None,
         "renewed_at_ms": None,
     }
+    if attempt is not None and attempt.reservation_count:
+        fields["reservation_count"] = 0
     if terms.attempt_policy is not None:
         fields["policy"] = terms.attempt_policy
     if attempt is None:
@@ -265,7 +267,9 @@ def grant(
 
 
 def closed(attempt: Attempt, **fields: object) -> Change:
-    """The attempt with its lease released; ``fields`` say how it ended."""
+    """The attempt with its lease released; ``fields`` say how it ended. What it had reserved goes back elsewhere."""
+    if attempt.reservation_count:
+        fields["reservation_count"] = 0
     return change(attempt, worker_instance_id=None, lease_expires_at_ms=None, attempt_timeout_at_ms=None, **fields)
 
 

@@ -193,7 +193,8 @@ class Reads(EngineBase):
             return ",".join(execution.required_capabilities)
         if name == "current_worker_instance_id":
             return (attempt.worker_instance_id if attempt else None) or ""
-        if name in _RAW_FIELDS:
+        if name in _RAW_FIELDS and not getattr(execution, name, None):
+            # Rows written by hand may say it only there.
             found = parse_document(execution.raw_fields, "raw_fields").get(name)
             return None if found is None else str(found)
         if name in ("partition_key", "partition"):

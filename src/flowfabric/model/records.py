@@ -45,6 +45,11 @@ class Execution(Struct, gc=False):
     last_mutation_at_ms: int | None
     total_attempt_count: int
     retry_count: int
+    #: Budgets its claims and charges must fit, comma separated: its policy's and those of its flow.
+    budget_ids: str | None = None
+    quota_policy_id: str | None = None
+    #: The budget or quota that keeps it blocked, for whoever makes room there. Means nothing in any other state.
+    blocked_by: str | None = None
     #: Highest epoch among earlier attempts; worked out when the row is read, never stored.
     epoch_floor: int = 0
     payload: bytes | None | UnsetType = UNSET
@@ -108,6 +113,8 @@ class Attempt(Struct, gc=False):
     #: When the retry that this failed attempt scheduled falls due; kept for repeated ``fail`` calls.
     retry_at_ms: int | None = None
     renewed_at_ms: int | None = None
+    #: Open reservations under this lease, so that one without any costs nothing when it ends.
+    reservation_count: int = 0
     policy: Text = UNSET
 
     @property

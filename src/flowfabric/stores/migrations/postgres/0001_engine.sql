@@ -67,6 +67,9 @@ CREATE TABLE ff_exec_core (
     last_mutation_at_ms     bigint,
     total_attempt_count     integer,
     retry_count             integer,
+    budget_ids              text,
+    quota_policy_id         text,
+    blocked_by              text,
     terminal_outcome        text,
     failure_reason          text,
     last_failure_message    text,
@@ -91,6 +94,11 @@ CREATE INDEX ff_exec_core_claim_idx ON ff_exec_core (lane_id, requirement_key, p
 CREATE INDEX ff_exec_core_intake_idx ON ff_exec_core (created_at_ms) WHERE lifecycle_phase = 'submitted';
 CREATE INDEX ff_exec_core_blocked_idx ON ff_exec_core (eligibility_state, lane_id, created_at_ms)
     WHERE eligibility_state IN ('blocked_by_budget', 'blocked_by_quota', 'blocked_by_route', 'blocked_by_lane_state');
+-- Who waits for room in a budget or quota, in claim order.
+CREATE INDEX ff_exec_core_waiting_idx ON ff_exec_core (blocked_by, priority DESC, created_at_ms, execution_id)
+    WHERE eligibility_state IN ('blocked_by_budget', 'blocked_by_quota');
+-- Who names a budget and has not ended.
+CREATE INDEX ff_exec_core_budget_idx ON ff_exec_core (budget_ids) WHERE budget_ids IS NOT NULL AND terminal_at_ms IS NULL;
 CREATE INDEX ff_exec_core_flow_idx ON ff_exec_core (partition_key, flow_id) WHERE flow_id IS NOT NULL;
 CREATE INDEX ff_exec_core_deadline_idx ON ff_exec_core (deadline_at_ms)
     WHERE deadline_at_ms IS NOT NULL AND terminal_at_ms IS NULL;
@@ -119,6 +127,7 @@ CREATE TABLE ff_attempt (
     attempt_timeout_at_ms bigint,
     retry_at_ms           bigint,
     renewed_at_ms         bigint,
+    reservation_count     integer NOT NULL DEFAULT 0,
     PRIMARY KEY (partition_key, execution_id, attempt_index)
 ) WITH (fillfactor = 80);
 

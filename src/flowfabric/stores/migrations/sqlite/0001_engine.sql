@@ -63,6 +63,9 @@ CREATE TABLE ff_exec_core (
     last_mutation_at_ms     INTEGER,
     total_attempt_count     INTEGER,
     retry_count             INTEGER,
+    budget_ids              TEXT,
+    quota_policy_id         TEXT,
+    blocked_by              TEXT,
     terminal_outcome        TEXT,
     failure_reason          TEXT,
     last_failure_message    TEXT,
@@ -83,6 +86,11 @@ CREATE INDEX ff_exec_core_claim_idx ON ff_exec_core (lane_id, requirement_key, p
 CREATE INDEX ff_exec_core_intake_idx ON ff_exec_core (created_at_ms) WHERE lifecycle_phase = 'submitted';
 CREATE INDEX ff_exec_core_blocked_idx ON ff_exec_core (eligibility_state, lane_id, created_at_ms)
     WHERE eligibility_state IN ('blocked_by_budget', 'blocked_by_quota', 'blocked_by_route', 'blocked_by_lane_state');
+-- Who waits for room in a budget or quota, in claim order.
+CREATE INDEX ff_exec_core_waiting_idx ON ff_exec_core (blocked_by, priority DESC, created_at_ms, execution_id)
+    WHERE eligibility_state IN ('blocked_by_budget', 'blocked_by_quota');
+-- Who names a budget and has not ended.
+CREATE INDEX ff_exec_core_budget_idx ON ff_exec_core (budget_ids) WHERE budget_ids IS NOT NULL AND terminal_at_ms IS NULL;
 CREATE INDEX ff_exec_core_flow_idx ON ff_exec_core (partition_key, flow_id) WHERE flow_id IS NOT NULL;
 CREATE INDEX ff_exec_core_deadline_idx ON ff_exec_core (deadline_at_ms)
     WHERE deadline_at_ms IS NOT NULL AND terminal_at_ms IS NULL;
@@ -154,6 +162,7 @@ CREATE TABLE ff_attempt (
     attempt_timeout_at_ms INTEGER,
     retry_at_ms           INTEGER,
     renewed_at_ms         INTEGER,
+    reservation_count     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (partition_key, execution_id, attempt_index)
 );
 
