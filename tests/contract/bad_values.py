@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from flowfabric import (
+    AllOf,
+    AnyOf,
     BestEffortLive,
     ClaimPolicy,
+    CompletionPayload,
     DurableSummary,
+    FlowEdge,
+    FlowGraph,
     Frame,
+    Incoming,
     LeaseFence,
+    Outgoing,
+    Quorum,
     ScannerFilter,
     ValidationKind,
 )
@@ -112,10 +120,46 @@ def _token(worker: Any = "w", instance: Any = "i", ttl: Any = 1_000, **changes: 
     return ResumeToken(ResumeGrant(**{**grant, "lane_id": "default", **changes}), worker, instance, ttl)
 
 
+_EDGE_POLICIES = (
+    None, "all_of", 5, object(), AllOf, {}, {"kind": "any_of"}, {"kind": "quorum", "k": 1}, {"kind": "some"},
+    {"kind": "quorum", "k": 0, "on_satisfied": "let_run"}, AnyOf("sometimes"), AnyOf(None), Quorum(0), Quorum(-1),
+    Quorum(2**31), Quorum("2"), Quorum(None), Quorum(True), Quorum(1.0), Quorum(1, "never"),
+)  # fmt: skip
+_GRAPHS = [
+    *_invalid(
+        None, "graph", 5, {"nodes": {}}, FlowGraph(None), FlowGraph(["a"]), FlowGraph({5: {}}), FlowGraph({"": {}}),
+        FlowGraph({"a": None}), FlowGraph({"a": {"nonsense": 1}}), FlowGraph({"a": {"lane_id": ""}}),
+        FlowGraph({"a": {}}, None), FlowGraph({"a": {}}, ["ab"]), FlowGraph({"a": {}}, [("a", "b", "c")]),
+        FlowGraph({"a": {}}, [("a", "b")]), FlowGraph({"a": {}}, [("b", "a")]), FlowGraph({"a": {}}, [(5, "a")]),
+        FlowGraph({"a": {}, "b": {}}, [FlowEdge("a", "b", 5)]),
+        FlowGraph({"a": {}, "b": {}}, [FlowEdge("a", "b", None, 5)]),
+        FlowGraph({"a": {}, "b": {}}, [FlowEdge("a", "b", edge_id="x")]),
+        FlowGraph({"a": {}, "b": {}}, [FlowEdge("a", "b", edge_id=UUID), FlowEdge("a", "b", edge_id=UUID)]),
+        FlowGraph({"a": {}}, groups=None), FlowGraph({"a": {}}, groups={"b": AnyOf()}),
+        FlowGraph({"a": {}}, groups={"a": Quorum(0)}), FlowGraph({"a": {}}, flow_id="x"),
+        FlowGraph({"a": {}}, flow_kind=5), FlowGraph({"a": {}}, namespace=None), FlowGraph({"a": {}}, budget_ids=["x"]),
+        FlowGraph({"a": {"idempotency_key": "k"}, "b": {"idempotency_key": "k"}}),
+        FlowGraph({"a": {"execution_id": f"{{fp:65000}}:{UUID}"}}),
+        *[FlowGraph({"a": {"execution_id": bad.value}}) for bad in _IDS],
+    ),
+    Bad(FlowGraph({"a": {}}, [("a", "a")]), "conflict self_referencing_edge self_referencing_edge"),
+    Bad(FlowGraph({"a": {}, "b": {}}, [("a", "b"), ("b", "a")]), "conflict cycle_detected cycle_detected"),
+]  # fmt: skip
+
 BAD: dict[str, list[Bad]] = {
     "id": _IDS + NONE,
     "id?": _IDS,
     "uuid": _UUIDS + NONE,
+    "uuid?": _UUIDS,
+    "uuids": _invalid(5, None, True, UUID, b"x", {UUID: 1}, [5], [None], [UUID, "x"]),
+    "edge policy": _invalid(*_EDGE_POLICIES),
+    "graph": _GRAPHS,
+    "direction": _invalid(None, "out", 5, object(), Outgoing, *[Outgoing(bad.value) for bad in _IDS],
+                          *[Incoming(bad.value) for bad in _IDS + NONE]),
+    "completion": _invalid(
+        None, "x", 5, object(), *[CompletionPayload(bad.value) for bad in _IDS + NONE],
+        *[CompletionPayload(f"{{fp:0}}:{UUID}", flow_id=bad.value) for bad in _UUIDS],
+    ),
     "lane": _LANES + NONE,
     "lane?": _LANES,
     "name": NO_TEXT + NONE + UNSTORABLE + TOO_LONG,
@@ -132,6 +176,7 @@ BAD: dict[str, list[Bad]] = {
     "time": NO_NUMBER + NONE,
     "time?": NO_NUMBER,
     "index": NO_NUMBER + NONE + _invalid(-1, 2**31, HUGE, -HUGE),
+    "revision": NO_NUMBER + NONE + _invalid(-1, 2**63, HUGE, -HUGE),
     "index?": NO_NUMBER + _invalid(-1, 2**32, HUGE, -HUGE),
     "partition": NO_NUMBER + NONE + _invalid(-1, 65_536, HUGE),
     "partition?": NO_NUMBER + _invalid(-1, 65_536, HUGE),

@@ -47,6 +47,7 @@ from flowfabric.model.records import (
     FrameRow,
     Grant,
     Lane,
+    PendingCancelGroup,
     SigningKey,
     StreamHead,
     StreamSummary,
@@ -309,7 +310,7 @@ async def test_a_row_that_vanished_refuses_the_whole_batch(store: MemoryStore) -
 
 
 async def test_repeatable_inserts_change_nothing(store: MemoryStore) -> None:
-    assert {kind for kind, table in TABLES.items() if table.repeatable} == {Lane, WorkerEvent}
+    assert {kind for kind, table in TABLES.items() if table.repeatable} == {Lane, WorkerEvent, PendingCancelGroup}
     await commit(store, Lane("a", 1, "first"), WorkerEvent("main", "w-1", "heartbeat", 5, None))
     await commit(store, Lane("a", 2, "second"), WorkerEvent("main", "w-1", "heartbeat", 5, "other"), execution(1))
     assert (await find(store, Lane, "a")).registered_by == "first"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from flowfabric.core.context import Context
+from flowfabric.core.edges import waits_for_members
 from flowfabric.core.grants import dropped_grants
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
@@ -76,7 +77,7 @@ class UnblockExecution(Struct, gc=False):
 
 
 def unblock_execution(command: UnblockExecution, view: View, context: Context) -> Decision:
-    """Claimable again; the attempt state stays."""
+    """Claimable again, unless members it depends on are still at work; the attempt state stays."""
     execution = view.execution(command.execution_id)
     if execution is None:
         raise NotFound("execution")
@@ -90,13 +91,15 @@ def unblock_execution(command: UnblockExecution, view: View, context: Context) -
             ContentionKind.EXECUTION_NOT_ELIGIBLE,
             f"execution {execution.execution_id} is {execution.eligibility_state} ({reason})",
         )
+    held = waits_for_members(view, execution)
     freed = change(
         execution,
         ownership_state=lit.UNOWNED,
-        eligibility_state=lit.ELIGIBLE_NOW,
-        public_state=lit.PUBLIC_WAITING,
-        blocking_reason=lit.WAITING_FOR_WORKER,
+        eligibility_state=lit.BLOCKED_BY_DEPENDENCIES if held else lit.ELIGIBLE_NOW,
+        public_state=lit.PUBLIC_WAITING_CHILDREN if held else lit.PUBLIC_WAITING,
+        blocking_reason=lit.WAITING_FOR_CHILDREN if held else lit.WAITING_FOR_WORKER,
         blocking_detail=None,
         last_mutation_at_ms=context.now,
     )
-    return Decision(Unblocked(ExecutionId.unchecked(execution.execution_id), PublicState.WAITING), (freed,))
+    public = PublicState.WAITING_CHILDREN if held else PublicState.WAITING
+    return Decision(Unblocked(ExecutionId.unchecked(execution.execution_id), public), (freed,))

@@ -9,6 +9,7 @@ from msgspec import Struct
 from flowfabric.core import holdings, lease
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.documents import dump_document, parse_document
+from flowfabric.core.edges import waits_for_members
 from flowfabric.core.fences import Fence, check_fence, fenced
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
@@ -17,7 +18,7 @@ from flowfabric.model.errors import NotFound, State, StateKind
 from flowfabric.model.events import LeaseEvent
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.records import Attempt, EdgeGroup, Execution
+from flowfabric.model.records import Attempt, Execution
 from flowfabric.model.results import LeaseRenewal, Renewed
 
 
@@ -152,7 +153,7 @@ class WaitChildren(Struct, gc=False):
 def wait_children(command: WaitChildren, view: View, context: Context) -> Decision:
     """The same attempt continues when its inbound edges are resolved; with none open it is eligible at once."""
     execution, attempt = _holder(command.handle, command.fence, view, context)
-    if _waits_for_others(view, execution):
+    if waits_for_members(view, execution):
         parked = _parked(
             execution,
             context.now,
@@ -169,13 +170,6 @@ def wait_children(command: WaitChildren, view: View, context: Context) -> Decisi
             blocking_reason=lit.WAITING_FOR_WORKER,
         )
     return _stepped_back(view, context, execution, attempt, parked, lit.OUTCOME_WAITING_CHILDREN)
-
-
-def _waits_for_others(view: View, execution: Execution) -> bool:
-    if execution.flow_id is None:
-        return False
-    group = view.get(EdgeGroup, (execution.partition, execution.flow_id, execution.uuid))
-    return group is not None and group.running_count > 0
 
 
 def _holder(

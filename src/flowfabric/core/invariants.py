@@ -117,7 +117,7 @@ def _check_state(findings: _Findings, execution: Execution, current: Attempt | N
     findings.expect((execution.terminal_at_ms is not None) == ended, "I12", "terminal_at_ms is set iff it has ended")
     delayed = execution.eligibility_state == lit.NOT_ELIGIBLE_UNTIL_TIME
     findings.expect(
-        execution.delay_until_ms is None or delayed,
+        execution.delay_until_ms is None or delayed or execution.eligibility_state == lit.BLOCKED_BY_DEPENDENCIES,
         "I12",
         f"a wake time on a row that is {execution.eligibility_state}",
     )

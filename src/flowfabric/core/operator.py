@@ -9,13 +9,15 @@ from msgspec import Struct
 from flowfabric.core import holdings, lease
 from flowfabric.core.context import Context
 from flowfabric.core.create import clamp_priority
+from flowfabric.core.dispatch import SettleDependencies
 from flowfabric.core.documents import dump_document, parse_document
 from flowfabric.core.ending import current_attempt, lost_lease
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Act, Decision, Get, GetFull, Need, change
+from flowfabric.model.changes import Act, Change, Decision, Get, GetFull, Need, change
 from flowfabric.model.errors import Contention, ContentionKind, NotFound, State, StateKind
 from flowfabric.model.events import OperatorEvent
+from flowfabric.model.flows import EdgeState, GroupState
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution
@@ -128,7 +130,8 @@ def replay_execution(command: ReplayExecution, view: View, context: Context) -> 
     if skipped:
         groups = _reset_groups(view, execution)
         acts += groups
-        details = {"branch": "skipped_flow_member", "groups_reset": len(groups)}
+        resets = sum(isinstance(each.record, EdgeGroup) for each in groups)
+        details = {"branch": "skipped_flow_member", "groups_reset": resets}
     if attempt is not None:
         acts.append(lease.taken(attempt, worker_id=None, outcome=None, terminal_at_ms=None, retry_at_ms=None))
     acts.append(_started_over(execution, context.now, dump_document(fields), skipped))
@@ -136,6 +139,9 @@ def replay_execution(command: ReplayExecution, view: View, context: Context) -> 
         Replayed(PublicState.WAITING_CHILDREN if skipped else PublicState.WAITING),
         tuple(acts),
         (operator_event(context, execution, "replayed", details, command.recorded_at_ms),),
+        # Parents that have succeeded meanwhile count at once. Those that have not get a moment to be replayed too: the
+        # dependency reconciler is the one that counts them again.
+        then=(SettleDependencies(execution.execution_id, only_success=True),) if skipped else (),
     )
 
 
@@ -147,14 +153,30 @@ def _is_skipped_member(execution: Execution, attempt: Attempt | None) -> bool:
     return lit.ENDED_SKIPPED in (execution.public_state, execution.terminal_outcome)
 
 
-def _reset_groups(view: View, execution: Execution) -> list[Act]:
-    """Counters of the groups into this member go back to zero, successes stay; groups without an edge are left."""
+def _reset_groups(view: View, execution: Execution) -> list[Change]:
+    """Counters of the groups into this member go back to zero, successes stay, and edges that were no success are open
+    again; groups without an edge are left."""
     where = {"partition": execution.partition, "flow_id": execution.flow_id, "downstream": execution.uuid}
-    if not view.select(Edge, **where):
+    incoming = view.select(Edge, **where)
+    if not incoming:
         return []
-    return [
-        change(group, fail_count=0, skip_count=0, running_count=0, group_state="pending")
+    applied = sum(edge.edge_state != EdgeState.PENDING for edge in incoming)
+    groups = [
+        change(
+            group,
+            fail_count=0,
+            skip_count=0,
+            running_count=0,
+            applied_count=applied,
+            group_state=str(GroupState.PENDING),
+            satisfied_at_ms=None,
+        )
         for group in view.select(EdgeGroup, **where)
+    ]
+    return groups + [
+        change(edge, edge_state=str(EdgeState.APPLIED), resolved_at_ms=None)
+        for edge in incoming
+        if edge.edge_state == EdgeState.IMPOSSIBLE
     ]
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from flowfabric.core import holdings, lease
 from flowfabric.core.conclusion import concluded
 from flowfabric.core.context import Context
+from flowfabric.core.edges import waits_for_members
 from flowfabric.core.ending import current_attempt, ended, leftovers, lost_lease
 from flowfabric.core.reclaim import capped, reclaim_cap, reclaim_count
 from flowfabric.core.view import View
@@ -18,7 +19,7 @@ from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Decision, Get, Need, change
 from flowfabric.model.events import Event
 from flowfabric.model.policy import read_policy
-from flowfabric.model.records import Attempt, EdgeGroup, Execution
+from flowfabric.model.records import Attempt, Execution
 from flowfabric.model.results import ExpiryMark
 
 ATTEMPT_TIMEOUT = "attempt_timeout"
@@ -42,14 +43,12 @@ def promote_submitted(command: PromoteSubmitted, view: View, context: Context) -
     if execution is None or execution.lifecycle_phase != lit.SUBMITTED:
         return Decision(False)
     fields: dict[str, object] = {"lifecycle_phase": lit.RUNNABLE, "last_mutation_at_ms": context.now}
-    if execution.flow_id is not None:
-        group = view.get(EdgeGroup, (execution.partition, execution.flow_id, execution.uuid))
-        if group is not None and group.running_count > 0:
-            fields |= {
-                "eligibility_state": lit.BLOCKED_BY_DEPENDENCIES,
-                "blocking_reason": lit.WAITING_FOR_CHILDREN,
-                "public_state": lit.PUBLIC_WAITING_CHILDREN,
-            }
+    if waits_for_members(view, execution):
+        fields |= {
+            "eligibility_state": lit.BLOCKED_BY_DEPENDENCIES,
+            "blocking_reason": lit.WAITING_FOR_CHILDREN,
+            "public_state": lit.PUBLIC_WAITING_CHILDREN,
+        }
     return Decision(True, (change(execution, **fields),))
 
 

@@ -7,7 +7,7 @@ and decides again. Rules are pure, so deciding twice is free of consequences.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -18,10 +18,13 @@ from flowfabric.model.changes import (
     Change,
     Claimable,
     Decision,
+    Descendants,
+    Downstream,
     Drop,
     Get,
     GetFull,
     Key,
+    MarkDispatched,
     Need,
     PurgeExecution,
     Select,
@@ -29,8 +32,9 @@ from flowfabric.model.changes import (
     Writes,
 )
 from flowfabric.model.events import Event
+from flowfabric.model.flows import EdgeState
 from flowfabric.model.literals import PENDING_CLAIM, is_claimable
-from flowfabric.model.records import Attempt, Execution, Grant, Record
+from flowfabric.model.records import Attempt, Edge, Execution, Grant, Record
 
 _RecordType = TypeVar("_RecordType", bound=Record)
 
@@ -78,7 +82,8 @@ class View:
     def __init__(self, held: Held | None = None) -> None:
         self._loaded: dict[Any, dict[Key, Any]] = {}
         self._full: set[str] = set()
-        self._selected: dict[Select, list[Key]] = {}
+        self._selected: dict[Need, list[Key]] = {}
+        self._descendants: dict[Descendants, frozenset[str]] = {}
         self._scans: dict[tuple[str, frozenset[str]], _Scan] = {}
         self._held = held
         self._start()
@@ -92,6 +97,9 @@ class View:
         self._events: list[Event] = []
         self._trims: dict[tuple[str, int], None] = {}
         self._purges: list[PurgeExecution] = []
+        self._dispatched: list[MarkDispatched] = []
+        #: Edges this batch has written, by flow and upstream.
+        self._edges: dict[tuple[str, str], dict[Key, None]] = {}
         self._fresh: dict[str, list[tuple[int, int, str, str]]] = {}
         self._believed: dict[tuple[Any, Key], Any] = {}
         self.folds = 0
@@ -122,9 +130,13 @@ class View:
         self.put_loaded(Execution, execution_id, record)
         self._full.add(execution_id)
 
-    def put_selected(self, need: Select, keys: list[Key]) -> None:
-        """The answer to a ``Select``; its records were put one by one."""
+    def put_selected(self, need: Select | Downstream, keys: list[Key]) -> None:
+        """The answer to a ``Select`` or a ``Downstream``; its records were put one by one."""
         self._selected[need] = keys
+
+    def put_descendants(self, need: Descendants, uuids: frozenset[str]) -> None:
+        """The answer to a ``Descendants``."""
+        self._descendants[need] = uuids
 
     def put_claimable(self, need: Claimable, keys: list[str]) -> None:
         """The answer to a ``Claimable``; its executions and attempts were put one by one."""
@@ -143,7 +155,13 @@ class View:
         if type(need) is Claimable:
             scan = self._scans.get((need.lane_id, need.capabilities))
             return scan is not None and (scan.exhausted or scan.asked >= need.limit)
-        return need in self._selected
+        return need in self._selected or need in self._descendants
+
+    def require(self, needs: Iterable[Need]) -> None:
+        """Ask for several things at once; what is missing is missed together."""
+        missing = [need for need in needs if not self.has(need)]
+        if missing:
+            raise Missing(*missing)
 
     # -- asking --------------------------------------------------------------------------------------------------
 
@@ -189,6 +207,38 @@ class View:
         for key in self._puts.get(kind, ()):
             found[key] = current[key]
         return [record for _, record in sorted(found.items()) if record is not None and wanted(record) == values]
+
+    def unresolved(self, partition: int, flow_id: str, uuid: str) -> list[Edge]:
+        """The first unresolved edges out of a member, in key order, folded changes included."""
+        need = Downstream(partition, flow_id, uuid)
+        keys = self._selected.get(need)
+        if keys is None:
+            raise Missing(need)
+        own = self._edges.get((flow_id, uuid))
+        if own:
+            keys = sorted({**dict.fromkeys(keys), **own})
+        current = self._current.get(Edge, {})
+        found = [current[key] for key in keys]
+        return [edge for edge in found if edge is not None and edge.edge_state == EdgeState.APPLIED]
+
+    def descendants(self, partition: int, flow_id: str, uuid: str) -> frozenset[str]:
+        """Every member that can be reached from one, edges of this batch included."""
+        reached: set[str] = set()
+        starts = [uuid]
+        added = [(upstream, key) for (flow, upstream), keys in self._edges.items() if flow == flow_id for key in keys]
+        while starts:
+            need = Descendants(partition, flow_id, starts.pop())
+            found = self._descendants.get(need)
+            if found is None:
+                raise Missing(need)
+            reached |= found
+            current = self._current.get(Edge, {})
+            for upstream, key in added:
+                edge = current[key]
+                if edge is not None and (upstream == uuid or upstream in reached) and edge.downstream not in reached:
+                    reached.add(edge.downstream)
+                    starts.append(edge.downstream)
+        return frozenset(reached)
 
     def claimable(self, lane_id: str, capabilities: frozenset[str], limit: int) -> list[Execution]:
         """The next executions in claim order; those already taken in this batch are gone."""
@@ -258,6 +308,8 @@ class View:
                 self._trims[(act.execution_id, act.attempt_index)] = None
             elif type(act) is PurgeExecution:
                 self._fold_purge(act)
+            elif type(act) is MarkDispatched:
+                self._dispatched.append(act)
         if decision.events:
             self._events.extend(decision.events)
 
@@ -271,6 +323,8 @@ class View:
             table = self._current[kind] = {}
         if kind is Execution:
             self._note_claimable(record, table.get(key))  # type: ignore[arg-type]
+        elif kind is Edge:
+            self._note_edge(record)  # type: ignore[arg-type]
         table[key] = record
         if key in puts:
             before = puts[key]
@@ -283,6 +337,12 @@ class View:
             fields = record.__struct_fields__
             table[key] = replace(record, **{name: None for name in fields if getattr(record, name) is UNSET})
         puts[key] = fields
+
+    def _note_edge(self, edge: Edge) -> None:
+        own = self._edges.get((edge.flow_id, edge.upstream))
+        if own is None:
+            own = self._edges[(edge.flow_id, edge.upstream)] = {}
+        own[edge.key] = None
 
     def _note_claimable(self, execution: Execution, before: Execution | None) -> None:
         """Keep the list of executions that this batch leaves claimable, in claim order."""
@@ -327,6 +387,7 @@ class View:
             trims=self._trims,
             purges=self._purges,
             checks=checks,
+            dispatched=self._dispatched,
         )
 
     def unproved(self) -> list[Need]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.flows import AllOf, AnyOf, EdgePolicy, OnSatisfied, Quorum
 from flowfabric.model.frames import BestEffortLive, Durable, DurableSummary, Frame, FrameKind, PatchKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import (
@@ -29,6 +30,7 @@ _MAX_I32 = 2**31 - 1
 _known_lanes: set[str] = set()
 _FRAME_KINDS = tuple(FrameKind)
 _PATCH_KINDS = tuple(PatchKind)
+_ON_SATISFIED = tuple(OnSatisfied)
 
 
 def invalid(detail: str) -> Validation:
@@ -160,6 +162,41 @@ def lane(value: Any) -> str:
 def optional_lane(value: Any) -> str | None:
     """A lane name or nothing."""
     return None if value is None else lane(value)
+
+
+def edge_policy(value: Any) -> EdgePolicy:
+    """How a group of edges counts: a policy, or its JSON form as a mapping."""
+    if isinstance(value, Mapping):
+        value = _edge_policy_of(value)
+    if isinstance(value, AllOf):
+        return value
+    if not isinstance(value, AnyOf | Quorum):
+        raise invalid(f"policy: expected AllOf, AnyOf or Quorum, got {type(value).__name__}")
+    if value.on_satisfied not in _ON_SATISFIED:
+        raise invalid(f"policy.on_satisfied: {value.on_satisfied!r:.100} is none of {', '.join(_ON_SATISFIED)}")
+    mode = OnSatisfied(value.on_satisfied)
+    if isinstance(value, AnyOf):
+        return AnyOf(mode)
+    if isinstance(value.k, bool) or not isinstance(value.k, int):
+        raise invalid(f"policy.k: expected a whole number, got {type(value.k).__name__}")
+    if value.k < 1:
+        raise invalid("quorum k must be >= 1")
+    if value.k > _MAX_I32:
+        raise invalid("quorum k exceeds supported maximum")
+    return Quorum(int(value.k), mode)
+
+
+def _edge_policy_of(value: Mapping[Any, Any]) -> Any:
+    mode: Any = value.get("on_satisfied")
+    match value.get("kind"):
+        case "all_of":
+            return AllOf()
+        case "any_of":
+            return AnyOf(mode)
+        case "quorum":
+            return Quorum(value.get("k"), mode)  # type: ignore[arg-type]
+        case kind:
+            raise invalid(f"policy.kind: {kind!r:.100} is none of all_of, any_of, quorum")
 
 
 def sequence(value: Any, name: str) -> Iterable[Any]:

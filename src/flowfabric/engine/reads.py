@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import UNSET
 
 from flowfabric.core.documents import parse_document
+from flowfabric.core.edges import is_waiting
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model import literals as lit
@@ -222,7 +223,7 @@ class Reads(EngineBase):
             group = (await self._view(need)).get(EdgeGroup, need.key)
             if group is not None and group.group_state == "impossible":
                 return "impossible"
-            if group is not None and group.group_state == "pending" and group.running_count > 0:
+            if is_waiting(group):
                 return "blocked_by_dependencies"
         if execution.eligibility_state == lit.BLOCKED_BY_DEPENDENCIES:
             return "blocked_by_dependencies"

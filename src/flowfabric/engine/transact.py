@@ -16,12 +16,13 @@ from msgspec import Struct
 from flowfabric.core.context import Context
 from flowfabric.core.create import CreateExecution, CreateExecutions
 from flowfabric.core.rules import RULES
+from flowfabric.core.submit import SubmitFlow
 from flowfabric.core.view import Missing, View
 from flowfabric.engine.held import Assumed, HeldRecords
 from flowfabric.model.changes import Claimable, Decision, Key, Need, Writes
 from flowfabric.model.errors import Bug, BugKind, Contention, ContentionKind, EngineError
 from flowfabric.model.limits import MAX_ROUNDS, MAX_TRIES
-from flowfabric.model.records import Binding, Execution, Lane
+from flowfabric.model.records import Binding, Execution, Flow, Lane
 from flowfabric.stores.protocol import Conflict, Store, Transaction
 
 _log = logging.getLogger("flowfabric.engine")
@@ -100,6 +101,10 @@ def _hoped_absent(commands: Sequence[Any]) -> set[tuple[Any, Key]]:
             _hope(command, absent)
         elif type(command) is CreateExecutions:
             for item in command.items:
+                _hope(item, absent)
+        elif type(command) is SubmitFlow:
+            absent.add((Flow, (command.flow.partition, command.flow.flow_id)))
+            for item in command.nodes:
                 _hope(item, absent)
     return absent
 

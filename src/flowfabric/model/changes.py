@@ -48,7 +48,27 @@ class Claimable(NamedTuple):
     limit: int
 
 
-Need: TypeAlias = Get | GetFull | Select | Claimable
+#: How many outgoing edges of one member a ``Downstream`` brings at once.
+DOWNSTREAM_LIMIT = 512
+
+
+class Downstream(NamedTuple):
+    """The first unresolved edges out of a member, with their groups and the children with their current attempts."""
+
+    partition: int
+    flow_id: str
+    uuid: str
+
+
+class Descendants(NamedTuple):
+    """The bare UUIDs of all members that can be reached from one along edges, however many steps away."""
+
+    partition: int
+    flow_id: str
+    uuid: str
+
+
+Need: TypeAlias = Get | GetFull | Select | Claimable | Downstream | Descendants
 
 
 class Change(Struct, gc=False):
@@ -79,7 +99,15 @@ class PurgeExecution(Struct, gc=False):
     uuid: str
 
 
-Act: TypeAlias = Change | Drop | TrimStream | PurgeExecution
+class MarkDispatched(Struct, gc=False):
+    """Nothing that depends on the ends of an execution is left to move: its announcements say so."""
+
+    partition: int
+    uuid: str
+    at_ms: int
+
+
+Act: TypeAlias = Change | Drop | TrimStream | PurgeExecution | MarkDispatched
 
 
 class Decision(Struct, gc=False):
@@ -118,7 +146,8 @@ class Writes(Struct):
     purges: list[PurgeExecution]
     #: Records that were decided upon without being read in this transaction and are not written: (kind, key).
     checks: list[tuple[Any, Key]]
+    dispatched: list[MarkDispatched] = []
 
     @property
     def empty(self) -> bool:
-        return not (self.puts or self.drops or self.events or self.trims or self.purges)
+        return not (self.puts or self.drops or self.events or self.trims or self.purges or self.dispatched)

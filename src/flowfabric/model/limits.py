@@ -12,6 +12,9 @@ MAX_QUEUE: Final = 10_000
 #: Executions one call may create or claim.
 MAX_BULK: Final = 100_000
 MAX_CLAIM: Final = 1_000
+#: Members and edges of one flow.
+MAX_FLOW_NODES: Final = 100_000
+MAX_FLOW_EDGES: Final = 500_000
 #: Times a batch loads what its rules missed, and times it is decided again after a lost race.
 MAX_ROUNDS: Final = 16
 MAX_TRIES: Final = 20

@@ -57,7 +57,9 @@ PUBLIC_EXPIRED = "expired"
 PUBLIC_SKIPPED = "skipped"
 
 # attempt_state
+ATTEMPT_NONE = "none"
 ATTEMPT_PENDING = "pending"
+PENDING_FIRST_ATTEMPT = "pending_first_attempt"
 RUNNING_ATTEMPT = "running_attempt"
 ATTEMPT_INTERRUPTED = "attempt_interrupted"
 PENDING_RETRY_ATTEMPT = "pending_retry_attempt"
@@ -65,7 +67,7 @@ PENDING_REPLAY_ATTEMPT = "pending_replay_attempt"
 ATTEMPT_TERMINAL = "attempt_terminal"
 ATTEMPT_CANCELLED = "cancelled"
 RUNNING_ATTEMPT_STATES = frozenset({RUNNING_ATTEMPT, "running"})
-FIRST_ATTEMPT_STATES = frozenset({"none", ATTEMPT_PENDING, "pending_first_attempt", "initial", PENDING_CLAIM})
+FIRST_ATTEMPT_STATES = frozenset({ATTEMPT_NONE, ATTEMPT_PENDING, PENDING_FIRST_ATTEMPT, "initial", PENDING_CLAIM})
 #: Attempt states from which a lease can begin.
 CLAIMABLE_ATTEMPT_STATES = FIRST_ATTEMPT_STATES | {ATTEMPT_INTERRUPTED, PENDING_RETRY_ATTEMPT, PENDING_REPLAY_ATTEMPT}
 

@@ -215,6 +215,10 @@ class Edge(Struct, gc=False):
     downstream: str
     policy: str
     policy_version: int = 0
+    #: ``pending`` while it is only staged, ``applied`` while it counts, then how it was resolved.
+    edge_state: str = "pending"
+    applied_at_ms: int | None = None
+    resolved_at_ms: int | None = None
 
     @property
     def key(self) -> tuple[int, str, str]:
@@ -235,10 +239,55 @@ class EdgeGroup(Struct, gc=False):
     running_count: int = 0
     group_state: str = "pending"
     satisfied_at_ms: int | None = None
+    #: How many edges have been applied; ``None`` in rows written by hand, where the counters tell.
+    applied_count: int | None = None
+    cancel_siblings_pending_flag: bool = False
+    #: Bare UUIDs of upstream members that are still to be cancelled.
+    cancel_siblings_pending_members: tuple[str, ...] = ()
+    cancel_siblings_reason: str | None = None
 
     @property
     def key(self) -> tuple[int, str, str]:
         return (self.partition, self.flow_id, self.downstream)
+
+
+class PendingCancelGroup(Struct, gc=False):
+    """A group whose losers are still to be cancelled (``ff_pending_cancel_groups``)."""
+
+    partition: int
+    flow_id: str
+    downstream: str
+    enqueued_at_ms: int
+
+    @property
+    def key(self) -> tuple[int, str, str]:
+        return (self.partition, self.flow_id, self.downstream)
+
+
+class FlowCounts(Struct, gc=False):
+    """Members of a flow counted by state (``ff_flow_summary``)."""
+
+    partition: int
+    flow_id: str
+    total_members: int
+    sampled_members: int
+    members_completed: int
+    members_failed: int
+    members_cancelled: int
+    members_expired: int
+    members_skipped: int
+    members_active: int
+    members_suspended: int
+    members_waiting: int
+    members_delayed: int
+    members_rate_limited: int
+    members_waiting_children: int
+    public_flow_state: str
+    last_summary_update_at: int
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return (self.partition, self.flow_id)
 
 
 class CancelBacklog(Struct, gc=False):
@@ -398,6 +447,8 @@ Record: TypeAlias = (
     | Flow
     | Edge
     | EdgeGroup
+    | PendingCancelGroup
+    | FlowCounts
     | CancelBacklog
     | CancelBacklogMember
     | Suspension

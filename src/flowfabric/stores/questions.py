@@ -20,6 +20,14 @@ class ListLanes(Struct, frozen=True):
     limit: int
 
 
+class ListFlows(Struct, frozen=True):
+    """Flows of a partition after an id, ascending -> ``list[(flow id, created_at_ms, public_flow_state)]``."""
+
+    partition: int
+    after: str | None
+    limit: int
+
+
 class ListSuspended(Struct, frozen=True):
     """Open suspensions of a partition after an execution -> ``list[(execution id, suspended_at_ms, reason)]``."""
 

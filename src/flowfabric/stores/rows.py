@@ -117,7 +117,7 @@ class ExecutionRows:
 class KindRows:
     """Select list and decoder of one record kind."""
 
-    def __init__(self, kind: Any, dialect: Dialect) -> None:
+    def __init__(self, kind: Any, dialect: Dialect, alias: str = "t") -> None:
         self.table = TABLES[kind]
         self.kind = kind
         self._wire = is_wire_keyed(kind)
@@ -125,9 +125,9 @@ class KindRows:
             column for column in self.table.columns if not (kind is Attempt and column.field == "policy")
         )
         self._decoders = tuple(dialect.decode.get(column.type) for column in self._columns)
-        self.select_list = ", ".join(dialect.reading(column, "t") for column in self._columns)
+        self.select_list = ", ".join(dialect.reading(column, alias) for column in self._columns)
         if dialect.version:
-            self.select_list += ", " + dialect.version.format("t")
+            self.select_list += ", " + dialect.version.format(alias)
         self.width = len(self._columns)
 
     def read(self, row: Any) -> Any:

@@ -58,6 +58,10 @@ class SqlQuestions:
         decode = self._dialect.decode.get("uuid")
         return f"{{fp:{partition}}}:{uuid if decode is None else decode(uuid)}"
 
+    def _bare(self, uuid: Any) -> str:
+        decode = self._dialect.decode.get("uuid")
+        return str(uuid if decode is None else decode(uuid))
+
     def _wires(self, rows: list[Any]) -> list[str]:
         return [self._wire(row[0], row[1]) for row in rows]
 
@@ -94,6 +98,18 @@ class SqlQuestions:
             f"ORDER BY lane_id{self._dialect.bytewise} LIMIT {int(q.limit)}"
         )
         return Asked(sql, text.params, lambda rows: [row[0] for row in rows])
+
+    def _ListFlows(self, q: ask.ListFlows) -> Asked:  # noqa: N802
+        text = _Text()
+        text.add(f"t.partition_key = CAST({text.mark(q.partition)} AS integer)")
+        if q.after is not None:
+            text.add(f"t.flow_id > {text.mark(self._uuid(q.after))}")
+        uuid = self._dialect.read.get("uuid", "{}").format("t.flow_id")
+        sql = (
+            f"SELECT {uuid}, t.created_at_ms, t.public_flow_state FROM ff_flow_core t WHERE {text.where()} "
+            f"ORDER BY t.flow_id LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [(self._bare(row[0]), row[1], row[2]) for row in rows])
 
     def _ListSuspended(self, q: ask.ListSuspended) -> Asked:  # noqa: N802
         text = _Text()
@@ -207,7 +223,10 @@ class SqlQuestions:
 
     def _NextDue(self, q: ask.NextDue) -> Asked:  # noqa: N802
         parts = (
-            "(SELECT min(delay_until_ms) FROM ff_exec_core WHERE delay_until_ms IS NOT NULL)",
+            (
+                "(SELECT min(delay_until_ms) FROM ff_exec_core "
+                f"WHERE delay_until_ms IS NOT NULL AND eligibility_state <> '{lit.BLOCKED_BY_DEPENDENCIES}')"
+            ),
             "(SELECT min(lease_expires_at_ms) FROM ff_attempt WHERE lease_expires_at_ms IS NOT NULL)",
             "(SELECT min(attempt_timeout_at_ms) FROM ff_attempt WHERE attempt_timeout_at_ms IS NOT NULL)",
             (
@@ -258,6 +277,7 @@ class SqlQuestions:
                 return core, "e.created_at_ms"
             case "delayed_promoter":
                 text.add(f"e.delay_until_ms <= {text.mark(q.now)}")
+                text.add(f"e.eligibility_state <> '{lit.BLOCKED_BY_DEPENDENCIES}'")
                 return core, "e.delay_until_ms"
             case "lease_expiry":
                 text.add(f"a.lease_expires_at_ms <= {text.mark(q.now)}")

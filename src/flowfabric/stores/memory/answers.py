@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from flowfabric.model import literals as lit
-from flowfabric.model.records import Attempt, Execution, FrameRow, Lane, Suspension, Worker
+from flowfabric.model.records import Attempt, Execution, Flow, FrameRow, Lane, Suspension, Worker
 from flowfabric.stores import questions as ask
 from flowfabric.stores.memory import indexes as index
 from flowfabric.stores.memory.reading import forgotten_by_grants
@@ -39,6 +39,13 @@ def _list_executions(tables: Tables, question: ask.ListExecutions) -> list[str]:
 def _list_lanes(tables: Tables, question: ask.ListLanes) -> list[str]:
     names = sorted(tables.all(Lane))
     return [name for name in names if question.after is None or name > question.after][: question.limit]
+
+
+def _list_flows(tables: Tables, question: ask.ListFlows) -> list[tuple[str, int, str]]:
+    flows = tables.indexes.run(index.group_family(Flow, ("partition",)), (question.partition,))
+    low = None if question.after is None else (question.partition, question.after + _NEXT)
+    found = (tables.all(Flow)[key] for key in islice(flows.between(low), question.limit))
+    return [(flow.flow_id, flow.created_at_ms, flow.public_flow_state) for flow in found]
 
 
 def _list_suspended(tables: Tables, question: ask.ListSuspended) -> list[tuple[str, int, str]]:
@@ -219,6 +226,7 @@ def _next_due(tables: Tables, question: ask.NextDue) -> int | None:
 _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.ListExecutions: _list_executions,
     ask.ListLanes: _list_lanes,
+    ask.ListFlows: _list_flows,
     ask.ListSuspended: _list_suspended,
     ask.ListWorkers: _list_workers,
     ask.LiveWorkers: _live_workers,

@@ -19,8 +19,10 @@ from flowfabric.model.records import (
     Edge,
     EdgeGroup,
     Execution,
+    Flow,
     FrameRow,
     Grant,
+    PendingCancelGroup,
     StreamHead,
     StreamSummary,
     Suspension,
@@ -55,6 +57,7 @@ _BY_DOWNSTREAM = ("partition", "flow_id", "downstream")
 #: Equalities that are indexed: a run of keys for each distinct combination of these fields' values.
 GROUPS: Mapping[Any, tuple[tuple[str, ...], ...]] = {
     Execution: (("partition",), _BY_FLOW),
+    Flow: (("partition",),),
     Attempt: (_BY_EXECUTION,),
     Grant: (_BY_EXECUTION,),
     Binding: (_BY_EXECUTION,),
@@ -64,8 +67,9 @@ GROUPS: Mapping[Any, tuple[tuple[str, ...], ...]] = {
     StreamHead: (_BY_EXECUTION,),
     StreamSummary: (_BY_EXECUTION,),
     CancelBacklogMember: (_BY_FLOW, ("partition", "execution_id")),
-    Edge: (_BY_DOWNSTREAM, ("partition", "flow_id", "upstream")),
-    EdgeGroup: (_BY_DOWNSTREAM,),
+    Edge: (_BY_DOWNSTREAM, ("partition", "flow_id", "upstream"), _BY_FLOW),
+    EdgeGroup: (_BY_DOWNSTREAM, _BY_FLOW),
+    PendingCancelGroup: (_BY_FLOW,),
 }
 
 
@@ -99,7 +103,8 @@ def _execution_entries(record: Execution) -> list[Entry]:
         entries.append((claim_family(record.lane_id), record.required_capabilities, claim_entry(record)))
     if record.lifecycle_phase == lit.SUBMITTED:
         entries.append((INTAKE, None, (created, key)))
-    if record.delay_until_ms is not None:
+    # A member that waits for others keeps its own wake time; it counts once nothing else holds the member back.
+    if record.delay_until_ms is not None and record.eligibility_state != lit.BLOCKED_BY_DEPENDENCIES:
         entries.append((DELAY, None, (record.delay_until_ms, key)))
     if isinstance(record.purge_at_ms, int):
         entries.append((PURGE, None, (record.purge_at_ms, key)))

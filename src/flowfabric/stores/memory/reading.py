@@ -8,9 +8,21 @@ from itertools import islice
 from typing import Any
 
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import SELECT_LIMIT, Claimable, Get, GetFull, Key, Need, Select
+from flowfabric.model.changes import (
+    DOWNSTREAM_LIMIT,
+    SELECT_LIMIT,
+    Claimable,
+    Descendants,
+    Downstream,
+    Get,
+    GetFull,
+    Key,
+    Need,
+    Select,
+)
 from flowfabric.model.errors import ResourceExhausted
-from flowfabric.model.records import Attempt, Execution, Grant
+from flowfabric.model.flows import EdgeState
+from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Grant
 from flowfabric.stores.memory.indexes import GRANT_EXPIRY, claim_entry, claim_family
 from flowfabric.stores.memory.tables import Tables, wire_id
 from flowfabric.stores.protocol import Filling
@@ -27,6 +39,10 @@ def load(tables: Tables, needs: Iterable[Need], view: Filling, now: int) -> None
             _load_selected(tables, need, view)
         elif type(need) is Claimable:
             _load_claimable(tables, need, view, now)
+        elif type(need) is Downstream:
+            _load_downstream(tables, need, view)
+        elif type(need) is Descendants:
+            _load_descendants(tables, need, view)
 
 
 def _load_one(tables: Tables, kind: Any, key: Key, view: Filling) -> None:
@@ -60,6 +76,34 @@ def _load_selected(tables: Tables, need: Select, view: Filling) -> None:
         else:
             view.put_loaded(need.kind, record.key, record)
     view.put_selected(need, [record.key for record in records])
+
+
+def _load_downstream(tables: Tables, need: Downstream, view: Filling) -> None:
+    keys: list[Key] = []
+    for edge in tables.matching(Edge, ("partition", "flow_id", "upstream"), need):
+        child = wire_id(need.partition, edge.downstream)
+        group = tables.find(EdgeGroup, (need.partition, need.flow_id, edge.downstream))
+        if edge.edge_state == EdgeState.APPLIED and group is not None and tables.find(Execution, child) is not None:
+            view.put_loaded(Edge, edge.key, edge)
+            view.put_loaded(EdgeGroup, group.key, group)
+            _put_execution(tables, child, view)
+            keys.append(edge.key)
+            if len(keys) == DOWNSTREAM_LIMIT:
+                break
+    view.put_selected(need, keys)
+
+
+def _load_descendants(tables: Tables, need: Descendants, view: Filling) -> None:
+    reached: set[str] = set()
+    starts = [need.uuid]
+    while starts:
+        outgoing = tables.matching(
+            Edge, ("partition", "flow_id", "upstream"), (need.partition, need.flow_id, starts.pop())
+        )
+        fresh = {edge.downstream for edge in outgoing} - reached
+        reached |= fresh
+        starts += fresh
+    view.put_descendants(need, frozenset(reached))
 
 
 def _load_claimable(tables: Tables, need: Claimable, view: Filling, now: int) -> None:

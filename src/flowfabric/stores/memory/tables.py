@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from flowfabric.model.changes import Key
-from flowfabric.model.events import Event
+from flowfabric.model.events import CompletionEvent, Event
 from flowfabric.model.records import Attempt, Execution, FrameRow, Record
 from flowfabric.stores.memory.indexes import GROUPS, Indexes, entries_of, group_family, values_of
 from flowfabric.stores.memory.runs import SortedRun
@@ -130,6 +130,13 @@ class Outboxes:
         """Numbered events of a kind behind a number, oldest first."""
         rows = self._rows[kind]
         return rows[bisect_right(rows, event_id, key=itemgetter(0)) :]
+
+    def mark_dispatched(self, partition: int, uuid: str, at_ms: int) -> None:
+        """Completion events of an execution that wait for dispatch wait no longer."""
+        rows = self._rows[CompletionEvent]
+        for position, (number, event) in enumerate(rows):
+            if event.uuid == uuid and event.partition == partition and event.dispatched_at_ms is None:
+                rows[position] = (number, replace(event, dispatched_at_ms=at_ms))
 
     def trim(self, kind: Any, before_ms: int, limit: int) -> int:
         """Delete the first events older than a time and return how many went. What waits for dispatch stays."""

@@ -53,6 +53,8 @@ def apply(tables: Tables, outboxes: Outboxes, writes: Writes) -> None:
     _apply_puts(tables, writes, purged)
     for stream in writes.trims:
         _trim(tables, stream, writes)
+    for mark in writes.dispatched:
+        outboxes.mark_dispatched(mark.partition, mark.uuid, mark.at_ms)
     for event in writes.events:
         outboxes.append(event)
 

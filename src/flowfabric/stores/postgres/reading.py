@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from flowfabric.model.changes import SELECT_LIMIT, Claimable, Get, GetFull, Key, Need, Select
+from flowfabric.model.changes import SELECT_LIMIT, Claimable, Descendants, Downstream, Get, GetFull, Key, Need, Select
 from flowfabric.model.errors import ResourceExhausted
 from flowfabric.model.literals import GRANT_CLAIM, PENDING_CLAIM
 from flowfabric.model.records import Attempt, Execution, StreamHead
+from flowfabric.stores.postgres import graph
 from flowfabric.stores.postgres.codec import DIALECT, SENT
 from flowfabric.stores.protocol import Filling
 from flowfabric.stores.rows import (
@@ -157,6 +158,7 @@ class Loader:
         await self._lock_both(full, executions)
         await self._executions(full, view, wide=True)
         await self._executions(executions, view, wide=False)
+        await self._graph(needs, view)
         for claim in claims:
             await self._claimable(claim, view, now)
         for (kind, fields), asked in selects.items():
@@ -240,6 +242,31 @@ class Loader:
             found.sort(key=lambda each: (-each.priority, each.created_at_ms, each.uuid))
         await self._read_moved(view)
         view.put_claimable(need, [each.execution_id for each in found[: need.limit]])
+
+    async def _graph(self, needs: Iterable[Need], view: Filling) -> None:
+        ends = [need for need in needs if type(need) is Downstream]
+        if ends:
+            await self._downstream(ends, view)
+        for need in needs:
+            if type(need) is Descendants:
+                await self._descendants(need, view)
+
+    async def _downstream(self, needs: list[Downstream], view: Filling) -> None:
+        keys: dict[Downstream, list[Key]] = {need: [] for need in needs}
+        for row in await self._fetch(graph.downstream(self._locked), *map(list, zip(*needs, strict=True))):
+            execution = self._put(view, row)
+            edge, group = graph.read(row)
+            for record, version in ((edge, row[graph.EDGE_VERSION]), (group, row[graph.GROUP_VERSION])):
+                view.put_loaded(type(record), record.key, record)
+                self._versions[(type(record), record.key)] = version
+            keys[Downstream(execution.partition, edge.flow_id, edge.upstream)].append(edge.key)
+        await self._read_moved(view)
+        for need, found in keys.items():
+            view.put_selected(need, sorted(found))
+
+    async def _descendants(self, need: Descendants, view: Filling) -> None:
+        rows = await self._fetch(graph.DESCENDANTS, *need)
+        view.put_descendants(need, frozenset(row[0] for row in rows))
 
     async def _selected(self, kind: Any, fields: tuple[str, ...], asked: list[Select], view: Filling) -> None:
         found: dict[tuple[Any, ...], list[Key]] = {need.values: [] for need in asked}

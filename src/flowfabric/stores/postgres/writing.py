@@ -12,7 +12,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias
 
-from flowfabric.model.changes import Key, Writes
+from flowfabric.model.changes import Key, MarkDispatched, Writes
 from flowfabric.model.partitions import worker_registry_partition
 from flowfabric.model.records import Worker, WorkerEvent
 from flowfabric.stores.postgres.codec import SENT, arrived, encoded
@@ -138,6 +138,12 @@ class Statement:
         self._shape.append(("check", table.name, columns))
         self._expected.append(len(keys))
 
+    def mark_dispatched(self, marks: list[MarkDispatched]) -> None:
+        """Completion events of some executions that wait for dispatch wait no longer."""
+        marks = list({(mark.partition, mark.uuid): mark for mark in marks}.values())
+        self._arguments += [marks[0].at_ms, [mark.partition for mark in marks], [mark.uuid for mark in marks]]
+        self._shape.append(("dispatched",))
+
     @property
     def rows(self) -> int:
         """How many rows are looked up and changed."""
@@ -212,6 +218,17 @@ class _Text:
                 arrays, names, where = self._keys(keys)
                 source = f"unnest({', '.join(arrays)}) AS i({', '.join(names)})"
                 return f"{name} AS (DELETE FROM {table} t USING {source} WHERE {' AND '.join(where)})"
+            case ("dispatched",):
+                at, partitions, uuids = (
+                    self.mark("bigint"),
+                    self.mark("smallint", array=True),
+                    self.mark("uuid", array=True),
+                )
+                return (
+                    f"{name} AS (UPDATE ff_completion_event t SET dispatched_at_ms = {at} "
+                    f"FROM unnest({partitions}, {uuids}) AS i(k0, k1) WHERE t.partition_key = i.k0 "
+                    "AND t.execution_id = i.k1 AND t.dispatched_at_ms IS NULL)"
+                )
             case ("check", table, keys):
                 self.counted.append(name)
                 arrays, names, where = self._keys(keys)
@@ -282,6 +299,8 @@ def statement(writes: Writes, versions: dict[tuple[Any, Key], int], held: Versio
             built.delete(TABLES[kind], list(dropped.values()))
     for kind, puts in writes.puts.items():
         _add_puts(built, kind, puts, writes.records[kind], version)
+    if writes.dispatched:
+        built.mark_dispatched(writes.dispatched)
     if writes.events:
         families: dict[Any, list[Any]] = {}
         for event in writes.events:

@@ -7,10 +7,22 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from flowfabric.model.changes import SELECT_LIMIT, Claimable, Get, GetFull, Key, Need, Select
+from flowfabric.model.changes import (
+    DOWNSTREAM_LIMIT,
+    SELECT_LIMIT,
+    Claimable,
+    Descendants,
+    Downstream,
+    Get,
+    GetFull,
+    Key,
+    Need,
+    Select,
+)
 from flowfabric.model.errors import ResourceExhausted
+from flowfabric.model.flows import EdgeState
 from flowfabric.model.literals import PENDING_CLAIM
-from flowfabric.model.records import Attempt, Execution, StreamHead
+from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, StreamHead
 from flowfabric.stores.protocol import Filling
 from flowfabric.stores.rows import (
     STREAM_HEAD_COLUMNS,
@@ -21,7 +33,7 @@ from flowfabric.stores.rows import (
     stream_head,
 )
 from flowfabric.stores.schema import EXECUTION, key_values, split_wire
-from flowfabric.stores.sqlite.codec import DIALECT, uuid_to_blob
+from flowfabric.stores.sqlite.codec import DIALECT, blob_to_uuid, uuid_to_blob
 
 _ROWS = ExecutionRows(DIALECT)
 _NARROW = execution_select(DIALECT)
@@ -95,6 +107,10 @@ def load(connection: sqlite3.Connection, needs: Iterable[Need], view: Filling, n
             _load_selected(connection, need, view)
         elif type(need) is Claimable:
             _load_claimable(connection, need, view, now)
+        elif type(need) is Downstream:
+            _load_downstream(connection, need, view)
+        elif type(need) is Descendants:
+            _load_descendants(connection, need, view)
 
 
 def _put(view: Filling, row: Any) -> Execution:
@@ -154,6 +170,43 @@ def _load_selected(connection: sqlite3.Connection, need: Select, view: Filling) 
     if len(keys) > SELECT_LIMIT:
         raise ResourceExhausted("select", SELECT_LIMIT)
     view.put_selected(need, keys)
+
+
+_EDGE_ROWS, _GROUP_ROWS = KindRows(Edge, DIALECT), KindRows(EdgeGroup, DIALECT, "g")
+#: Unresolved edges out of a member with their groups; one that has no group or leads nowhere counts for nobody.
+DOWNSTREAM = (
+    f"SELECT {_EDGE_ROWS.select_list}, {_GROUP_ROWS.select_list} FROM ff_edge t "
+    "JOIN ff_edge_group g ON g.partition_key = t.partition_key AND g.flow_id = t.flow_id "
+    "AND g.downstream_eid = t.downstream_eid WHERE t.partition_key = ?1 AND t.flow_id = ?2 AND t.upstream_eid = ?3 "
+    f"AND t.edge_state = '{EdgeState.APPLIED}' AND EXISTS (SELECT 1 FROM ff_exec_core e "
+    "WHERE e.partition_key = t.partition_key AND e.execution_id = t.downstream_eid) "
+    f"ORDER BY t.edge_id LIMIT {DOWNSTREAM_LIMIT}"
+)
+DESCENDANTS = (
+    "WITH RECURSIVE reached(eid) AS (SELECT downstream_eid FROM ff_edge WHERE partition_key = ?1 AND flow_id = ?2 "
+    "AND upstream_eid = ?3 UNION SELECT t.downstream_eid FROM reached r JOIN ff_edge t ON t.partition_key = ?1 "
+    "AND t.flow_id = ?2 AND t.upstream_eid = r.eid) SELECT eid FROM reached"
+)
+
+
+def _load_downstream(connection: sqlite3.Connection, need: Downstream, view: Filling) -> None:
+    keys: list[Key] = []
+    children: dict[str, None] = {}
+    where = (need.partition, uuid_to_blob(need.flow_id), uuid_to_blob(need.uuid))
+    for row in connection.execute(DOWNSTREAM, where).fetchall():
+        edge, group = _EDGE_ROWS.read(row), _GROUP_ROWS.read(row[_EDGE_ROWS.width :])
+        view.put_loaded(Edge, edge.key, edge)
+        view.put_loaded(EdgeGroup, group.key, group)
+        keys.append(edge.key)
+        children[f"{{fp:{edge.partition}}}:{edge.downstream}"] = None
+    for child in children:
+        _load_execution(connection, child, view)
+    view.put_selected(need, keys)
+
+
+def _load_descendants(connection: sqlite3.Connection, need: Descendants, view: Filling) -> None:
+    where = (need.partition, uuid_to_blob(need.flow_id), uuid_to_blob(need.uuid))
+    view.put_descendants(need, frozenset(blob_to_uuid(blob) for (blob,) in connection.execute(DESCENDANTS, where)))
 
 
 def _load_claimable(connection: sqlite3.Connection, need: Claimable, view: Filling, now: int) -> None:

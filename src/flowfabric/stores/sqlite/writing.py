@@ -16,6 +16,10 @@ from flowfabric.stores.schema import EXECUTION_SCOPED, OUTBOXES, TABLES, Column,
 from flowfabric.stores.sqlite.codec import DIALECT, uuid_to_blob
 
 Params = Callable[[Any], tuple[Any, ...]]
+_MARK_DISPATCHED = (
+    "UPDATE ff_completion_event SET dispatched_at_ms = ? "
+    "WHERE partition_key = ? AND execution_id = ? AND dispatched_at_ms IS NULL"
+)
 
 
 def _params(columns: tuple[Column, ...]) -> Params:
@@ -121,6 +125,9 @@ def apply(connection: sqlite3.Connection, writes: Writes) -> None:
             _apply_puts(connection, kind, puts, writes.records[kind])
     for key in writes.trims:
         _trim(connection, key, writes)
+    if writes.dispatched:
+        marks = [(mark.at_ms, mark.partition, uuid_to_blob(mark.uuid)) for mark in writes.dispatched]
+        _run(connection, _MARK_DISPATCHED, marks)
     if writes.events:
         _apply_events(connection, writes.events)
 

@@ -99,10 +99,14 @@ CREATE INDEX ff_exec_core_waiting_idx ON ff_exec_core (blocked_by, priority DESC
     WHERE eligibility_state IN ('blocked_by_budget', 'blocked_by_quota');
 -- Who names a budget and has not ended.
 CREATE INDEX ff_exec_core_budget_idx ON ff_exec_core (budget_ids) WHERE budget_ids IS NOT NULL AND terminal_at_ms IS NULL;
-CREATE INDEX ff_exec_core_flow_idx ON ff_exec_core (partition_key, flow_id) WHERE flow_id IS NOT NULL;
+CREATE INDEX ff_exec_core_flow_idx ON ff_exec_core (partition_key, flow_id, execution_id) WHERE flow_id IS NOT NULL;
+CREATE INDEX ff_exec_core_waiting_children_idx ON ff_exec_core (partition_key, execution_id)
+    WHERE eligibility_state = 'blocked_by_dependencies';
 CREATE INDEX ff_exec_core_deadline_idx ON ff_exec_core (deadline_at_ms)
     WHERE deadline_at_ms IS NOT NULL AND terminal_at_ms IS NULL;
-CREATE INDEX ff_exec_core_delay_idx ON ff_exec_core (delay_until_ms) WHERE delay_until_ms IS NOT NULL;
+-- A member that waits for others keeps its own wake time; it counts from when nothing else holds the member back.
+CREATE INDEX ff_exec_core_delay_idx ON ff_exec_core (delay_until_ms)
+    WHERE delay_until_ms IS NOT NULL AND eligibility_state <> 'blocked_by_dependencies';
 CREATE INDEX ff_exec_core_terminal_idx ON ff_exec_core (terminal_at_ms)
     WHERE terminal_at_ms IS NOT NULL AND purge_at_ms IS NULL;
 CREATE INDEX ff_exec_core_purge_idx ON ff_exec_core (purge_at_ms) WHERE purge_at_ms IS NOT NULL;
@@ -191,11 +195,15 @@ CREATE TABLE ff_edge (
     downstream_eid uuid NOT NULL,
     policy         jsonb NOT NULL,
     policy_version integer NOT NULL DEFAULT 0,
+    edge_state     text NOT NULL DEFAULT 'pending',
+    applied_at_ms  bigint,
+    resolved_at_ms bigint,
     PRIMARY KEY (partition_key, flow_id, edge_id)
 );
 
 CREATE INDEX ff_edge_downstream_idx ON ff_edge (partition_key, flow_id, downstream_eid);
-CREATE INDEX ff_edge_upstream_idx ON ff_edge (partition_key, flow_id, upstream_eid);
+-- The state is in it so that the edges an ended member still has to resolve are found without passing over the others.
+CREATE INDEX ff_edge_upstream_idx ON ff_edge (partition_key, flow_id, upstream_eid, edge_state, edge_id);
 
 CREATE TABLE ff_edge_group (
     partition_key    smallint NOT NULL,
@@ -212,6 +220,8 @@ CREATE TABLE ff_edge_group (
     group_state            text NOT NULL DEFAULT 'pending',
     satisfied_at_ms        bigint,
     cancel_siblings_reason text,
+    -- How many edges count; empty in rows written by hand, where the counters tell.
+    applied_count          integer,
     PRIMARY KEY (partition_key, flow_id, downstream_eid)
 );
 
@@ -370,6 +380,8 @@ CREATE TABLE ff_completion_event (
 );
 
 CREATE INDEX ff_completion_event_pending_dispatch_idx ON ff_completion_event (partition_key, committed_at_ms)
+    WHERE dispatched_at_ms IS NULL;
+CREATE INDEX ff_completion_event_undispatched_idx ON ff_completion_event (partition_key, execution_id)
     WHERE dispatched_at_ms IS NULL;
 
 CREATE TABLE ff_lease_event (

@@ -1,0 +1,406 @@
+"""Flows: building graphs, submitting them whole, resolving by hand, and reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID, uuid4, uuid5
+
+from flowfabric.core.dispatch import ResolveDependency
+from flowfabric.core.documents import parse_document
+from flowfabric.core.downstream import DispatchCompletion
+from flowfabric.core.edges import SUCCESS_ONLY, applied_total
+from flowfabric.core.graph import (
+    AddExecutionToFlow,
+    ApplyDependencyToChild,
+    CreateFlow,
+    SetEdgeGroupPolicy,
+    StageDependencyEdge,
+    edge_snapshot,
+    number,
+)
+from flowfabric.core.submit import NewEdge, SubmitFlow, check_acyclic
+from flowfabric.engine import checks
+from flowfabric.engine.intake import Intake
+from flowfabric.model.changes import Get, Select
+from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.flows import (
+    AddExecutionToFlowResult,
+    ApplyDependencyResult,
+    CascadeOutcome,
+    CompletionPayload,
+    CreateFlowResult,
+    EdgeGroupSnapshot,
+    EdgePolicy,
+    EdgeSnapshot,
+    FlowEdge,
+    FlowGraph,
+    FlowPage,
+    FlowProjection,
+    FlowSnapshot,
+    FlowSubmitted,
+    FlowSummary,
+    GroupState,
+    Incoming,
+    Outgoing,
+    ResolveDependencyResult,
+    SetEdgeGroupPolicyResult,
+    Staged,
+    flow_status,
+    read_edge_policy,
+)
+from flowfabric.model.ids import EdgeId, ExecutionId, FlowId
+from flowfabric.model.limits import MAX_FLOW_EDGES, MAX_FLOW_NODES, MAX_PAGE
+from flowfabric.model.records import Edge, EdgeGroup, Flow, FlowCounts
+from flowfabric.stores.questions import ListFlows
+
+
+class Flows(Intake):
+    """The part of the engine that knows graphs."""
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    async def create_flow(
+        self,
+        *,
+        flow_id: FlowId | str | None = None,
+        flow_kind: str = "dag",
+        namespace: str = "default",
+        budget_ids: Iterable[str] = (),
+        now: int | None = None,
+    ) -> CreateFlowResult.Created | CreateFlowResult.AlreadySatisfied:
+        """An empty flow. Without an id one is minted; members inherit the flow's budgets."""
+        answer: CreateFlowResult.Created | CreateFlowResult.AlreadySatisfied = await self._submit(
+            self._new_flow(flow_id, flow_kind, namespace, budget_ids, now)
+        )
+        return answer
+
+    def _new_flow(self, flow_id: Any, flow_kind: Any, namespace: Any, budget_ids: Any, now: Any) -> CreateFlow:
+        flow = str(uuid4()) if flow_id is None else checks.flow_id(flow_id)
+        return CreateFlow(
+            self._flow_partition(flow),
+            flow,
+            checks.text(flow_kind, "flow_kind"),
+            checks.text(namespace, "namespace"),
+            tuple(checks.uuid(each, "budget_ids") for each in checks.sequence(budget_ids, "budget_ids")),
+            checks.optional_time_ms(now, "now"),
+        )
+
+    async def add_execution_to_flow(
+        self, *, flow_id: FlowId | str, execution_id: ExecutionId | str, now: int | None = None
+    ) -> AddExecutionToFlowResult.Added | AddExecutionToFlowResult.AlreadyMember:
+        """An execution joins a flow of its partition, for good. ``ExecutionId.for_flow`` mints ids that fit."""
+        flow = checks.flow_id(flow_id)
+        answer: AddExecutionToFlowResult.Added | AddExecutionToFlowResult.AlreadyMember = await self._submit(
+            AddExecutionToFlow(
+                self._flow_partition(flow),
+                flow,
+                str.__str__(checks.execution_id(execution_id)),
+                checks.optional_time_ms(now, "now"),
+            )
+        )
+        return answer
+
+    async def stage_dependency_edge(
+        self,
+        *,
+        flow_id: FlowId | str,
+        edge_id: EdgeId | str,
+        upstream_execution_id: ExecutionId | str,
+        downstream_execution_id: ExecutionId | str,
+        dependency_kind: str = SUCCESS_ONLY,
+        data_passing_ref: str | None = None,
+        expected_graph_revision: int,
+        now: int | None = None,
+    ) -> Staged:
+        """Write an edge down, if the flow is still at the revision the caller knows."""
+        flow = checks.flow_id(flow_id)
+        answer: Staged = await self._submit(
+            StageDependencyEdge(
+                self._flow_partition(flow),
+                flow,
+                checks.uuid(edge_id, "edge_id"),
+                str.__str__(checks.execution_id(upstream_execution_id)),
+                str.__str__(checks.execution_id(downstream_execution_id)),
+                checks.text(dependency_kind, "dependency_kind"),
+                checks.optional_text(data_passing_ref, "data_passing_ref"),
+                checks.integer(expected_graph_revision, "expected_graph_revision", 0, 2**63 - 1),
+                checks.optional_time_ms(now, "now"),
+            )
+        )
+        return answer
+
+    async def apply_dependency_to_child(
+        self,
+        *,
+        flow_id: FlowId | str,
+        edge_id: EdgeId | str,
+        downstream_execution_id: ExecutionId | str,
+        upstream_execution_id: ExecutionId | str,
+        graph_revision: int = 0,
+        dependency_kind: str = SUCCESS_ONLY,
+        data_passing_ref: str | None = None,
+        now: int | None = None,
+    ) -> ApplyDependencyResult.Applied | ApplyDependencyResult.AlreadyApplied:
+        """Make a staged edge count. Apply every edge of a member before its upstreams can finish."""
+        flow = checks.flow_id(flow_id)
+        checks.integer(graph_revision, "graph_revision", 0, 2**63 - 1)
+        checks.text(dependency_kind, "dependency_kind")
+        answer: ApplyDependencyResult.Applied | ApplyDependencyResult.AlreadyApplied = await self._submit(
+            ApplyDependencyToChild(
+                self._flow_partition(flow),
+                flow,
+                checks.uuid(edge_id, "edge_id"),
+                str.__str__(checks.execution_id(upstream_execution_id)),
+                str.__str__(checks.execution_id(downstream_execution_id)),
+                checks.optional_text(data_passing_ref, "data_passing_ref"),
+                checks.optional_time_ms(now, "now"),
+            )
+        )
+        return answer
+
+    async def set_edge_group_policy(
+        self,
+        *,
+        flow_id: FlowId | str,
+        downstream_execution_id: ExecutionId | str,
+        policy: EdgePolicy,
+        now: int | None = None,
+    ) -> SetEdgeGroupPolicyResult.Set | SetEdgeGroupPolicyResult.AlreadySet:
+        """Say how the edges into a member count, before there are any. Without a policy all have to succeed."""
+        flow = checks.flow_id(flow_id)
+        answer: SetEdgeGroupPolicyResult.Set | SetEdgeGroupPolicyResult.AlreadySet = await self._submit(
+            SetEdgeGroupPolicy(
+                self._flow_partition(flow),
+                flow,
+                checks.execution_id(downstream_execution_id).uuid_text,
+                checks.edge_policy(policy),
+            )
+        )
+        return answer
+
+    # -- whole graphs --------------------------------------------------------------------------------------------
+
+    async def submit_flow(self, graph: FlowGraph) -> FlowSubmitted:
+        """Store a whole flow in one transaction, or nothing of it.
+
+        Ids follow from the flow's id and the nodes' names, so the same call with the same ``flow_id`` gives the same
+        answer again and changes nothing.
+        """
+        answer: FlowSubmitted = await self._submit(self._submission(graph))
+        return answer
+
+    def _submission(self, graph: Any) -> SubmitFlow:
+        if not isinstance(graph, FlowGraph):
+            raise checks.invalid(f"graph: expected a FlowGraph, got {type(graph).__name__}")
+        flow = self._new_flow(graph.flow_id, graph.flow_kind, graph.namespace, graph.budget_ids, None)
+        if not isinstance(graph.nodes, Mapping):
+            raise checks.invalid(f"nodes: expected a mapping of names, got {type(graph.nodes).__name__}")
+        if len(graph.nodes) > MAX_FLOW_NODES:
+            raise checks.invalid(f"nodes: {len(graph.nodes)}, at most {MAX_FLOW_NODES} are allowed")
+        space = UUID(flow.flow_id)
+        nodes = {checks.text(name, "node name", empty=False): node for name, node in graph.nodes.items()}
+        items = []
+        for name, node in nodes.items():
+            if not isinstance(node, Mapping):
+                raise checks.invalid(f"node {name!r}: expected a mapping of arguments, got {type(node).__name__}")
+            own = {"execution_id": f"{{fp:{flow.partition}}}:{uuid5(space, name)}", "namespace": flow.namespace}
+            try:
+                item = self._creation_of({**own, **node})
+            except Validation as error:
+                raise Validation(error.kind, f"node {name!r}: {error.detail}") from error
+            if item.partition != flow.partition:
+                raise checks.invalid(f"node {name!r}: partition_mismatch: its id is not in the flow's partition")
+            items.append(item)
+        uuids = {name: item.uuid for name, item in zip(nodes, items, strict=True)}
+        _check_distinct(items)
+        found = [_edge(edge, position) for position, edge in enumerate(checks.sequence(graph.edges, "edges"))]
+        joined = [(_known(edge.upstream, uuids), _known(edge.downstream, uuids)) for edge in found]
+        check_acyclic(tuple(nodes), joined)
+        edges = tuple(
+            NewEdge(
+                str(uuid5(space, f"\x00edge {position}"))
+                if edge.edge_id is None
+                else checks.uuid(edge.edge_id, "edge_id"),
+                uuids[edge.upstream],
+                uuids[edge.downstream],
+                checks.text(edge.dependency_kind, "dependency_kind"),
+                checks.optional_text(edge.data_passing_ref, "data_passing_ref"),
+            )
+            for position, edge in enumerate(found)
+        )
+        if len({edge.edge_id for edge in edges}) < len(edges):
+            raise checks.invalid("edges: an edge_id is used twice")
+        if not isinstance(graph.groups, Mapping):
+            raise checks.invalid(f"groups: expected a mapping of names, got {type(graph.groups).__name__}")
+        groups = {uuids[_known(name, uuids)]: checks.edge_policy(policy) for name, policy in graph.groups.items()}
+        return SubmitFlow(flow, tuple(nodes), tuple(items), edges, groups)
+
+    # -- by hand -------------------------------------------------------------------------------------------------
+
+    async def resolve_dependency(
+        self,
+        *,
+        flow_id: FlowId | str,
+        downstream_execution_id: ExecutionId | str,
+        upstream_execution_id: ExecutionId | str,
+        edge_id: EdgeId | str,
+        upstream_outcome: str,
+        partition: int | None = None,
+        lane_id: str | None = None,
+        current_attempt_index: int | None = None,
+        now: int | None = None,
+    ) -> (
+        ResolveDependencyResult.Satisfied | ResolveDependencyResult.Impossible | ResolveDependencyResult.AlreadyResolved
+    ):
+        """Count one edge with the outcome given. The engine does so by itself when the upstream ends."""
+        flow = checks.flow_id(flow_id)
+        answer: (
+            ResolveDependencyResult.Satisfied
+            | ResolveDependencyResult.Impossible
+            | ResolveDependencyResult.AlreadyResolved
+        ) = await self._submit(
+            ResolveDependency(
+                self._flow_partition(flow),
+                flow,
+                checks.uuid(edge_id, "edge_id"),
+                str.__str__(checks.execution_id(upstream_execution_id)),
+                str.__str__(checks.execution_id(downstream_execution_id)),
+                checks.text(upstream_outcome, "upstream_outcome", empty=False),
+            )
+        )
+        return answer
+
+    async def cascade_completion(self, completion: CompletionPayload) -> CascadeOutcome:
+        """Resolve whatever an ended member still has to resolve. The engine does so by itself; this repeats it.
+
+        The stored row tells how the member ended. Standalone executions have nothing to resolve.
+        """
+        if not isinstance(completion, CompletionPayload):
+            raise checks.invalid(f"completion: expected a CompletionPayload, got {type(completion).__name__}")
+        execution_id = str.__str__(checks.execution_id(completion.execution_id))
+        self._check_open()
+        if completion.flow_id is None:
+            return CascadeOutcome(0, 0, True)
+        checks.flow_id(completion.flow_id)
+        answer: CascadeOutcome = await self._submit(DispatchCompletion(execution_id, strict=True))
+        return answer
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    async def describe_flow(self, flow_id: FlowId | str) -> FlowSnapshot | None:
+        """What a person asks first about a flow; ``None`` if there is none."""
+        flow = checks.flow_id(flow_id)
+        key = (self._flow_partition(flow), flow)
+        groups = Select(EdgeGroup, ("partition", "flow_id"), key)
+        view = await self._view(Get(Flow, key), groups)
+        record = view.get(Flow, key)
+        if record is None:
+            return None
+        raw = parse_document(record.raw_fields, "ff_flow_core.raw_fields")
+        cancelled = record.public_flow_state == "cancelled"
+        return FlowSnapshot(
+            FlowId.unchecked(flow),
+            _text(raw.get("flow_kind")) or "",
+            _text(raw.get("namespace")) or "",
+            record.public_flow_state,
+            record.graph_revision,
+            number(raw.get("node_count")),
+            number(raw.get("edge_count")),
+            record.created_at_ms,
+            number(raw.get("last_mutation_at_ms")) or record.created_at_ms,
+            record.terminal_at_ms if cancelled else None,
+            _text(raw.get("cancel_reason")),
+            _text(raw.get("cancellation_policy")),
+            {name: value for name, value in sorted(raw.items()) if "." in name and isinstance(value, str)},
+            tuple(map(_group_snapshot, view.select(EdgeGroup, partition=key[0], flow_id=key[1]))),
+        )
+
+    async def list_flows(self, partition: int, cursor: FlowId | str | None = None, limit: int = 100) -> FlowPage:
+        """Flows of a partition, ascending by id, strictly after the cursor."""
+        size = min(checks.integer(limit, "limit", 0, 2**31), MAX_PAGE)
+        where = checks.partition(partition)
+        after = None if cursor is None else checks.uuid(cursor, "cursor")
+        if size == 0:
+            return FlowPage((), None)
+        found = await self._ask(ListFlows(where, after, size + 1))
+        page = tuple(FlowSummary(FlowId.unchecked(flow), at, flow_status(state)) for flow, at, state in found[:size])
+        return FlowPage(page, page[-1].flow_id if len(found) > size else None)
+
+    async def list_edges(self, flow_id: FlowId | str, direction: Outgoing | Incoming) -> list[EdgeSnapshot]:
+        """The edges out of a member or into one, by edge id."""
+        flow = checks.flow_id(flow_id)
+        if isinstance(direction, Outgoing):
+            end, node = "upstream", checks.execution_id(direction.from_node)
+        elif isinstance(direction, Incoming):
+            end, node = "downstream", checks.execution_id(direction.to_node)
+        else:
+            raise checks.invalid(f"direction: expected Outgoing or Incoming, got {type(direction).__name__}")
+        # A member's partition is its flow's; any other id names nobody in this flow.
+        where: dict[str, Any] = {"partition": node.partition, "flow_id": flow, end: node.uuid_text}
+        view = await self._view(Select(Edge, tuple(where), tuple(where.values())))
+        return [edge_snapshot(edge) for edge in view.select(Edge, **where)]
+
+    async def describe_edge(self, flow_id: FlowId | str, edge_id: EdgeId | str) -> EdgeSnapshot | None:
+        """One edge; ``None`` if there is none."""
+        flow = checks.flow_id(flow_id)
+        key = (self._flow_partition(flow), flow, checks.uuid(edge_id, "edge_id"))
+        edge = (await self._view(Get(Edge, key))).get(Edge, key)
+        return None if edge is None else edge_snapshot(edge)
+
+    async def get_flow_summary(self, flow_id: FlowId | str) -> FlowProjection | None:
+        """Members counted by state, as the ``flow_projector`` timer last saw them; ``None`` before that."""
+        flow = checks.flow_id(flow_id)
+        key = (self._flow_partition(flow), flow)
+        found = (await self._view(Get(FlowCounts, key))).get(FlowCounts, key)
+        if found is None:
+            return None
+        return FlowProjection(
+            FlowId.unchecked(flow),
+            **{name: getattr(found, name) for name in FlowProjection.__struct_fields__ if name != "flow_id"},
+        )
+
+
+def _edge(value: Any, position: int) -> FlowEdge:
+    if position >= MAX_FLOW_EDGES:
+        raise checks.invalid(f"edges: at most {MAX_FLOW_EDGES} are allowed")
+    if isinstance(value, tuple) and len(value) == 2:
+        return FlowEdge(*value)
+    if not isinstance(value, FlowEdge):
+        raise checks.invalid(f"edges: expected a FlowEdge or a pair of names, got {type(value).__name__}")
+    return value
+
+
+def _known(name: Any, uuids: Mapping[str, str]) -> str:
+    if not isinstance(name, str) or name not in uuids:
+        raise checks.invalid(f"{name!r:.200} is not the name of a node")
+    return name
+
+
+def _check_distinct(items: list[Any]) -> None:
+    if len({item.uuid for item in items}) < len(items):
+        raise checks.invalid("nodes: an execution_id is used twice")
+    keys = [(item.namespace, item.idempotency_key) for item in items if item.idempotency_key]
+    if len(set(keys)) < len(keys):
+        raise checks.invalid("nodes: an idempotency_key is used twice")
+
+
+def _group_snapshot(group: EdgeGroup) -> EdgeGroupSnapshot:
+    try:
+        state = GroupState(group.group_state)
+    except ValueError:
+        raise Validation(ValidationKind.CORRUPTION, f"group_state: unknown value {group.group_state!r}") from None
+    return EdgeGroupSnapshot(
+        ExecutionId.of(group.partition, group.downstream),
+        read_edge_policy(group.policy),
+        applied_total(group),
+        group.success_count,
+        group.fail_count,
+        group.skip_count,
+        group.running_count,
+        state,
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
