@@ -89,6 +89,7 @@ from flowfabric.model.ids import (
     WorkerId,
     WorkerInstanceId,
 )
+from flowfabric.model.lanes import LaneSnapshot, LaneStateChanged
 from flowfabric.model.partitions import PartitionCounts, PartitionFamily, PartitionKey
 from flowfabric.model.policy import (
     ExecutionPolicy,
@@ -235,7 +236,9 @@ __all__ = [
     "HandlePayload",
     "Incoming",
     "LaneId",
+    "LaneSnapshot",
     "LaneState",
+    "LaneStateChanged",
     "LeaseFence",
     "LeaseId",
     "LeaseRenewal",

@@ -200,6 +200,9 @@ METHODS: dict[str, Method] = {
                                {"worker_instance_id": "name+", "namespace": "name"}),
     "mark_worker_dead": Method(lambda w: {"worker_instance_id": "i"},
                                {"worker_instance_id": "name+", "namespace": "name", "reason": "short"}),
+    "set_lane_state": Method(lambda w: {"lane_id": "new", "state": "paused"},
+                             {"lane_id": "lane", "state": "lane state", "reason": "text", "now": "time?"}),
+    "describe_lane": Method(lambda w: {"lane_id": "default"}, {"lane_id": "lane"}),
     "list_workers": Method(lambda w: {"namespace": "default"},
                            {"namespace": "name?", "after": "name?", "limit": "page?"}),
     # reads

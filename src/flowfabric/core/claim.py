@@ -13,6 +13,7 @@ from msgspec import Struct
 from flowfabric.core import holdings, lease
 from flowfabric.core.context import Context
 from flowfabric.core.grants import grants_of, live_grant, stale_grants
+from flowfabric.core.lanes import refuse_withholding, withholds
 from flowfabric.core.minting import uuid_text
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
@@ -31,7 +32,7 @@ from flowfabric.model.errors import (
 from flowfabric.model.events import Event
 from flowfabric.model.handles import Handle, HandleKind
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.records import Attempt, Execution
+from flowfabric.model.records import Attempt, Execution, Lane
 from flowfabric.model.results import Claimed, OperatorLease, ResumeToken
 
 
@@ -47,7 +48,7 @@ class Claim(Struct, gc=False):
     entropy: bytes
 
     def needs(self) -> tuple[Need, ...]:
-        return (Claimable(self.lane_id, self.capabilities, self.limit),)
+        return (Claimable(self.lane_id, self.capabilities, self.limit), Get(Lane, self.lane_id))
 
 
 def claim(command: Claim, view: View, context: Context) -> Decision:
@@ -55,7 +56,10 @@ def claim(command: Claim, view: View, context: Context) -> Decision:
     acts: list[Act] = []
     events: list[Event] = []
     handles: list[Handle] = []
-    for position, execution in enumerate(view.claimable(command.lane_id, command.capabilities, command.limit)):
+    found = view.claimable(command.lane_id, command.capabilities, command.limit)
+    if found and withholds(view, command.lane_id):
+        return Decision(handles)
+    for position, execution in enumerate(found):
         if execution.eligibility_state == lit.PENDING_CLAIM:
             acts += [Drop(grant) for grant in stale_grants(view, execution, context.now)]
         attempt = view.attempt(execution.execution_id, execution.attempt_index)
@@ -162,6 +166,8 @@ def claim_resumed_execution(command: ClaimResumedExecution, view: View, context:
         if found.worker_id != command.worker_id:
             raise Contention(ContentionKind.INVALID_CLAIM_GRANT, where)
         drops.append(Drop(found))
+    else:
+        refuse_withholding(view, execution.lane_id)
     attempt = view.attempt(execution.execution_id, execution.attempt_index)
     granted = _resume(command, execution, attempt, context)
     return Decision(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from flowfabric.core.context import Context, saturate
+from flowfabric.core.lanes import refuse_closed
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Decision, Get, Need, insert
@@ -73,7 +75,8 @@ class CreateExecutions(Struct, gc=False):
 def create_execution(command: CreateExecution, view: View, context: Context) -> Decision:
     """A new row, its lane, its idempotency binding; or the execution that was there before."""
     acts: list[Act] = []
-    if view.get(Lane, command.lane_id) is None:
+    lane = view.get(Lane, command.lane_id)
+    if lane is None:
         acts.append(insert(Lane(command.lane_id, context.now, "create_execution")))
     policy = read_policy(command.policy)
     if command.idempotency_key:
@@ -83,6 +86,7 @@ def create_execution(command: CreateExecution, view: View, context: Context) -> 
             return Decision(Duplicate(bound), tuple(acts))
     if view.execution(command.execution_id) is not None:
         return Decision(Duplicate(ExecutionId.unchecked(command.execution_id)), tuple(acts))
+    refuse_closed(lane)
     if command.idempotency_key:
         acts.append(_bind(command, binding, policy.dedup_window_ms, context.now))
     execution = _new_row(command, policy, context.now)
@@ -97,12 +101,31 @@ def create_execution(command: CreateExecution, view: View, context: Context) -> 
 
 def create_executions(command: CreateExecutions, view: View, context: Context) -> Decision:
     """Each item as ``create_execution`` decides it, later ones seeing the earlier."""
+    refuse_all_closed(command.items, view, context)
     results: list[CreateResult] = []
     for item in command.items:
         decision = create_execution(item, view, context)
         view.fold(decision)
         results.append(decision.result)
     return Decision(results)
+
+
+def refuse_all_closed(items: Sequence[CreateExecution], view: View, context: Context) -> None:
+    """Refuse a call of many if one of them is new and its lane takes none; before anything is folded."""
+    lanes = {lane_id: view.get(Lane, lane_id) for lane_id in dict.fromkeys([item.lane_id for item in items])}
+    if not any(lane is not None and lane.state in lit.CLOSED_LANES for lane in lanes.values()):
+        return
+    for item in items:
+        if not _exists(item, view, context.now):
+            refuse_closed(lanes[item.lane_id])
+
+
+def _exists(item: CreateExecution, view: View, now: int) -> bool:
+    if item.idempotency_key:
+        binding = view.get(Binding, (item.namespace, item.idempotency_key))
+        if binding is not None and binding.expires_at_ms > now:
+            return True
+    return view.execution(item.execution_id) is not None
 
 
 def _bind(command: CreateExecution, stale: Binding | None, window_ms: int, now: int) -> Act:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from flowfabric.core.context import Context, saturate
+from flowfabric.core.lanes import refuse_withholding, withholds
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Claimable, Decision, Drop, Get, Need, Select, change, insert
@@ -22,7 +23,7 @@ from flowfabric.model.errors import (
     ValidationKind,
 )
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.records import Execution, Grant, SigningKey
+from flowfabric.model.records import Execution, Grant, Lane, SigningKey
 from flowfabric.model.results import ClaimGrant, Granted, GrantIssued, NoWork
 
 #: The id of the key an embedded engine makes for itself the first time one is needed.
@@ -138,6 +139,7 @@ def issue_claim_grant(command: IssueClaimGrant, view: View, context: Context) ->
         raise State(StateKind.GRANT_ALREADY_EXISTS, where)
     if execution.lifecycle_phase not in lit.WAITING_PHASES or execution.eligibility_state not in lit.GRANTABLE_STATES:
         raise Contention(ContentionKind.EXECUTION_NOT_ELIGIBLE, where)
+    refuse_withholding(view, execution.lane_id)
     lacking = missing_capabilities(execution, command.worker_capabilities)
     if lacking:
         raise Validation(ValidationKind.CAPABILITY_MISMATCH, lacking)
@@ -165,13 +167,14 @@ class ClaimForWorker(Terms, gc=False):
 
     def needs(self) -> tuple[Need, ...]:
         keys = Select(SigningKey, ("active",), (True,))
-        return (Claimable(self.lane_id or "", frozenset(self.worker_capabilities), 1), keys)
+        lane = self.lane_id or ""
+        return (Claimable(lane, frozenset(self.worker_capabilities), 1), Get(Lane, lane), keys)
 
 
 def claim_for_worker(command: ClaimForWorker, view: View, context: Context) -> Decision:
     """A grant for the first execution in claim order, or nothing."""
     found = view.claimable(command.lane_id or "", frozenset(command.worker_capabilities), 1)
-    if not found:
+    if not found or withholds(view, command.lane_id or ""):
         return Decision(NoWork())
     terms = msgspec.structs.replace(command, lane_id=None)
     grant, acts = promise(view, context, found[0], terms)

@@ -9,6 +9,7 @@ from flowfabric.core.conclusion import concluded
 from flowfabric.core.context import Context
 from flowfabric.core.ending import ended, lost_lease
 from flowfabric.core.grants import Terms, issue, live_grant, missing_capabilities, stale_grants
+from flowfabric.core.lanes import withholds
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Decision, Drop, Get, Need, Select
@@ -75,6 +76,8 @@ def issue_reclaim_grant(command: IssueReclaimGrant, view: View, context: Context
         return Decision(ReclaimCapExceeded(shown, count))
     if live_grant(view, execution, lit.GRANT_RECLAIM, context.now) is not None:
         raise State(StateKind.GRANT_ALREADY_EXISTS, f"execution {execution.execution_id}")
+    if withholds(view, execution.lane_id):
+        return Decision(NotReclaimable(shown, f"lane_paused: lane {execution.lane_id} grants no work"))
     lacking = missing_capabilities(execution, command.worker_capabilities)
     if lacking:
         return Decision(NotReclaimable(shown, f"capability_mismatch: {lacking}"))

@@ -65,6 +65,8 @@ class HeldRecords(Held):
                     held[key] = (attempt, version)
                 else:
                     held.pop(key, None)
+        for key in writes.puts.get(Lane, ()):
+            self._lanes[key] = (writes.records[Lane][key], version)
         for purge in writes.purges:
             self._executions.pop(purge.execution_id, None)
 
@@ -87,7 +89,7 @@ class HeldRecords(Held):
             self._attempts.pop((oldest, index), None)
 
     def learn_lane(self, lane: Lane, version: int | None) -> None:
-        """Keep a lane as it was read. Lanes just inserted are not kept: another process may have been first."""
+        """Keep a lane as it was read."""
         self._lanes[lane.lane_id] = (lane, version)
 
     def drop(self, entries: Iterable[tuple[Any, Key]]) -> None:

@@ -13,8 +13,7 @@ from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get, GetFull
-from flowfabric.model.errors import Validation, ValidationKind
-from flowfabric.model.ids import ExecutionId, LaneId, LaneIdError
+from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_EXPIRED_PAGE, MAX_PAGE
 from flowfabric.model.records import Attempt, EdgeGroup, Execution, StreamHead
 from flowfabric.model.results import (
@@ -26,7 +25,6 @@ from flowfabric.model.results import (
     ExpiredLease,
     ExpiredLeaseCursor,
     ExpiredLeasePage,
-    LanePage,
     LeaseSummary,
     SuspendedEntry,
     SuspendedPage,
@@ -47,7 +45,6 @@ from flowfabric.model.states import (
 from flowfabric.stores.questions import (
     ListExecutions,
     ListExpiredLeases,
-    ListLanes,
     ListSuspended,
     ScanEligible,
 )
@@ -242,20 +239,6 @@ class Reads(EngineBase):
         found = await self._ask(ListExecutions(checks.partition(partition), after, size + 1))
         page = tuple(ExecutionId.unchecked(each) for each in found[:size])
         return ExecutionPage(page, page[-1] if len(found) > size else None)
-
-    async def list_lanes(self, cursor: str | None = None, limit: int = 100) -> LanePage:
-        """Every lane ever used, by name."""
-        size = min(checks.integer(limit, "limit", 0, 2**31), MAX_PAGE)
-        if size == 0:
-            return LanePage((), None)
-        after = None if cursor is None else checks.text(cursor, "cursor")
-        found = await self._ask(ListLanes(after, size + 1))
-        for name in found[:size]:
-            try:
-                LaneId(name)
-            except LaneIdError as error:
-                raise Validation(ValidationKind.CORRUPTION, f"lane_id: {error}") from None
-        return LanePage(tuple(found[:size]), found[size - 1] if len(found) > size else None)
 
     async def list_suspended(
         self, partition: int, cursor: ExecutionId | str | None = None, limit: int = 100

@@ -85,8 +85,10 @@ async def _decide_and_commit(
     version = await transaction.commit(writes, settings.held)
     if store.holds:
         settings.held.learn(writes, version)
+        written = writes.puts.get(Lane, ())
         for lane in view.loaded(Lane):
-            settings.held.learn_lane(lane, transaction.version(Lane, lane.lane_id))
+            if lane.lane_id not in written:
+                settings.held.learn_lane(lane, transaction.version(Lane, lane.lane_id))
     answers = [item if isinstance(item, EngineError) else item.result for item in decided]
     streams = [stream for item in decided if isinstance(item, Decision) for stream in item.wakes]
     then = [command for item in decided if isinstance(item, Decision) for command in item.then]

@@ -151,6 +151,8 @@ class StateKind(StrEnum):
     NOT_BLOCKED_BY_DEPS = "not_blocked_by_deps"
     BUDGET_SOFT_EXCEEDED = "budget_soft_exceeded"
     BUDGET_EXCEEDED = "budget_exceeded"
+    LANE_CLOSED = "lane_closed"
+    LANE_PAUSED = "lane_paused"
 
 
 class BugKind(StrEnum):
@@ -269,6 +271,8 @@ _SENTENCES: Mapping[str, tuple[str, str]] = {
     _S.NOT_BLOCKED_BY_DEPS: ("the execution waits for no dependency", "Nothing has to be done."),
     _S.BUDGET_SOFT_EXCEEDED: ("a soft budget limit is exceeded", "Go on, and tell the owner of the budget."),
     _S.BUDGET_EXCEEDED: ("a hard budget limit is exceeded", "Stop spending; raise the limit or end the work."),
+    _S.LANE_CLOSED: ("the lane accepts no new work", "Use another lane, or open it again with set_lane_state."),
+    _S.LANE_PAUSED: ("the lane grants no work", "Wait until somebody activates the lane, or serve another one."),
     BugKind.INTERNAL_ERROR: ("the engine met a case it does not know", "Report this bug with the log."),
     BugKind.ATTEMPT_NOT_IN_CREATED_STATE: ("an attempt to be started was not in state created", "Report this bug."),
     _T.TRANSPORT: ("the connection failed", "Repeat the call."),

@@ -121,6 +121,15 @@ BY_OPERATOR = "operator"
 BY_RECONCILER = "reconciler"
 BY_HOLDER = "backend"
 
+# ff_lane_registry.state
+LANE_ACTIVE = "active"
+LANE_PAUSED = "paused"
+LANE_DRAINING = "draining"
+LANE_DISABLED = "disabled"
+#: Lanes that grant nothing, and lanes that accept no new work.
+WITHHOLDING_LANES = frozenset({LANE_PAUSED, LANE_DISABLED})
+CLOSED_LANES = frozenset({LANE_DRAINING, LANE_DISABLED})
+
 # ff_claim_grant.kind
 GRANT_CLAIM = "claim"
 GRANT_RECLAIM = "reclaim"

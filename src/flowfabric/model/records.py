@@ -167,6 +167,8 @@ class Lane(Struct, gc=False):
     registered_at_ms: int
     registered_by: str
     state: str = "active"
+    state_reason: str | None = None
+    state_changed_at_ms: int | None = None
 
     @property
     def key(self) -> str:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.states import PublicState, StateVector
+from flowfabric.model.states import LaneState, PublicState, StateVector
 
 
 class Created(Struct, frozen=True):
@@ -375,10 +375,11 @@ class ExecutionPage(Struct, frozen=True):
 
 
 class LanePage(Struct, frozen=True):
-    """Names of lanes, ascending."""
+    """Names of lanes, ascending, and the state of each."""
 
     lanes: tuple[str, ...]
     next_cursor: str | None
+    states: tuple[LaneState, ...] = ()
 
 
 class SuspendedEntry(Struct, frozen=True):

@@ -14,7 +14,7 @@ class ListExecutions(Struct, frozen=True):
 
 
 class ListLanes(Struct, frozen=True):
-    """Lane names after a name, ascending -> ``list[str]``."""
+    """Lanes after a name, ascending -> ``list[Lane]``."""
 
     after: str | None
     limit: int

@@ -196,9 +196,15 @@ TABLES: Mapping[Any, Table] = {
         Table(
             Lane,
             "ff_lane_registry",
-            _columns(lane_id=TEXT, registered_at_ms=BIG, registered_by=TEXT, state=TEXT),
+            _columns(
+                lane_id=TEXT,
+                registered_at_ms=BIG,
+                registered_by=TEXT,
+                state=TEXT,
+                state_reason=TEXT,
+                state_changed_at_ms=BIG,
+            ),
             ("lane_id",),
-            repeatable=True,
         ),
         Table(
             SigningKey,

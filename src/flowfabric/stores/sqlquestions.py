@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from flowfabric.model import literals as lit
-from flowfabric.model.records import Worker
+from flowfabric.model.records import Lane, Worker
 from flowfabric.stores import questions as ask
 from flowfabric.stores.rows import WAITING_LIST, Dialect, ExecutionRows, KindRows, execution_select
 from flowfabric.stores.schema import split_wire
@@ -49,6 +49,7 @@ class SqlQuestions:
         self._rows = ExecutionRows(dialect)
         self._select = execution_select(dialect)
         self._workers = KindRows(Worker, dialect)
+        self._lanes = KindRows(Lane, dialect)
 
     def _uuid(self, text: str) -> Any:
         encode = self._dialect.encode.get("uuid")
@@ -92,12 +93,13 @@ class SqlQuestions:
     def _ListLanes(self, q: ask.ListLanes) -> Asked:  # noqa: N802
         text = _Text()
         if q.after is not None:
-            text.add(f"lane_id{self._dialect.bytewise} > {text.mark(q.after)}")
+            text.add(f"t.lane_id{self._dialect.bytewise} > {text.mark(q.after)}")
+        lanes = self._lanes
         sql = (
-            f"SELECT lane_id FROM ff_lane_registry WHERE {text.where()} "
-            f"ORDER BY lane_id{self._dialect.bytewise} LIMIT {int(q.limit)}"
+            f"SELECT {lanes.select_list} FROM ff_lane_registry t WHERE {text.where()} "
+            f"ORDER BY t.lane_id{self._dialect.bytewise} LIMIT {int(q.limit)}"
         )
-        return Asked(sql, text.params, lambda rows: [row[0] for row in rows])
+        return Asked(sql, text.params, lambda rows: [lanes.read(row) for row in rows])
 
     def _ListFlows(self, q: ask.ListFlows) -> Asked:  # noqa: N802
         text = _Text()
@@ -299,6 +301,9 @@ class SqlQuestions:
                 return source, "g.expires_at_ms"
             case "unblock":
                 text.add(f"e.eligibility_state = '{lit.BLOCKED_BY_ROUTE}'")
+                return core, "e.created_at_ms"
+            case "lane_blocked":
+                text.add(f"e.eligibility_state = '{lit.BLOCKED_BY_LANE_STATE}'")
                 return core, "e.created_at_ms"
             case "retention":
                 text.add(f"e.terminal_at_ms <= {text.mark(q.now)} AND e.purge_at_ms IS NULL")

@@ -36,9 +36,9 @@ def _list_executions(tables: Tables, question: ask.ListExecutions) -> list[str]:
     return list(islice(run.between(low), question.limit))
 
 
-def _list_lanes(tables: Tables, question: ask.ListLanes) -> list[str]:
-    names = sorted(tables.all(Lane))
-    return [name for name in names if question.after is None or name > question.after][: question.limit]
+def _list_lanes(tables: Tables, question: ask.ListLanes) -> list[Lane]:
+    lanes = sorted(tables.all(Lane).items())
+    return [lane for name, lane in lanes if question.after is None or name > question.after][: question.limit]
 
 
 def _list_flows(tables: Tables, question: ask.ListFlows) -> list[tuple[str, int, str]]:
@@ -178,6 +178,8 @@ def _due_ids(tables: Tables, question: ask.Due) -> Iterator[str]:
             return _expired_grants(tables, question)
         case "unblock":
             return (entry[1] for entry in tables.indexes.run(index.BLOCKED, lit.BLOCKED_BY_ROUTE).between())
+        case "lane_blocked":
+            return (entry[1] for entry in tables.indexes.run(index.BLOCKED, lit.BLOCKED_BY_LANE_STATE).between())
         case "retention":
             return _ended(tables, question)
         case "purge":

@@ -1,0 +1,101 @@
+"""Lanes: opening and closing them, and looking at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowfabric.core.admission import UnblockExecution
+from flowfabric.core.lanes import SetLaneState
+from flowfabric.engine import checks
+from flowfabric.engine.base import LANE_TOPIC
+from flowfabric.engine.timers import Timers
+from flowfabric.model import literals as lit
+from flowfabric.model.changes import Get
+from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.ids import LaneId, LaneIdError
+from flowfabric.model.lanes import LaneSnapshot, LaneStateChanged
+from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.partitions import lane_partition
+from flowfabric.model.records import Lane
+from flowfabric.model.results import AlreadySatisfied, LanePage
+from flowfabric.model.states import LaneState
+from flowfabric.stores.questions import Due, ListLanes
+
+#: Executions blocked by their lane's state that are let go at a time.
+_RELEASE_BATCH = 1_000
+
+
+class Lanes(Timers):
+    """The part of the engine that lanes are governed by."""
+
+    async def set_lane_state(
+        self, lane_id: str, state: LaneState | str, reason: str = "", now: int | None = None
+    ) -> LaneStateChanged | AlreadySatisfied:
+        """Open or close a lane: ``active``, ``paused`` and ``disabled`` (grant nothing), ``draining`` and ``disabled``
+        (accept nothing new). What runs goes on; what the change lets go is woken at once, in other processes too."""
+        lane = checks.lane(lane_id)
+        wanted = _state(state)
+        answer: LaneStateChanged | AlreadySatisfied = await self._submit(
+            SetLaneState(
+                lane,
+                lane_partition(lane, self.partitions),
+                wanted,
+                checks.reason(reason),
+                checks.optional_time_ms(now, "now"),
+            )
+        )
+        if wanted not in lit.WITHHOLDING_LANES:
+            # Also when nothing changed: whoever repeats the call finishes what a lost process has left.
+            await self._released(lane)
+            self._lanes.stir(lane)
+            self.store.publish({LANE_TOPIC + lane})
+        return answer
+
+    async def _released(self, lane: str) -> None:
+        """Let go what was blocked because of the lane's state."""
+        while True:
+            due = await self._ask(Due("lane_blocked", await self.now_ms(), _RELEASE_BATCH, lane_id=lane))
+            if not due:
+                return
+            done = await self._submit_all("lane", due, lambda item: UnblockExecution(item, lit.PAUSED_BY_POLICY))
+            if not done:
+                return
+
+    async def describe_lane(self, lane_id: str) -> LaneSnapshot | None:
+        """A lane as it is; ``None`` if it was never used, which means active."""
+        lane = checks.lane(lane_id)
+        found = (await self._view(Get(Lane, lane))).get(Lane, lane)
+        return None if found is None else _snapshot(found)
+
+    async def list_lanes(self, cursor: str | None = None, limit: int = 100) -> LanePage:
+        """Every lane ever used, by name, with its state."""
+        size = min(checks.integer(limit, "limit", 0, 2**31), MAX_PAGE)
+        if size == 0:
+            return LanePage((), None)
+        after = None if cursor is None else checks.text(cursor, "cursor")
+        found: list[Lane] = await self._ask(ListLanes(after, size + 1))
+        page = [_snapshot(lane) for lane in found[:size]]
+        names = tuple(lane.lane_id for lane in page)
+        return LanePage(names, names[-1] if len(found) > size else None, tuple(lane.state for lane in page))
+
+
+def _state(value: Any) -> str:
+    known = [each.value for each in LaneState]
+    if not isinstance(value, str) or str.__str__(value) not in known:
+        raise checks.invalid(f"state: {value!r} is none of {', '.join(known)}")
+    return str.__str__(value)
+
+
+def _snapshot(lane: Lane) -> LaneSnapshot:
+    try:
+        LaneId(lane.lane_id)
+    except LaneIdError as error:
+        raise Validation(ValidationKind.CORRUPTION, f"lane_id: {error}") from None
+    return LaneSnapshot(
+        lane.lane_id,
+        LaneState(lane.state),
+        lane.state_reason,
+        lane.state_changed_at_ms,
+        lane.registered_at_ms,
+        lane.registered_by,
+    )

@@ -1,0 +1,37 @@
+"""What is told about lanes."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from flowfabric.model.states import LaneState
+
+
+class LaneStateChanged(Struct, frozen=True):
+    """A lane went from one state to another."""
+
+    lane_id: str
+    previous: LaneState
+    state: LaneState
+
+
+class LaneSnapshot(Struct, frozen=True):
+    """A lane as it is."""
+
+    lane_id: str
+    state: LaneState
+    #: Why it is in its state, if somebody said so, and since when, unless it always was.
+    state_reason: str | None
+    state_changed_at_ms: int | None
+    registered_at_ms: int
+    registered_by: str
+
+    @property
+    def grants(self) -> bool:
+        """Whether its work is handed out."""
+        return self.state in (LaneState.ACTIVE, LaneState.DRAINING)
+
+    @property
+    def accepts(self) -> bool:
+        """Whether it takes new work."""
+        return self.state in (LaneState.ACTIVE, LaneState.PAUSED)
