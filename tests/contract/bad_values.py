@@ -249,6 +249,20 @@ BAD: dict[str, list[Bad]] = {
         ScannerFilter(None, ("a", 5)), ScannerFilter(None, (5, "a")),
         ScannerFilter(None, ("nul \x00", "a")), ScannerFilter(None, ("a", "\ud800")), ScannerFilter(None, 5),
     ),
+    "family": _invalid("", "lease", "COMPLETION", "completion\x00", "\ud800", 5, None, True, ["completion"], object()),
+    "event cursor": _invalid(
+        None, 5, True, "", "text", bytearray(9), b"x", b"\x02", b"\x02" + bytes(7), b"\x02" + bytes(9), bytes(9),
+        b"\x01" + bytes(16), b"\x01" + bytes(8), b"\x03" + bytes(8), b"\x02" + b"\xff" * 8, bytes(1_000_000),
+        b"\x02\x7f" + b"\xff" * 7,
+    ),
+    "event filter": _invalid(
+        "x", 5, True, {"namespace": "x"}, object(), ScannerFilter(5), ScannerFilter("nul \x00"),
+        ScannerFilter("\ud800"), ScannerFilter(None, "x"), ScannerFilter(None, ("cairn.instance_id",)),
+        ScannerFilter(None, ("cairn.instance_id", 5)), ScannerFilter(None, (5, "a")), ScannerFilter(None, ("a.b", "x")),
+        ScannerFilter("ok", ("", "x")), ScannerFilter(None, ("cairn.instance_id", "\ud800")),
+    ),
+    "callable?": _invalid(5, True, "x", [], object()),
+    "flag": _invalid(None, 0, 1, "", "yes", [], object()),
     "intervals": _invalid(5, "x", True, [("intake", 5)], {"nonsense": 5}, {"intake": "5"}, {"intake": None},
                           {"intake": 1.5}, {5: 5}),
 }  # fmt: skip

@@ -94,6 +94,7 @@ CREATION = {
     "tags": "tags?", "policy": "policy", "delay_until": "time?", "execution_deadline_at": "time?", "now": "time?",
 }  # fmt: skip
 ONE = {"execution_id": "id"}
+SUBSCRIPTION = {"cursor": "event cursor", "filter": "event filter", "on_gap": "callable?", "strict": "flag"}
 FILTER = {"partition": "partition?", "lane": "lane?"}
 
 METHODS: dict[str, Method] = {
@@ -229,6 +230,16 @@ METHODS: dict[str, Method] = {
     "tail_stream": Method(_one, {**ONE, "attempt_index": "index", "after": "place", "block_ms": "wait",
                                               "count_limit": "count", "visibility": "visibility"}),
     "read_summary": Method(_one, {**ONE, "attempt_index": "index"}),
+    # events
+    **{
+        name: Method(lambda w: {}, SUBSCRIPTION)
+        for name in (
+            "subscribe_completion", "subscribe_lease_history", "subscribe_signal_delivery", "subscribe_operator_event",
+            "subscribe_instance_tags",
+        )
+    },
+    "read_events": Method(lambda w: {"family": "completion"},
+                          {"family": "family", "cursor": "event cursor", "filter": "event filter", "limit": "page"}),
     # timers
     "run_due": Method(lambda w: {}, {"limit": "count?"}),
     "run_timer": Method(lambda w: {"name": "intake"}, {"name": "timer", "limit": "count?"}),

@@ -33,6 +33,7 @@ from flowfabric import (
     StateKind,
     StreamBackpressure,
     StreamDisconnected,
+    StreamGap,
     TerminalOutcome,
     Timeout,
     Transport,
@@ -68,6 +69,7 @@ def all_errors() -> Iterator[tuple[EngineError, str]]:
     for kind in TransportKind:
         yield Transport("", kind), f"TransportKind.{kind.name}"
     yield RequiresDevMode(), "TransportKind.PROTOCOL"
+    yield StreamGap(), "ValidationKind.INVALID_INPUT"
     for error in (
         Unavailable(""),
         ResourceExhausted("", 0),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from flowfabric.core import lease
@@ -14,13 +16,19 @@ from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Decision, GetFull, Need
 from flowfabric.model.errors import NotFound, State, StateKind, Validation, ValidationKind
 from flowfabric.model.handles import HandlePayload
-from flowfabric.model.ids import ExecutionId
+from flowfabric.model.ids import CancelSource, ExecutionId
 from flowfabric.model.records import Attempt, Execution
 from flowfabric.model.results import Cancelled
 from flowfabric.model.states import PublicState
 
 #: What ``cancelled_by`` says when the holder itself cancelled.
 BY_WORKER = "worker"
+#: Who took the lease away, by the source of the cancellation; people give other sources names of their own.
+_REVOKED_BY: Mapping[str, str] = {
+    CancelSource.LEASE_HOLDER: lit.BY_HOLDER,
+    CancelSource.FLOW_CASCADE: lit.BY_RECONCILER,
+    CancelSource.SYSTEM_TIMEOUT: lit.BY_RECONCILER,
+}
 
 
 class CancelExecution(Struct, gc=False):
@@ -60,8 +68,9 @@ def cancel_execution(command: CancelExecution, view: View, context: Context) -> 
             )
         if command.lease_epoch != attempt.lease_epoch:
             raise State(StateKind.STALE_LEASE, f"execution {execution.execution_id}")
+    revoked_by = _REVOKED_BY.get(command.source, lit.BY_OPERATOR)
     return cancelled(
-        view, context, execution, attempt, answer, reason=command.reason, by=command.source, revoked_by=lit.BY_OPERATOR
+        view, context, execution, attempt, answer, reason=command.reason, by=command.source, revoked_by=revoked_by
     )
 
 

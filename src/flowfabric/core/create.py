@@ -174,7 +174,7 @@ def _new_row(command: CreateExecution, policy: PolicyView, now: int) -> Executio
         delay,
         command.policy,
         command.namespace,
-        tags.get(lit.INSTANCE_TAG) if tags else None,
+        (tags.get(lit.INSTANCE_TAG) or None) if tags else None,
         now if command.recorded_at_ms is None else command.recorded_at_ms,
         0,
         0,
@@ -210,6 +210,6 @@ def _tag_events(execution: Execution, now: int) -> tuple[Event, ...]:
         return ()
     return (
         InstanceTagEvent(
-            execution.partition, execution.uuid, execution.instance_tag, "attached", now, execution.namespace
+            execution.partition, execution.uuid, execution.instance_tag, lit.TAG_ATTACHED, now, execution.namespace
         ),
     )

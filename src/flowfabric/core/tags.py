@@ -11,7 +11,7 @@ from flowfabric.model import literals as lit
 from flowfabric.model.changes import Decision, Get, GetFull, Need, change
 from flowfabric.model.errors import NotFound, Validation, ValidationKind
 from flowfabric.model.events import Event, InstanceTagEvent
-from flowfabric.model.records import Flow
+from flowfabric.model.records import Execution, Flow
 
 
 class SetExecutionTags(Struct, gc=False):
@@ -37,12 +37,18 @@ def set_execution_tags(command: SetExecutionTags, view: View, context: Context) 
     changed: dict[str, object] = {"raw_fields": dump_document(fields), "last_mutation_at_ms": context.now}
     events: tuple[Event, ...] = ()
     if lit.INSTANCE_TAG in command.tags:
-        value = command.tags[lit.INSTANCE_TAG]
+        value = command.tags[lit.INSTANCE_TAG] or None
         changed |= {"instance_tag": value, "namespace": execution.namespace}
-        events = (
-            InstanceTagEvent(execution.partition, execution.uuid, value, "attached", context.now, execution.namespace),
-        )
+        events = _tag_events(execution, value, context.now)
     return Decision(None, (change(execution, **changed),), events)
+
+
+def _tag_events(execution: Execution, value: str | None, now: int) -> tuple[Event, ...]:
+    """What becomes of the instance tag; an empty text takes it away."""
+    tag, kind = (value, lit.TAG_ATTACHED) if value is not None else (execution.instance_tag, lit.TAG_CLEARED)
+    if tag is None:
+        return ()
+    return (InstanceTagEvent(execution.partition, execution.uuid, tag, kind, now, execution.namespace),)
 
 
 class SetFlowTags(Struct, gc=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flowfabric.core.view import View
@@ -13,9 +13,10 @@ from flowfabric.engine import checks
 from flowfabric.engine.batcher import Batcher
 from flowfabric.engine.held import HeldRecords
 from flowfabric.engine.transact import Outcome, Settings, run_batch
-from flowfabric.engine.waiting import LaneWaiters, StreamWaiters, stream_bucket
+from flowfabric.engine.waiting import EventWaiters, LaneWaiters, StreamWaiters, stream_bucket
 from flowfabric.model.changes import Need
 from flowfabric.model.errors import Unavailable
+from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
 from flowfabric.model.handles import Handle, HandlePayload, decode_for
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
 from flowfabric.model.partitions import PartitionCounts, flow_partition
@@ -26,6 +27,16 @@ _log = logging.getLogger("flowfabric.engine")
 #: Prefixes of what processes tell each other.
 LANE_TOPIC = "lane:"
 STREAM_TOPIC = "stream:"
+EVENT_TOPIC = "events:"
+#: One letter for each kind of event, so that a commit with several is one hint.
+EVENT_LETTERS: Mapping[Any, str] = {
+    CompletionEvent: "c",
+    LeaseEvent: "l",
+    OperatorEvent: "o",
+    SignalEvent: "s",
+    InstanceTagEvent: "t",
+}
+_KINDS_BY_LETTER = {letter: kind for kind, letter in EVENT_LETTERS.items()}
 
 
 class EngineBase:
@@ -47,6 +58,7 @@ class EngineBase:
         self._batcher = Batcher(self._run, self._after_commit, store.parallel, max_batch, max_queue)
         self._lanes = LaneWaiters()
         self._streams = StreamWaiters()
+        self._events = EventWaiters()
         self._listener: asyncio.Task[None] | None = None
         self._timer: Any = None
         self._closed = False
@@ -78,6 +90,10 @@ class EngineBase:
         if outcome.streams:
             self._streams.wake(outcome.streams)
             topics.update({f"{STREAM_TOPIC}{stream_bucket(stream)}" for stream in outcome.streams})
+        if outcome.writes is not None and outcome.writes.events:
+            kinds = set(map(type, outcome.writes.events))
+            self._events.wake(kinds)
+            topics.add(EVENT_TOPIC + "".join(sorted([EVENT_LETTERS[kind] for kind in kinds])))
         if topics:
             self.store.publish(topics)
         for command in outcome.then:
@@ -136,10 +152,14 @@ class EngineBase:
             if topic is None:
                 self._lanes.stir()
                 self._streams.stir()
+                self._events.stir()
             elif topic.startswith(LANE_TOPIC):
                 self._lanes.stir(topic[len(LANE_TOPIC) :])
             elif topic.startswith(STREAM_TOPIC):
                 self._streams.stir(int(topic[len(STREAM_TOPIC) :]))
+            elif topic.startswith(EVENT_TOPIC):
+                letters = topic[len(EVENT_TOPIC) :]
+                self._events.wake([_KINDS_BY_LETTER[letter] for letter in letters if letter in _KINDS_BY_LETTER])
 
     async def drain(self, grace_ms: int) -> int:
         """Stop the timers and finish what is queued; how many tasks were still busy when the grace was over."""
@@ -157,6 +177,7 @@ class EngineBase:
         if self._closed:
             return
         self._closed = True
+        self._events.stir()
         if self._timer is not None:
             await self._timer.stop()
         await self._batcher.close()
@@ -167,6 +188,7 @@ class EngineBase:
         self._down = True
         self._lanes.stir()
         self._streams.stir()
+        self._events.stir()
         await self.store.close()
 
 

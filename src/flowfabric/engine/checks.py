@@ -23,7 +23,9 @@ from flowfabric.model.ids import (
 from flowfabric.model.ids import check_capabilities as _check_tokens
 from flowfabric.model.jsontext import holds_nul
 from flowfabric.model.limits import MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, MAX_REASON_BYTES, MAX_TAGS, MAX_TTL_MS
+from flowfabric.model.literals import INSTANCE_TAG
 from flowfabric.model.results import ClaimPolicy, ExpiredLeaseCursor, ResumeGrant, ResumeToken, ScannerFilter
+from flowfabric.model.subscriptions import EventFamily, event_id_of
 
 _MAX_I64 = 2**63 - 1
 _MAX_I32 = 2**31 - 1
@@ -360,6 +362,45 @@ def scanner_filter(value: Any) -> ScannerFilter:
             raise invalid("filter.instance_tag: expected a key and a value")
         text(tag[0], "filter.instance_tag key")
         text(tag[1], "filter.instance_tag value", MAX_REASON_BYTES)
+    return value
+
+
+def event_filter(value: Any) -> tuple[str | None, str | None]:
+    """Namespace and instance tag a subscriber asks for. Events carry the value of one tag only."""
+    wanted = scanner_filter(value)
+    if wanted.instance_tag is None:
+        return wanted.namespace, None
+    key, tag = wanted.instance_tag
+    if key != INSTANCE_TAG:
+        raise invalid(f"filter.instance_tag: events are filtered by the tag {INSTANCE_TAG!r} only, not {key!r}")
+    return wanted.namespace, tag
+
+
+def event_cursor(value: Any) -> int | None:
+    """The event a cursor stands behind; nothing for the cursor that means "from now on"."""
+    if not isinstance(value, bytes):
+        raise invalid(f"cursor: expected bytes, got {type(value).__name__}; cursor_from_text turns text into one")
+    return event_id_of(value) if value else None
+
+
+def event_family(value: Any) -> EventFamily:
+    """One of the outboxes."""
+    if value not in tuple(EventFamily):
+        raise invalid(f"family: {value!r:.80} is none of {', '.join(EventFamily)}")
+    return EventFamily(value)
+
+
+def optional_callable(value: Any, name: str) -> Any:
+    """Something to call, or nothing."""
+    if value is not None and not callable(value):
+        raise invalid(f"{name}: expected a function, got {type(value).__name__}")
+    return value
+
+
+def flag(value: Any, name: str) -> bool:
+    """True or false."""
+    if type(value) is not bool:
+        raise invalid(f"{name}: expected True or False, got {type(value).__name__}")
     return value
 
 

@@ -38,6 +38,8 @@ from flowfabric.stores.questions import Due, DueWorkers, LiveWorkers, TrimHistor
 _log = logging.getLogger("flowfabric.timers")
 
 RETENTION_MS = 24 * 3600 * 1000
+#: Old events one transaction deletes from each outbox, and transactions one tick may take.
+TRIM_BATCH, MAX_TRIM_ROUNDS = 1_000, 250
 HISTORY_MS = 7 * 24 * 3600 * 1000
 
 
@@ -124,7 +126,12 @@ class Timers(EngineBase):
     async def _tick_retention_trimmer(self, limit: int) -> int:
         now = await self.now_ms()
         purged = await self._trim("retention_trimmer", None, None, RETENTION_MS, limit, self._filter)
-        await self._ask(TrimHistory(now - HISTORY_MS, now - HISTORY_MS, now, 1_000))
+        before = now - HISTORY_MS
+        for _ in range(MAX_TRIM_ROUNDS):
+            if await self._ask(TrimHistory(before, before, now, TRIM_BATCH)) < TRIM_BATCH:
+                break
+            # Writers wait while rows are deleted: let them have their turn.
+            await asyncio.sleep(0)
         return purged
 
     # -- single operations ---------------------------------------------------------------------------------------

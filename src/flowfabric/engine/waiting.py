@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 from flowfabric.model.records import Execution
 
@@ -69,6 +70,38 @@ class LaneWaiters:
         for lane in lanes:
             for waiter in lane:
                 waiter.wake()
+
+
+class EventWaiters:
+    """Subscribers by the kind of event they wait for."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Any, set[asyncio.Future[None]]] = {}
+
+    def park(self, kind: Any) -> asyncio.Future[None]:
+        """Start waiting. Park first, then look: what is committed in between is not missed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._kinds.setdefault(kind, set()).add(future)
+        return future
+
+    def leave(self, kind: Any, future: asyncio.Future[None]) -> None:
+        """Stop waiting."""
+        waiting = self._kinds.get(kind)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._kinds[kind]
+
+    def wake(self, kinds: Iterable[Any]) -> None:
+        """Events of these kinds were committed."""
+        for kind in kinds:
+            for future in self._kinds.get(kind, ()):
+                if not future.done():
+                    future.set_result(None)
+
+    def stir(self) -> None:
+        """Something may have been missed: everybody looks again."""
+        self.wake(list(self._kinds))
 
 
 #: Streams are told apart between processes only this far, so that a commit with many of them is a few hints.

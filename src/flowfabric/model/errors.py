@@ -409,6 +409,24 @@ class Validation(EngineError):
         return str(ErrorClass.RETRYABLE if self.kind is _V.INVALID_OFFSET else ErrorClass.TERMINAL)
 
 
+class StreamGap(Validation):
+    """Events behind the cursor `requested` were deleted by age; `oldest` is the cursor before all that are left."""
+
+    def __init__(self, requested: bytes = b"", oldest: bytes = b"") -> None:
+        super().__init__(
+            ValidationKind.INVALID_INPUT,
+            f"cursor_expired: StreamGap(requested={requested.hex() or 'none'}, oldest={oldest.hex() or 'none'})",
+        )
+        self.requested = requested
+        self.oldest = oldest
+
+    def _sentence(self) -> tuple[str, str]:
+        return (
+            "events behind the cursor are no longer kept",
+            "Subscribe with the cursor `oldest` to read what is left, or with an empty one to begin now.",
+        )
+
+
 class Contention(EngineError):
     """A race was lost or the state has moved: read again, or go on with other work.
 

@@ -46,6 +46,20 @@ class OperatorEvent(Struct, gc=False):
     instance_tag: str | None
 
 
+class SignalEvent(Struct, gc=False):
+    """A signal was accepted (``ff_signal_event``); ``effect`` says what it did."""
+
+    partition: int
+    uuid: str
+    signal_id: str
+    waitpoint_id: str | None
+    source_identity: str | None
+    occurred_at_ms: int
+    namespace: str | None
+    instance_tag: str | None
+    effect: str
+
+
 class InstanceTagEvent(Struct, gc=False):
     """The instance tag of an execution was set (``ff_instance_tag_event``)."""
 
@@ -57,4 +71,4 @@ class InstanceTagEvent(Struct, gc=False):
     namespace: str | None
 
 
-Event: TypeAlias = LeaseEvent | CompletionEvent | OperatorEvent | InstanceTagEvent
+Event: TypeAlias = LeaseEvent | CompletionEvent | OperatorEvent | SignalEvent | InstanceTagEvent

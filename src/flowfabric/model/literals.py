@@ -130,6 +130,10 @@ LANE_DISABLED = "disabled"
 WITHHOLDING_LANES = frozenset({LANE_PAUSED, LANE_DISABLED})
 CLOSED_LANES = frozenset({LANE_DRAINING, LANE_DISABLED})
 
+# ff_instance_tag_event.event_type
+TAG_ATTACHED = "attached"
+TAG_CLEARED = "cleared"
+
 # ff_claim_grant.kind
 GRANT_CLAIM = "claim"
 GRANT_RECLAIM = "reclaim"

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from flowfabric.model.changes import Key, Need, Writes
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
+from flowfabric.stores.feeds import Feed
 
 
 class Conflict(Exception):
@@ -78,6 +79,13 @@ class Store(Protocol):
     async def query(self, question: Any) -> Any:
         """Answer one of ``stores.questions``."""
         ...
+
+    def feed(self, kind: Any, namespace: str | None, instance_tag: str | None) -> Feed:
+        """A way through the outbox of a kind of event, narrowed to what a subscriber asks for."""
+        ...
+
+    #: How often a subscriber looks by itself, in seconds: a hint may be lost.
+    event_poll_s: float
 
     async def server_time_ms(self) -> int: ...
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 
@@ -119,3 +121,38 @@ class TrimHistory(Struct, frozen=True):
 
 class CountRows(Struct, frozen=True):
     """How many executions are in each phase, for invariants and people -> ``dict[phase, int]``."""
+
+
+class ReadEvents(Struct, frozen=True):
+    """The first rows of an outbox between two ids, ``after`` left out -> ``EventRows``. ``kind`` is the row's type."""
+
+    kind: Any
+    after: int
+    #: ``None`` means: as far as there are rows.
+    through: int | None
+    limit: int
+    namespace: str | None = None
+    instance_tag: str | None = None
+
+
+class EventRows(Struct):
+    """What an outbox holds at one moment."""
+
+    #: Every event up to this id was deleted by age, or may have been.
+    trimmed: int
+    #: The highest id there is.
+    top: int
+    #: ``(event id, row)`` in order; ``Unreadable`` stands for a row that cannot be read.
+    rows: list[tuple[int, Any]]
+
+
+class Unreadable(Struct):
+    """A stored row that does not fit its type."""
+
+    detail: str
+
+
+class EventBounds(Struct, frozen=True):
+    """How far an outbox was deleted by age, and the highest id it has ever handed out -> ``(int, int)``."""
+
+    kind: Any

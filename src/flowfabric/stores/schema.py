@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from flowfabric.model.changes import Key
-from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent
+from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
 from flowfabric.model.records import (
     Attempt,
     Binding,
@@ -453,6 +453,22 @@ OUTBOXES: Mapping[Any, Table] = {
                 Column("occurred_at_ms", "occurred_at_ms", BIG),
                 Column("namespace", "namespace", TEXT),
                 Column("instance_tag", "instance_tag", TEXT),
+            ),
+            ("event_id",),
+        ),
+        Table(
+            SignalEvent,
+            "ff_signal_event",
+            (
+                Column("partition", "partition_key", INT),
+                Column("uuid", "execution_id", TEXT),
+                Column("signal_id", "signal_id", TEXT),
+                Column("waitpoint_id", "waitpoint_id", TEXT),
+                Column("source_identity", "source_identity", TEXT),
+                Column("occurred_at_ms", "delivered_at_ms", BIG),
+                Column("namespace", "namespace", TEXT),
+                Column("instance_tag", "instance_tag", TEXT),
+                Column("effect", "effect", TEXT),
             ),
             ("event_id",),
         ),

@@ -11,7 +11,8 @@ from flowfabric.model import literals as lit
 from flowfabric.model.records import Lane, Worker
 from flowfabric.stores import questions as ask
 from flowfabric.stores.rows import WAITING_LIST, Dialect, ExecutionRows, KindRows, execution_select
-from flowfabric.stores.schema import split_wire
+from flowfabric.stores.schema import OUTBOXES, split_wire
+from flowfabric.stores.sqlevents import OutboxRows
 
 
 class Asked(Struct):
@@ -41,15 +42,18 @@ class _Text:
 
 
 class SqlQuestions:
-    """Compiles questions for one dialect. ``tag_value`` is the expression for a tag of ``e`` named by a mark."""
+    """Compiles questions for one dialect. ``tag_value`` is the expression for a tag of ``e`` named by a mark,
+    ``last_id`` the one for the last id a table has handed out."""
 
-    def __init__(self, dialect: Dialect, tag_value: str) -> None:
+    def __init__(self, dialect: Dialect, tag_value: str, last_id: str) -> None:
         self._dialect = dialect
         self._tag_value = tag_value
         self._rows = ExecutionRows(dialect)
         self._select = execution_select(dialect)
         self._workers = KindRows(Worker, dialect)
         self._lanes = KindRows(Lane, dialect)
+        self._last_id = last_id
+        self._outboxes = {kind: OutboxRows(kind, dialect) for kind in OUTBOXES}
 
     def _uuid(self, text: str) -> Any:
         encode = self._dialect.encode.get("uuid")
@@ -184,6 +188,14 @@ class SqlQuestions:
         )
         return Asked(sql, text.params, lambda rows: [self._rows.read(row)[:2] for row in rows])
 
+    def _ReadEvents(self, q: ask.ReadEvents) -> Asked:  # noqa: N802
+        outbox = self._outboxes[q.kind]
+        return Asked(*outbox.page(q), outbox.answer)
+
+    def _EventBounds(self, q: ask.EventBounds) -> Asked:  # noqa: N802
+        sql = self._outboxes[q.kind].bounds(self._last_id)
+        return Asked(sql, [], lambda rows: (rows[0][0], rows[0][1]))
+
     def _ReadFrames(self, q: ask.ReadFrames) -> Asked:  # noqa: N802
         text = _Text()
         text.add(f"partition_key = CAST({text.mark(q.partition)} AS integer)")
@@ -316,14 +328,8 @@ class SqlQuestions:
 
 
 def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
-    """``(table and condition, time)`` of what goes by age."""
-    events = "occurred_at_ms < ?1"
+    """``(table and condition, time)`` of what goes by age, outboxes apart."""
     return [
-        (f"ff_completion_event WHERE {events} AND dispatched_at_ms IS NOT NULL", question.events_before_ms),
-        (f"ff_lease_event WHERE {events}", question.events_before_ms),
-        (f"ff_operator_event WHERE {events}", question.events_before_ms),
-        (f"ff_instance_tag_event WHERE {events}", question.events_before_ms),
-        ("ff_signal_event WHERE delivered_at_ms < ?1", question.events_before_ms),
         ("ff_worker_registry_event WHERE event_at_ms < ?1", question.registry_before_ms),
         ("ff_exec_idempotency WHERE expires_at_ms <= ?1", question.now),
     ]

@@ -13,12 +13,13 @@ from flowfabric.model.changes import Key, Need, Writes
 from flowfabric.model.events import Event
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
+from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.memory.answers import answer
 from flowfabric.stores.memory.reading import load
 from flowfabric.stores.memory.tables import Outboxes, Tables
 from flowfabric.stores.memory.writing import apply, trim_history
 from flowfabric.stores.protocol import Conflict, Filling, Transaction, Versions
-from flowfabric.stores.questions import TrimHistory
+from flowfabric.stores.questions import EventBounds, ReadEvents, TrimHistory
 
 _EventType = TypeVar("_EventType", bound=Event)
 
@@ -43,6 +44,7 @@ class MemoryStore:
     label = "memory"
     holds = False
     parallel = 1
+    event_poll_s = 5.0
 
     def __init__(self, counts: PartitionCounts | None = None, clock: Callable[[], int] | None = None) -> None:
         self.counts = PartitionCounts() if counts is None else counts
@@ -72,11 +74,19 @@ class MemoryStore:
         """Answer one of ``stores.questions``."""
         if isinstance(question, TrimHistory):
             return trim_history(self._tables, self._outboxes, question)
+        if isinstance(question, ReadEvents):
+            return self._outboxes.between(question)
+        if isinstance(question, EventBounds):
+            return self._outboxes.bounds(question.kind)
         return answer(self._tables, question)
 
     def events(self, kind: type[_EventType], after: int = 0) -> list[tuple[int, _EventType]]:
         """Committed events of a kind behind an event id, as ``(event id, event)``, oldest first. Ids begin at 1."""
         return self._outboxes.after(kind, after)
+
+    def feed(self, kind: Any, namespace: str | None, instance_tag: str | None) -> SingleWriterFeed:
+        """Events are numbered as they are committed."""
+        return SingleWriterFeed(self.query, kind, namespace, instance_tag)
 
     def check_indexes(self) -> None:
         """Assert that every index is exactly what the records make of it."""

@@ -11,10 +11,11 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from flowfabric.model.changes import Key
-from flowfabric.model.events import CompletionEvent, Event
+from flowfabric.model.events import CompletionEvent, Event, InstanceTagEvent
 from flowfabric.model.records import Attempt, Execution, FrameRow, Record
 from flowfabric.stores.memory.indexes import GROUPS, Indexes, entries_of, group_family, values_of
 from flowfabric.stores.memory.runs import SortedRun
+from flowfabric.stores.questions import EventRows, ReadEvents
 from flowfabric.stores.schema import OUTBOXES, TABLES, split_wire
 
 _RecordType = TypeVar("_RecordType", bound=Record)
@@ -119,6 +120,7 @@ class Outboxes:
     def __init__(self) -> None:
         self._rows: dict[Any, list[tuple[int, Any]]] = {kind: [] for kind in OUTBOXES}
         self._last = dict.fromkeys(OUTBOXES, 0)
+        self._trimmed = dict.fromkeys(OUTBOXES, 0)
 
     def append(self, event: Event) -> None:
         """Add an event under the next number of its kind."""
@@ -138,6 +140,26 @@ class Outboxes:
             if event.uuid == uuid and event.partition == partition and event.dispatched_at_ms is None:
                 rows[position] = (number, replace(event, dispatched_at_ms=at_ms))
 
+    def bounds(self, kind: Any) -> tuple[int, int]:
+        """Up to which number events of a kind were deleted, and the last number given."""
+        return self._trimmed[kind], self._last[kind]
+
+    def between(self, question: ReadEvents) -> EventRows:
+        """The first events that match, from one number to another."""
+        rows = self._rows[question.kind]
+        first = bisect_right(rows, question.after, key=itemgetter(0))
+        found = []
+        for place in range(first, len(rows)):
+            event_id, event = rows[place]
+            if question.through is not None and event_id > question.through:
+                break
+            if _matches(event, question):
+                found.append((event_id, event))
+                if len(found) == question.limit:
+                    break
+        top = rows[-1][0] if rows else 0
+        return EventRows(self._trimmed[question.kind], top, found)
+
     def trim(self, kind: Any, before_ms: int, limit: int) -> int:
         """Delete the first events older than a time and return how many went. What waits for dispatch stays."""
         rows = self._rows[kind]
@@ -145,7 +167,15 @@ class Outboxes:
         gone = {row[0] for row, _ in zip(old, range(limit), strict=False)}
         if gone:
             self._rows[kind] = [row for row in rows if row[0] not in gone]
+            self._trimmed[kind] = max(self._trimmed[kind], *gone)
         return len(gone)
+
+
+def _matches(event: Any, question: ReadEvents) -> bool:
+    tag = question.instance_tag
+    return (question.namespace is None or event.namespace == question.namespace) and (
+        tag is None or (event.tag if type(event) is InstanceTagEvent else event.instance_tag) == tag
+    )
 
 
 def _is_done(event: Any) -> bool:

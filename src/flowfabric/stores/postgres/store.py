@@ -18,16 +18,20 @@ from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.records import StreamHead
 from flowfabric.stores import questions
 from flowfabric.stores.postgres.codec import DIALECT
+from flowfabric.stores.postgres.feed import PostgresFeed
 from flowfabric.stores.postgres.migrating import apply_migrations
 from flowfabric.stores.postgres.reading import Loader
 from flowfabric.stores.postgres.wakeups import Wakeups
 from flowfabric.stores.postgres.writing import statement
 from flowfabric.stores.protocol import Conflict, Filling, Versions
-from flowfabric.stores.schema import EXECUTION_SCOPED, split_wire
+from flowfabric.stores.schema import EXECUTION_SCOPED, OUTBOXES, split_wire
+from flowfabric.stores.sqlevents import HORIZON_RISES, old_events
 from flowfabric.stores.sqlquestions import SqlQuestions, history_trims
 
 _log = logging.getLogger("flowfabric.stores.postgres")
-_QUESTIONS = SqlQuestions(DIALECT, "e.raw_fields->'tags'->>({})::text")
+_QUESTIONS = SqlQuestions(
+    DIALECT, "e.raw_fields->'tags'->>({})::text", "pg_sequence_last_value(pg_get_serial_sequence('{}', 'event_id'))"
+)
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8"
 #: How long an estimate of the server's time is good without hearing from it.
 _CLOCK_GOOD_S = 1.0
@@ -101,6 +105,7 @@ class PostgresStore:
     shown = "pg"
     label = "postgres"
     holds = True
+    event_poll_s = 5.0
 
     def __init__(self, dsn: str, pool: Any, clock: Callable[[], int] | None, parallel: int) -> None:
         self._dsn = dsn
@@ -229,6 +234,17 @@ class PostgresStore:
     async def _trim_history(self, question: questions.TrimHistory) -> int:
         deleted = 0
         with _errors():
+            for outbox in OUTBOXES.values():
+                old = old_events(outbox.name, question.limit)
+                deleted += await self._pool.fetchval(
+                    _dollars(
+                        f"WITH gone AS (DELETE FROM {outbox.name} WHERE event_id = ANY (ARRAY({old})) "
+                        "RETURNING event_id), raised AS (INSERT INTO ff_event_horizon (outbox, trimmed_through) "
+                        f"SELECT '{outbox.name}', max(event_id) FROM gone HAVING count(*) > 0 {HORIZON_RISES}) "
+                        "SELECT count(*) FROM gone"
+                    ),
+                    question.events_before_ms,
+                )
             for condition, before in history_trims(question):
                 table = condition.split()[0]
                 done = await self._pool.execute(
@@ -240,6 +256,15 @@ class PostgresStore:
                 )
                 deleted += int(done.split()[-1])
         return deleted
+
+    def feed(self, kind: Any, namespace: str | None, instance_tag: str | None) -> PostgresFeed:
+        """Waits at breaks in the ids until it is certain that nothing can appear there."""
+        return PostgresFeed(self._fetch, self.query, kind, namespace, instance_tag)
+
+    async def _fetch(self, sql: str, *arguments: Any) -> list[Any]:
+        with _errors():
+            rows: list[Any] = await self._pool.fetch(sql, *arguments)
+            return rows
 
     # -- other processes -----------------------------------------------------------------------------------------
 

@@ -17,7 +17,10 @@ from flowfabric.model.errors import Contention, ContentionKind, Transport, Trans
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.stores import migrate, questions
+from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.protocol import Conflict, Filling, Versions
+from flowfabric.stores.schema import OUTBOXES
+from flowfabric.stores.sqlevents import RAISE_HORIZON, old_events
 from flowfabric.stores.sqlite.codec import DIALECT
 from flowfabric.stores.sqlite.location import Location, locate
 from flowfabric.stores.sqlite.reading import load
@@ -30,12 +33,14 @@ _QUESTIONS = SqlQuestions(
     DIALECT,
     "CASE WHEN json_valid(e.raw_fields) THEN "
     "(SELECT tag.value FROM json_each(e.raw_fields, '$.tags') tag WHERE tag.key = {}) END",
+    "(SELECT seq FROM sqlite_sequence WHERE name = '{}')",
 )
 
 #: How long a writer waits for another process to finish before it gives up.
 LOCK_WAIT_S = 60.0
 #: How often a process looks whether another one has committed.
 WATCH_INTERVAL_S = 0.005
+IN_MEMORY_POLL_S = 0.25
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -51,9 +56,13 @@ class SqliteStore:
     label = "sqlite"
     holds = True
     parallel = 1
+    event_poll_s = 5.0
 
     def __init__(self, location: Location, synchronous: str, clock: Callable[[], int] | None) -> None:
         self.location = location
+        if location.in_memory:
+            # Nobody tells of commits by another engine on the same database in memory.
+            self.event_poll_s = IN_MEMORY_POLL_S
         self._clock = clock
         self._last_now = 0
         self._writer = _connect(location)
@@ -193,6 +202,8 @@ class SqliteStore:
     async def _trim_history(self, question: questions.TrimHistory) -> int:
         deleted = 0
         async with self.transaction():
+            for outbox in OUTBOXES.values():
+                deleted += self._trim_outbox(outbox.name, question)
             for condition, before in history_trims(question):
                 table = condition.split()[0]
                 deleted += self._writer.execute(
@@ -201,6 +212,17 @@ class SqliteStore:
                 ).rowcount
             self._writer.execute("COMMIT")
         return deleted
+
+    def _trim_outbox(self, table: str, question: questions.TrimHistory) -> int:
+        old = self._writer.execute(old_events(table, question.limit), (question.events_before_ms,)).fetchall()
+        if old:
+            self._writer.executemany(f"DELETE FROM {table} WHERE event_id = ?", old)
+            self._writer.execute(RAISE_HORIZON, (table, max(old)[0]))
+        return len(old)
+
+    def feed(self, kind: Any, namespace: str | None, instance_tag: str | None) -> SingleWriterFeed:
+        """Ids become visible in their order: there is one writer."""
+        return SingleWriterFeed(self.query, kind, namespace, instance_tag)
 
     # -- other processes -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,5 @@
+-- How far each outbox has been deleted by age: a cursor before this place may have missed something.
+CREATE TABLE ff_event_horizon (
+    outbox          text NOT NULL PRIMARY KEY,
+    trimmed_through bigint NOT NULL
+);
