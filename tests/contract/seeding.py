@@ -15,15 +15,8 @@ from flowfabric.engine.held import HeldRecords
 from flowfabric.model.changes import Act, Decision, Drop, Get, GetFull, change, insert
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.partitions import flow_partition
-from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Flow, Record, Suspension, Waitpoint
-from flowfabric.stores.schema import TABLES
+from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Flow, Record
 from tests.contract.probe import START_MS
-
-#: Columns that must be filled but that no record has.
-_UNMODELLED: dict[Any, dict[str, Any]] = {
-    Suspension: {"condition": "{}"},
-    Waitpoint: {"token_kid": "k1", "token": "k1:00", "created_at_ms": START_MS},
-}
 
 
 async def _commit(engine: Engine, needs: list[Any], decide: Callable[[View], list[Act]]) -> None:
@@ -43,33 +36,7 @@ async def _commit(engine: Engine, needs: list[Any], decide: Callable[[View], lis
 
 async def seed(engine: Engine, *records: Record) -> None:
     """Insert records as they are."""
-    plain = [record for record in records if type(record) not in _UNMODELLED or engine.store.label == "memory"]
-    if plain:
-        await _commit(engine, [], lambda view: [insert(record) for record in plain])
-    for record in records:
-        if record not in plain:
-            await _insert_with_unmodelled(engine, record)
-
-
-async def _insert_with_unmodelled(engine: Engine, record: Any) -> None:
-    store: Any = engine.store
-    table = TABLES[type(record)]
-    values = {column.name: (column.type, getattr(record, column.field)) for column in table.columns}
-    values |= {
-        name: ("json" if name == "condition" else "", value) for name, value in _UNMODELLED[type(record)].items()
-    }
-    names = ", ".join(values)
-    if store.label == "postgres":
-        marks = ", ".join(
-            f"${n}::text::jsonb" if kind == "json" else f"${n}" for n, (kind, _) in enumerate(values.values(), 1)
-        )
-        async with store.raw() as connection:
-            await connection.execute(
-                f"INSERT INTO {table.name} ({names}) VALUES ({marks})", *(v for _, v in values.values())
-            )
-    else:
-        plain = [uuid.UUID(v).bytes if kind == "uuid" and v is not None else v for kind, v in values.values()]
-        store.raw().execute(f"INSERT INTO {table.name} ({names}) VALUES ({', '.join('?' * len(plain))})", plain)
+    await _commit(engine, [], lambda view: [insert(record) for record in records])
 
 
 async def alter(engine: Engine, execution_id: str, **fields: Any) -> None:

@@ -16,22 +16,29 @@ from flowfabric import (
     ExecutionId,
     FlowGraph,
     Frame,
+    Fresh,
     Handle,
     NotFound,
     Outgoing,
+    PendingWaitpoint,
     State,
+    SuspendArgs,
     Unavailable,
     Validation,
     ValidationKind,
 )
+from flowfabric.conditions import Single
 from flowfabric.engine import Engine
 from flowfabric.model.records import Flow
 from flowfabric.model.results import ResumeGrant, ResumeToken
-from tests.contract.bad_values import BAD, Bad
+from tests.contract.bad_values import BAD as PLAIN_BAD
+from tests.contract.bad_values import Bad
+from tests.contract.bad_waits import BAD_WAITS
 from tests.contract.probe import START_MS, Probe, claimed, create, fence_of, id_of, policy, unchanged
 from tests.contract.seeding import flow_of, seed
 
 UUID = "33333333-3333-4333-8333-333333333333"
+BAD = PLAIN_BAD | BAD_WAITS
 
 
 class World(NamedTuple):
@@ -40,6 +47,7 @@ class World(NamedTuple):
     fresh: ExecutionId
     handle: Handle
     flow: Flow
+    waitpoint: PendingWaitpoint
 
     @property
     def held(self) -> ExecutionId:
@@ -72,6 +80,14 @@ def _held(world: World) -> dict[str, Any]:
 
 def _flow(world: World) -> dict[str, Any]:
     return {"flow_id": world.flow.flow_id}
+
+
+def _waits(world: World) -> dict[str, Any]:
+    return {"args": SuspendArgs(waitpoints=[Fresh(waitpoint_key="k")], resume_condition=Single("k"))}
+
+
+def _point(world: World) -> dict[str, Any]:
+    return {"execution_id": world.held, "waitpoint_id": world.waitpoint.waitpoint_id}
 
 
 def _token(**changes: Any) -> ResumeToken:
@@ -178,6 +194,34 @@ METHODS: dict[str, Method] = {
                              {**FENCED, "failure_reason": "text", "failure_category": "name", "source": "name",
                               "retry_policy_json": "retry json"}),
     "cancel": Method(_held, {"handle": "handle", "reason": "text"}),
+    # waiting
+    "suspend": Method(lambda w: {**_held(w), **_waits(w)}, {"handle": "handle", "args": "waits"}),
+    "suspend_by_triple": Method(lambda w: {"execution_id": w.held, "fence": fence_of(w.handle), **_waits(w)},
+                                {"execution_id": "id", "fence": "fence", "args": "waits"}),
+    "create_waitpoint": Method(lambda w: {**_held(w), "waitpoint_key": "k", "expires_in": 1_000},
+                               {"handle": "handle", "waitpoint_key": "waitpoint key", "expires_in": "time"}),
+    "close_waitpoint": Method(_point, {**ONE, "waitpoint_id": "uuid", "reason": "name", "now": "time?"}),
+    "read_waitpoint_token": Method(lambda w: {"partition": 0, "waitpoint_id": UUID},
+                                   {"partition": "partition", "waitpoint_id": "uuid"}),
+    "list_pending_waitpoints": Method(_one, {**ONE, "after": "uuid?", "limit": "number"}),
+    "observe_signals": Method(_held, {"handle": "handle"}),
+    "deliver_signal": Method(lambda w: {**_point(w), "waitpoint_token": w.waitpoint.hmac_token, "signal_name": "s"},
+                             {**ONE, "waitpoint_id": "uuid", "waitpoint_token": "waitpoint token", "signal_id": "uuid?",
+                              "signal_name": "name", "signal_category": "name", "source_type": "name",
+                              "source_identity": "name", "payload": "signal bytes", "payload_encoding": "name",
+                              "correlation_id": "name?", "idempotency_key": "name?", "target_scope": "name",
+                              "created_at": "time?", "dedup_ttl_ms": "time", "resume_delay_ms": "time",
+                              "max_signals_per_execution": "page?", "signal_maxlen": "page", "now": "time?"}),
+    "deliver_approval_signal": Method(lambda w: {**_point(w), "lane_id": "lane-of-one", "signal_name": "s",
+                                                 "idempotency_suffix": "1"},
+                                      {**ONE, "waitpoint_id": "uuid", "lane_id": "lane", "signal_name": "name+",
+                                       "idempotency_suffix": "name+", "signal_dedup_ttl_ms": "time", "maxlen": "page?",
+                                       "max_signals_per_execution": "page?"}),
+    "resume_execution": Method(_one, {**ONE, "trigger_type": "trigger", "resume_delay_ms": "time", "now": "time?"}),
+    "seed_waitpoint_hmac_secret": Method(lambda w: {"kid": "k1", "secret_hex": "ab" * 32},
+                                         {"kid": "kid", "secret_hex": "seed secret"}),
+    "rotate_waitpoint_hmac_secret_all": Method(lambda w: {"new_kid": "k2", "new_secret_hex": "ab"},
+                                               {"new_kid": "kid", "new_secret_hex": "secret", "grace_ms": "grace"}),
     # operators
     "cancel_execution": Method(_one, {**ONE, "reason": "text", "source": "name", "lease_epoch": "time?",
                                                    "now": "time?"}),
@@ -252,15 +296,21 @@ METHODS: dict[str, Method] = {
                                             "filter": "filter"}),
     "start_timers": Method(lambda w: {"intervals": {}}, {"intervals": "intervals", "filter": "filter"}),
 }  # fmt: skip
-NOTHING_TO_GIVE = {"capabilities", "close", "now_ms", "ping", "prepare", "server_time_ms"}
+NOTHING_TO_GIVE = {"capabilities", "close", "list_waitpoint_hmac_kids", "now_ms", "ping", "prepare", "server_time_ms"}
+
+
+async def make_world(engine: Engine) -> World:
+    """Something real of every kind."""
+    flow = flow_of(engine)
+    await seed(engine, flow)
+    await engine.register_worker(worker_id="w0", worker_instance_id="w0-i1", lanes=["default"])
+    handle = await claimed(engine)
+    return World(await create(engine), handle, flow, await engine.create_waitpoint(handle, "pending", 60_000))
 
 
 @pytest.fixture
 async def world(engine: Engine) -> World:
-    flow = flow_of(engine)
-    await seed(engine, flow)
-    await engine.register_worker(worker_id="w0", worker_instance_id="w0-i1", lanes=["default"])
-    return World(await create(engine), await claimed(engine), flow)
+    return await make_world(engine)
 
 
 def test_the_table_names_every_public_method() -> None:

@@ -9,16 +9,15 @@ import pytest
 
 from flowfabric import Unavailable
 from flowfabric.engine import Engine
-from tests.contract.probe import claimed, create, id_of, policy, shared_stores_only
-from tests.contract.seeding import flow_of
-from tests.contract.test_bad_input import METHODS, World, call
+from tests.contract.probe import claimed, id_of, policy, shared_stores_only
+from tests.contract.test_bad_input import METHODS, call, make_world
 
 #: What ends an engine may be called again, and nothing has to be stored when nothing is given.
 HARMLESS = {"drain", "shutdown_prepare", "create_executions"}
 
 
 async def test_every_method_is_unavailable(engine: Engine) -> None:
-    world = World(await create(engine), await claimed(engine), flow_of(engine))
+    world = await make_world(engine)
     await engine.close()
     await engine.close()
     for name in METHODS.keys() - HARMLESS:

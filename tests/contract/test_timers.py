@@ -356,6 +356,8 @@ async def test_run_due_runs_each_timer_once(engine: Engine, probe: Probe, clock:
         "intake": 1,
         "attempt_timeout": 1,
         "execution_deadline": 1,
+        "suspension_timeout": 0,
+        "pending_wp_expiry": 0,
         "unblock": 0,
         "grant_sweep": 1,
         "worker_registry_ttl_sweep": 1,

@@ -33,6 +33,8 @@ def test_defaults() -> None:
         "intake": 750,
         "attempt_timeout": 2_000,
         "execution_deadline": 5_000,
+        "suspension_timeout": 2_000,
+        "pending_wp_expiry": 5_000,
         "unblock": 5_000,
         "grant_sweep": 1_000,
         "worker_registry_ttl_sweep": 30_000,

@@ -6,13 +6,12 @@ from flowfabric.core import lease
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.grants import dropped_grants
 from flowfabric.core.view import View
+from flowfabric.core.waits import waits_dropped
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Act, Change, Drop, change
+from flowfabric.model.changes import Act, Change, change
 from flowfabric.model.events import CompletionEvent, Event
 from flowfabric.model.policy import read_policy
-from flowfabric.model.records import Attempt, Execution, Suspension, Waitpoint
-
-OPEN_WAITPOINTS = frozenset({"pending", "active"})
+from flowfabric.model.records import Attempt, Execution
 
 
 def ended(execution: Execution, now: int, public_state: str, outcome: str, **fields: object) -> Change:
@@ -78,18 +77,7 @@ def completion(execution: Execution, now: int, outcome: str, *, dispatched: bool
 
 def leftovers(view: View, execution: Execution, now: int, close_reason: str) -> tuple[Act, ...]:
     """What an execution that did not end by its holder leaves behind: grants, its suspension, open waitpoints."""
-    acts: list[Act] = list(dropped_grants(view, execution))
-    if execution.lifecycle_phase != lit.SUSPENDED:
-        return tuple(acts)
-    suspension = view.get(Suspension, (execution.partition, execution.uuid))
-    if suspension is not None:
-        acts.append(Drop(suspension))
-    acts += [
-        change(waitpoint, state="closed", closed_at_ms=now, close_reason=close_reason)
-        for waitpoint in view.select(Waitpoint, partition=execution.partition, uuid=execution.uuid)
-        if waitpoint.state in OPEN_WAITPOINTS
-    ]
-    return tuple(acts)
+    return (*dropped_grants(view, execution), *waits_dropped(view, execution, now, close_reason))
 
 
 def lost_lease(

@@ -14,6 +14,7 @@ from flowfabric.core.context import Context, saturate
 from flowfabric.core.ending import ended
 from flowfabric.core.fences import Fence, fenced
 from flowfabric.core.view import View
+from flowfabric.core.waits import NEVER_COMMITTED, waits_dropped
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Decision, Get, Need, change
 from flowfabric.model.events import LeaseEvent
@@ -62,6 +63,7 @@ def _completed(
         (
             ended(execution, now, lit.PUBLIC_COMPLETED, lit.ENDED_SUCCESS, result=payload),
             lease.closed(attempt, outcome=lit.OUTCOME_SUCCESS, terminal_at_ms=now),
+            *waits_dropped(view, execution, now, NEVER_COMMITTED),
         ),
         (
             lease.lease_event(
@@ -181,6 +183,7 @@ def _failed(view: View, context: Context, execution: Execution, attempt: Attempt
                 failure_reason=message,
             ),
             lease.closed(attempt, outcome=lit.OUTCOME_FAILED, terminal_at_ms=now),
+            *waits_dropped(view, execution, now, NEVER_COMMITTED),
         ),
         (_released(context, execution, attempt),),
         ((execution.execution_id, attempt.attempt_index),),

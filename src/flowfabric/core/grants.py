@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.lanes import refuse_withholding, withholds
+from flowfabric.core.signing import CURRENT_KEY, signing_key
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Act, Claimable, Decision, Drop, Get, Need, Select, change, insert
+from flowfabric.model.changes import Act, Claimable, Decision, Drop, Get, Need, change, insert
 from flowfabric.model.errors import (
     Contention,
     ContentionKind,
@@ -23,11 +24,8 @@ from flowfabric.model.errors import (
     ValidationKind,
 )
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.records import Execution, Grant, Lane, SigningKey
+from flowfabric.model.records import Execution, Grant, Lane
 from flowfabric.model.results import ClaimGrant, Granted, GrantIssued, NoWork
-
-#: The id of the key an embedded engine makes for itself the first time one is needed.
-FIRST_KID = "k1"
 
 
 def grants_of(view: View, execution: Execution) -> list[Grant]:
@@ -75,15 +73,6 @@ class Terms(Struct, gc=False):
     admission_summary: str | None
     #: 32 random bytes, used only if the store has no signing key yet.
     entropy: bytes
-
-
-def signing_key(view: View, entropy: bytes, now: int) -> tuple[SigningKey, tuple[Act, ...]]:
-    """The current key; a store without any gets its first one here."""
-    keys = view.select(SigningKey, active=True)
-    if keys:
-        return max(keys, key=lambda key: (key.rotated_at_ms, key.kid)), ()
-    first = SigningKey(FIRST_KID, entropy, now, True)
-    return first, (insert(first),)
 
 
 def issue(
@@ -166,9 +155,8 @@ class ClaimForWorker(Terms, gc=False):
     """A scheduler looks for the next execution a worker could run. ``execution_id`` is filled by the choice."""
 
     def needs(self) -> tuple[Need, ...]:
-        keys = Select(SigningKey, ("active",), (True,))
         lane = self.lane_id or ""
-        return (Claimable(lane, frozenset(self.worker_capabilities), 1), Get(Lane, lane), keys)
+        return (Claimable(lane, frozenset(self.worker_capabilities), 1), Get(Lane, lane), CURRENT_KEY)
 
 
 def claim_for_worker(command: ClaimForWorker, view: View, context: Context) -> Decision:
@@ -208,4 +196,4 @@ def sweep_grants(command: SweepGrants, view: View, context: Context) -> Decision
 
 
 def _grant_needs(execution_id: str) -> tuple[Need, ...]:
-    return (Get(Execution, execution_id), Select(SigningKey, ("active",), (True,)))
+    return (Get(Execution, execution_id), CURRENT_KEY)

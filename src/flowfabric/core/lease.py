@@ -211,7 +211,7 @@ def grant(
         last_mutation_at_ms=now,
         **also,
     )
-    index = running.record.attempt_index  # type: ignore[union-attr]
+    index: int = running.record.attempt_index  # type: ignore[union-attr, assignment]
     fields = {
         "worker_id": terms.worker_id,
         "worker_instance_id": terms.worker_instance_id,

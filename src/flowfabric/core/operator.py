@@ -197,6 +197,7 @@ def _started_over(execution: Execution, now: int, raw_fields: str, skipped: bool
         retry_count=0,
         delay_until_ms=None,
         lease_reclaim_count=0,
+        signal_count=None,
         purge_at_ms=None,
         raw_fields=raw_fields,
         last_mutation_at_ms=now,

@@ -10,7 +10,9 @@ from flowfabric.core.context import Context
 from flowfabric.core.ending import ended, lost_lease
 from flowfabric.core.grants import Terms, issue, live_grant, missing_capabilities, stale_grants
 from flowfabric.core.lanes import withholds
+from flowfabric.core.signing import CURRENT_KEY
 from flowfabric.core.view import View
+from flowfabric.core.waits import NEVER_COMMITTED, waits_dropped
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Decision, Drop, Get, Need, Select
 from flowfabric.model.errors import NotFound, State, StateKind, Validation, ValidationKind
@@ -18,7 +20,7 @@ from flowfabric.model.events import Event
 from flowfabric.model.handles import HandleKind
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.policy import read_policy
-from flowfabric.model.records import Attempt, Execution, Grant, SigningKey
+from flowfabric.model.records import Attempt, Execution, Grant
 from flowfabric.model.results import Granted, GrantNotFound, NotReclaimable, ReclaimCapExceeded, Reclaimed, ReclaimGrant
 
 #: The cap for executions whose policy names none and callers that name none either.
@@ -59,7 +61,7 @@ class IssueReclaimGrant(Terms, gc=False):
     """A scheduler lets one worker take an abandoned execution over."""
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Execution, self.execution_id), Select(SigningKey, ("active",), (True,)))
+        return (Get(Execution, self.execution_id), CURRENT_KEY)
 
 
 def issue_reclaim_grant(command: IssueReclaimGrant, view: View, context: Context) -> Decision:
@@ -197,6 +199,7 @@ def capped(
     ]
     if attempt is not None:
         acts.append(lease.taken(attempt, outcome=lit.OUTCOME_RECLAIMED, terminal_at_ms=context.now))
+    acts += waits_dropped(view, execution, context.now, NEVER_COMMITTED)
     stream = ((execution.execution_id, attempt.attempt_index),) if attempt is not None else ()
     decision = Decision(answer, tuple(acts), events, stream)
     return concluded(view, context, decision, execution, attempt, lit.ENDED_FAILED)

@@ -180,6 +180,19 @@ class View:
                 return record  # type: ignore[no-any-return]
         raise Missing(Get(kind, key))
 
+    def many(self, kind: type[_RecordType], keys: Iterable[Key]) -> list[_RecordType | None]:
+        """As ``get`` for each key; what is not loaded is asked for together."""
+        found: list[_RecordType | None] = []
+        missing: list[Need] = []
+        for key in keys:
+            try:
+                found.append(self.get(kind, key))
+            except Missing as error:
+                missing += error.needs
+        if missing:
+            raise Missing(*missing)
+        return found
+
     def execution(self, execution_id: str) -> Execution | None:
         """The execution with its narrow fields."""
         return self.get(Execution, execution_id)

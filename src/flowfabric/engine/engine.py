@@ -15,8 +15,10 @@ from flowfabric.engine.flows import Flows
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
 from flowfabric.engine.reads import Reads
+from flowfabric.engine.signals import Signals
 from flowfabric.engine.streams import Streams
 from flowfabric.engine.subscriptions import Subscriptions
+from flowfabric.engine.suspension import Suspensions
 from flowfabric.model.errors import RequiresDevMode
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
 from flowfabric.model.partitions import PartitionCounts
@@ -26,7 +28,7 @@ from flowfabric.stores.protocol import Store
 _log = logging.getLogger("flowfabric.engine")
 
 
-class Engine(Lanes, Flows, Leases, Control, Reads, Streams, Subscriptions):
+class Engine(Lanes, Flows, Leases, Suspensions, Signals, Control, Reads, Streams, Subscriptions):
     """Runs executions on a store. Open one with ``Engine.open``; the object is the same whatever the store.
 
     ``Engine.open`` alone starts no timers: workers and servers do, and so does ``timers=True``.

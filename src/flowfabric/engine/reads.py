@@ -9,13 +9,14 @@ from msgspec import UNSET
 
 from flowfabric.core.documents import parse_document
 from flowfabric.core.edges import is_waiting
+from flowfabric.core.waits import read_terms
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get, GetFull
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_EXPIRED_PAGE, MAX_PAGE
-from flowfabric.model.records import Attempt, EdgeGroup, Execution, StreamHead
+from flowfabric.model.records import Attempt, EdgeGroup, Execution, StreamHead, Suspension
 from flowfabric.model.results import (
     AttemptSummary,
     ExecutionContext,
@@ -122,12 +123,21 @@ class Reads(EngineBase):
             blocking_detail(execution),
             None if attempt is None else AttemptSummary(attempt.attempt_id, attempt.attempt_index),
             self._lease(execution, attempt),
-            _text(raw.get("current_waitpoint_id")) or None,
+            await self._waitpoint(execution) or _text(raw.get("current_waitpoint_id")) or None,
             execution.created_at_ms,
             max(last_mutation(execution, attempt, raw), written),
             execution.total_attempt_count,
             _tags(raw),
         )
+
+    async def _waitpoint(self, execution: Execution) -> str | None:
+        """The primary waitpoint of a suspended execution."""
+        if execution.lifecycle_phase != lit.SUSPENDED:
+            return None
+        key = (execution.partition, execution.uuid)
+        suspension = (await self._view(Get(Suspension, key))).get(Suspension, key)
+        named = () if suspension is None else read_terms(suspension).waitpoints
+        return named[0] if named else None
 
     def _lease(self, execution: Execution, attempt: Attempt | None) -> LeaseSummary | None:
         if attempt is None or not attempt.worker_instance_id:
@@ -183,7 +193,12 @@ class Reads(EngineBase):
             raise checks.invalid(f"partition: {partition} is not the partition of {identity}")
         names = [checks.text(field, "fields") for field in checks.sequence(fields, "fields")]
         _, execution, attempt = await self._full(identity)
-        return {name: None if execution is None else self._field(execution, attempt, name) for name in names}
+        if execution is None:
+            return dict.fromkeys(names)
+        found = {name: self._field(execution, attempt, name) for name in names}
+        if "current_waitpoint_id" in found:
+            found["current_waitpoint_id"] = await self._waitpoint(execution) or found["current_waitpoint_id"]
+        return found
 
     def _field(self, execution: Execution, attempt: Attempt | None, field: str) -> str | None:
         name = _ALIASES.get(field, field)

@@ -16,9 +16,10 @@ from typing import Any
 from msgspec import Struct
 
 from flowfabric.engine import checks
+from flowfabric.engine.suspension_timers import brings_timeout
 from flowfabric.model.changes import Writes
 from flowfabric.model.errors import EngineError, Validation, ValidationKind
-from flowfabric.model.records import Attempt, Execution
+from flowfabric.model.records import Attempt, Execution, Suspension
 from flowfabric.stores.questions import NextDue
 
 _log = logging.getLogger("flowfabric.timers")
@@ -49,13 +50,15 @@ TIMERS: tuple[Timer, ...] = (
     Timer("intake", 750, 1_000, "FF_INTAKE_INTERVAL_MS"),
     Timer("attempt_timeout", 2_000, 1_000, "FF_ATTEMPT_TIMEOUT_INTERVAL_S"),
     Timer("execution_deadline", 5_000, 1_000, "FF_EXECUTION_DEADLINE_INTERVAL_S"),
+    Timer("suspension_timeout", 2_000, 1_000, "FF_SUSPENSION_TIMEOUT_INTERVAL_S"),
+    Timer("pending_wp_expiry", 5_000, 100, "FF_PENDING_WP_EXPIRY_INTERVAL_S"),
     Timer("unblock", 5_000, 100, "FF_UNBLOCK_INTERVAL_S"),
     Timer("grant_sweep", 1_000, 1_000, "FF_GRANT_SWEEP_INTERVAL_MS"),
     Timer("worker_registry_ttl_sweep", 30_000, 1_000, "FF_WORKER_REGISTRY_TTL_INTERVAL_S"),
     Timer("retention_trimmer", 60_000, 20, "FF_RETENTION_TRIMMER_INTERVAL_S"),
 )
 #: Timers that fire at a stored time, so that the loop can sleep until then.
-_TIMED = ("lease_expiry", "delayed_promoter", "attempt_timeout", "execution_deadline")
+_TIMED = ("lease_expiry", "delayed_promoter", "attempt_timeout", "execution_deadline", "suspension_timeout")
 
 
 class Poison:
@@ -138,6 +141,9 @@ class TimerLoop:
         """A commit may have brought something that falls due before the loop wakes."""
         planned = self._planned_ms
         if planned is None:
+            return
+        if Suspension in writes.puts and brings_timeout(writes, planned):
+            self._wake.set()
             return
         for key in writes.puts.get(Execution, ()):
             execution = writes.records[Execution][key]

@@ -25,7 +25,7 @@ from flowfabric.core.timers import (
 )
 from flowfabric.core.workers import SweepWorker
 from flowfabric.engine import checks
-from flowfabric.engine.base import EngineBase
+from flowfabric.engine.suspension_timers import SuspensionTimers
 from flowfabric.engine.timer_loop import MAX_ROUNDS, TIMERS, Poison, TimerLoop, checked_intervals
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get
@@ -43,7 +43,7 @@ TRIM_BATCH, MAX_TRIM_ROUNDS = 1_000, 250
 HISTORY_MS = 7 * 24 * 3600 * 1000
 
 
-class Timers(EngineBase):
+class Timers(SuspensionTimers):
     """The part of the engine that acts when time passes."""
 
     _filter: ScannerFilter = ScannerFilter()

@@ -24,6 +24,12 @@ MAX_REASON_BYTES: Final = 65_536
 MAX_TAGS: Final = 1_000
 #: Lease and grant times to live, in milliseconds.
 MAX_TTL_MS: Final = 2**32 - 1
+#: Bytes of a signal's payload; waitpoints of one suspension; nodes of its condition.
+MAX_SIGNAL_BYTES: Final = 65_536
+MAX_WAITPOINTS: Final = 256
+MAX_CONDITION_NODES: Final = 1_024
+#: How deep a condition may nest; the root counts as one.
+MAX_COMPOSITE_DEPTH: Final = 4
 #: Concurrent stream tails of one engine.
 MAX_STREAM_TAILS: Final = 1_024
 #: Entries of one page.

@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
+from flowfabric.model.tokens import redacted
+
 Text: TypeAlias = str | None | UnsetType
 Number: TypeAlias = int | None | UnsetType
 
@@ -50,6 +52,8 @@ class Execution(Struct, gc=False):
     quota_policy_id: str | None = None
     #: The budget or quota that keeps it blocked, for whoever makes room there. Means nothing in any other state.
     blocked_by: str | None = None
+    #: Signals recorded so far; ``None`` until the execution has its first waitpoint.
+    signal_count: int | None = None
     #: Highest epoch among earlier attempts; worked out when the row is read, never stored.
     epoch_floor: int = 0
     payload: bytes | None | UnsetType = UNSET
@@ -182,6 +186,8 @@ class SigningKey(Struct, gc=False):
     secret: bytes
     rotated_at_ms: int
     active: bool
+    #: Until when a key that signs no longer still verifies; empty means for ever.
+    expires_at_ms: int | None = None
 
     @property
     def key(self) -> str:
@@ -322,7 +328,11 @@ class CancelBacklogMember(Struct, gc=False):
 
 
 class Suspension(Struct, gc=False):
-    """The suspension an execution is in (``ff_suspension_current``)."""
+    """The suspension an execution is in, or was in last (``ff_suspension_current``). One with ``closed_at_ms`` is over.
+
+    ``member_map`` holds the signals that count towards the condition, by waitpoint key; everything that was ever
+    delivered is in ``Signal`` rows.
+    """
 
     partition: int
     uuid: str
@@ -330,6 +340,14 @@ class Suspension(Struct, gc=False):
     suspended_at_ms: int
     timeout_at_ms: int | None
     reason_code: str | None
+    condition: str = "{}"
+    satisfied_set: str = "[]"
+    member_map: str = "{}"
+    timeout_behavior: str | None = None
+    closed_at_ms: int | None = None
+    close_reason: str | None = None
+    closer_signal_id: str | None = None
+    attempt_index: int | None = None
 
     @property
     def key(self) -> tuple[int, str]:
@@ -337,7 +355,7 @@ class Suspension(Struct, gc=False):
 
 
 class Waitpoint(Struct, gc=False):
-    """A mailbox for signals; only what ending an execution needs (``ff_waitpoint_pending``)."""
+    """A mailbox for signals (``ff_waitpoint_pending``, which holds the others too)."""
 
     partition: int
     waitpoint_id: str
@@ -345,10 +363,83 @@ class Waitpoint(Struct, gc=False):
     state: str
     closed_at_ms: int | None
     close_reason: str | None
+    token_kid: str = ""
+    token: str = ""
+    created_at_ms: int = 0
+    expires_at_ms: int | None = None
+    waitpoint_key: str = ""
+    required_signal_names: tuple[str, ...] = ()
+    activated_at_ms: int | None = None
+    attempt_index: int | None = None
+    signal_count: int = 0
+    matched_signal_count: int = 0
+    last_signal_at_ms: int | None = None
 
     @property
     def key(self) -> tuple[int, str]:
         return (self.partition, self.waitpoint_id)
+
+    def __repr__(self) -> str:
+        about = f"{self.waitpoint_id!r}, {self.waitpoint_key!r}, {self.state!r}, {self.close_reason!r}"
+        return f"Waitpoint({about}, token={redacted(self.token)})"
+
+
+class Signal(Struct, gc=False):
+    """One delivered signal (``ff_signal``). ``sequence`` numbers those of an execution in the order of acceptance."""
+
+    partition: int
+    uuid: str
+    signal_id: str
+    sequence: int
+    waitpoint_id: str
+    waitpoint_key: str
+    signal_name: str
+    signal_category: str
+    source_type: str
+    source_identity: str
+    correlation_id: str | None
+    idempotency_key: str | None
+    payload: bytes | None
+    payload_encoding: str
+    target_scope: str
+    created_at_ms: int
+    accepted_at_ms: int
+    effect: str
+
+    @property
+    def key(self) -> tuple[int, str, str]:
+        return (self.partition, self.uuid, self.signal_id)
+
+
+class SignalDedup(Struct, gc=False):
+    """An idempotency key that a signal used up on one waitpoint (``ff_signal_dedup``)."""
+
+    partition: int
+    waitpoint_id: str
+    idempotency_key: str
+    signal_id: str
+    expires_at_ms: int
+
+    @property
+    def key(self) -> tuple[int, str, str]:
+        return (self.partition, self.waitpoint_id, self.idempotency_key)
+
+
+class SuspendDedup(Struct, gc=False):
+    """The answer to a ``suspend`` with an idempotency key (``ff_suspend_dedup``), tokens included."""
+
+    partition: int
+    #: ``<execution uuid>:<key>``.
+    idempotency_key: str
+    outcome_json: str
+    created_at_ms: int
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return (self.partition, self.idempotency_key)
+
+    def __repr__(self) -> str:
+        return f"SuspendDedup({self.idempotency_key!r}, created_at_ms={self.created_at_ms})"
 
 
 class FrameRow(Struct, gc=False):
@@ -455,6 +546,9 @@ Record: TypeAlias = (
     | CancelBacklogMember
     | Suspension
     | Waitpoint
+    | Signal
+    | SignalDedup
+    | SuspendDedup
     | FrameRow
     | StreamHead
     | StreamSummary

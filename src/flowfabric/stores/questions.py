@@ -38,6 +38,15 @@ class ListSuspended(Struct, frozen=True):
     limit: int
 
 
+class ListWaitpoints(Struct, frozen=True):
+    """Open waitpoints of an execution after an id, ascending -> ``list[Waitpoint]``."""
+
+    partition: int
+    uuid: str
+    after: str | None
+    limit: int
+
+
 class ListWorkers(Struct, frozen=True):
     """Workers of a namespace that are alive at ``now`` -> ``list[Worker]``."""
 
@@ -98,7 +107,7 @@ class DueWorkers(Struct, frozen=True):
 
 
 class NextDue(Struct, frozen=True):
-    """When the next delay, lease, timeout or deadline falls due -> ``int | None``."""
+    """When the next delay, lease, timeout, suspension timeout or deadline falls due -> ``int | None``."""
 
 
 class ScanEligible(Struct, frozen=True):
@@ -111,7 +120,7 @@ class ScanEligible(Struct, frozen=True):
 
 
 class TrimHistory(Struct, frozen=True):
-    """Delete outbox rows, registry history and expired bindings older than the given times -> rows deleted."""
+    """Delete outbox rows, registry history, remembered answers and expired bindings -> rows deleted."""
 
     events_before_ms: int
     registry_before_ms: int

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from flowfabric.model import literals as lit
-from flowfabric.model.records import Lane, Worker
+from flowfabric.model.records import Lane, Waitpoint, Worker
 from flowfabric.stores import questions as ask
 from flowfabric.stores.rows import WAITING_LIST, Dialect, ExecutionRows, KindRows, execution_select
 from flowfabric.stores.schema import OUTBOXES, split_wire
@@ -54,6 +54,7 @@ class SqlQuestions:
         self._lanes = KindRows(Lane, dialect)
         self._last_id = last_id
         self._outboxes = {kind: OutboxRows(kind, dialect) for kind in OUTBOXES}
+        self._waitpoints = KindRows(Waitpoint, dialect)
 
     def _uuid(self, text: str) -> Any:
         encode = self._dialect.encode.get("uuid")
@@ -139,6 +140,19 @@ class SqlQuestions:
         return Asked(
             sql, text.params, lambda rows: [(self._wire(row[0], row[1]), row[2], row[3] or "") for row in rows]
         )
+
+    def _ListWaitpoints(self, q: ask.ListWaitpoints) -> Asked:  # noqa: N802
+        text = _Text()
+        text.add(f"t.partition_key = CAST({text.mark(q.partition)} AS integer)")
+        text.add(f"t.execution_id = {text.mark(self._uuid(q.uuid))}")
+        text.add("t.state IN ('pending', 'active')")
+        if q.after is not None:
+            text.add(f"t.waitpoint_id > {text.mark(self._uuid(q.after))}")
+        sql = (
+            f"SELECT {self._waitpoints.select_list} FROM ff_waitpoint_pending t WHERE {text.where()} "
+            f"ORDER BY t.waitpoint_id LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [self._waitpoints.read(row) for row in rows])
 
     def _ListWorkers(self, q: ask.ListWorkers) -> Asked:  # noqa: N802
         text = _Text()
@@ -247,6 +261,10 @@ class SqlQuestions:
                 "(SELECT min(deadline_at_ms) FROM ff_exec_core "
                 "WHERE deadline_at_ms IS NOT NULL AND terminal_at_ms IS NULL)"
             ),
+            (
+                "(SELECT min(timeout_at_ms) FROM ff_suspension_current "
+                "WHERE timeout_at_ms IS NOT NULL AND closed_at_ms IS NULL)"
+            ),
         )
 
         def earliest(rows: list[Any]) -> int | None:
@@ -279,52 +297,57 @@ class SqlQuestions:
         )
 
     def _due_source(self, q: ask.Due, text: _Text) -> tuple[str, str]:
-        """Which rows a timer looks at, in which order. Whether they are due is decided by its rule."""
-        core = "ff_exec_core e"
-        attempts = (
-            "ff_attempt a JOIN ff_exec_core e ON e.partition_key = a.partition_key "
-            "AND e.execution_id = a.execution_id AND e.attempt_index = a.attempt_index"
-        )
-        match q.what:
-            case "intake":
-                text.add(f"e.lifecycle_phase = '{lit.SUBMITTED}'")
-                return core, "e.created_at_ms"
-            case "delayed_promoter":
-                text.add(f"e.delay_until_ms <= {text.mark(q.now)}")
-                text.add(f"e.eligibility_state <> '{lit.BLOCKED_BY_DEPENDENCIES}'")
-                return core, "e.delay_until_ms"
-            case "lease_expiry":
-                text.add(f"a.lease_expires_at_ms <= {text.mark(q.now)}")
-                return attempts, "a.lease_expires_at_ms"
-            case "attempt_timeout":
-                text.add(f"a.attempt_timeout_at_ms <= {text.mark(q.now)}")
-                return attempts, "a.attempt_timeout_at_ms"
-            case "execution_deadline":
-                text.add(f"e.deadline_at_ms <= {text.mark(q.now)} AND e.terminal_at_ms IS NULL")
-                return core, "e.deadline_at_ms"
-            case "grant_sweep":
-                text.add(
-                    f"g.expires_at_ms <= {text.mark(q.now)} AND g.expires_at_ms > 0 AND g.kind = '{lit.GRANT_CLAIM}'"
-                )
-                source = (
-                    "ff_claim_grant g JOIN ff_exec_core e ON e.partition_key = g.partition_key "
-                    "AND e.execution_id = g.execution_id"
-                )
-                return source, "g.expires_at_ms"
-            case "unblock":
-                text.add(f"e.eligibility_state = '{lit.BLOCKED_BY_ROUTE}'")
-                return core, "e.created_at_ms"
-            case "lane_blocked":
-                text.add(f"e.eligibility_state = '{lit.BLOCKED_BY_LANE_STATE}'")
-                return core, "e.created_at_ms"
-            case "retention":
-                text.add(f"e.terminal_at_ms <= {text.mark(q.now)} AND e.purge_at_ms IS NULL")
-                return core, "e.terminal_at_ms"
-            case "purge":
-                text.add(f"e.purge_at_ms <= {text.mark(q.now)}")
-                return core, "e.purge_at_ms"
-            case _:
-                raise ValueError(f"no timer is called {q.what!r}")
+        found = _DUE.get(q.what)
+        if found is None:
+            raise ValueError(f"no timer is called {q.what!r}")
+        source, condition, order = found
+        text.add(condition.format(text.mark(q.now)) if "{}" in condition else condition)
+        return source, order
+
+
+def _beside(table: str) -> str:
+    """Rows of a table with the execution they belong to."""
+    alias = table[-1]
+    return (
+        f"{table} JOIN ff_exec_core e ON e.partition_key = {alias}.partition_key "
+        f"AND e.execution_id = {alias}.execution_id"
+    )
+
+
+_CORE = "ff_exec_core e"
+_ATTEMPTS = _beside("ff_attempt a") + " AND e.attempt_index = a.attempt_index"
+#: Which rows a timer looks at, on which condition (``{}`` is the time), in which order. Whether they are due is
+#: decided by its rule.
+_DUE: Mapping[str, tuple[str, str, str]] = {
+    "intake": (_CORE, f"e.lifecycle_phase = '{lit.SUBMITTED}'", "e.created_at_ms"),
+    "delayed_promoter": (
+        _CORE,
+        f"e.delay_until_ms <= {{}} AND e.eligibility_state <> '{lit.BLOCKED_BY_DEPENDENCIES}'",
+        "e.delay_until_ms",
+    ),
+    "lease_expiry": (_ATTEMPTS, "a.lease_expires_at_ms <= {}", "a.lease_expires_at_ms"),
+    "attempt_timeout": (_ATTEMPTS, "a.attempt_timeout_at_ms <= {}", "a.attempt_timeout_at_ms"),
+    "execution_deadline": (_CORE, "e.deadline_at_ms <= {} AND e.terminal_at_ms IS NULL", "e.deadline_at_ms"),
+    "grant_sweep": (
+        _beside("ff_claim_grant g"),
+        f"g.expires_at_ms <= {{}} AND g.expires_at_ms > 0 AND g.kind = '{lit.GRANT_CLAIM}'",
+        "g.expires_at_ms",
+    ),
+    "suspension_timeout": (
+        _beside("ff_suspension_current s"),
+        "s.timeout_at_ms <= {} AND s.closed_at_ms IS NULL",
+        "s.timeout_at_ms",
+    ),
+    "pending_wp_expiry": (
+        _beside("ff_waitpoint_pending w"),
+        "w.expires_at_ms <= {} AND w.state = 'pending'",
+        "w.expires_at_ms",
+    ),
+    "unblock": (_CORE, f"e.eligibility_state = '{lit.BLOCKED_BY_ROUTE}'", "e.created_at_ms"),
+    "lane_blocked": (_CORE, f"e.eligibility_state = '{lit.BLOCKED_BY_LANE_STATE}'", "e.created_at_ms"),
+    "retention": (_CORE, "e.terminal_at_ms <= {} AND e.purge_at_ms IS NULL", "e.terminal_at_ms"),
+    "purge": (_CORE, "e.purge_at_ms <= {}", "e.purge_at_ms"),
+}
 
 
 def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
@@ -332,4 +355,6 @@ def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
     return [
         ("ff_worker_registry_event WHERE event_at_ms < ?1", question.registry_before_ms),
         ("ff_exec_idempotency WHERE expires_at_ms <= ?1", question.now),
+        ("ff_signal_dedup WHERE expires_at_ms <= ?1", question.now),
+        ("ff_suspend_dedup WHERE created_at_ms < ?1", question.registry_before_ms),
     ]

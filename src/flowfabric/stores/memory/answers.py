@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from flowfabric.model import literals as lit
-from flowfabric.model.records import Attempt, Execution, Flow, FrameRow, Lane, Suspension, Worker
+from flowfabric.model.records import Attempt, Execution, Flow, FrameRow, Lane, Suspension, Waitpoint, Worker
 from flowfabric.stores import questions as ask
 from flowfabric.stores.memory import indexes as index
 from flowfabric.stores.memory.reading import forgotten_by_grants
@@ -59,6 +59,16 @@ def _list_suspended(tables: Tables, question: ask.ListSuspended) -> list[tuple[s
             entries = run.between((cursor.suspended_at_ms, cursor.uuid + _NEXT))
     found = (tables.all(Suspension)[(question.partition, uuid)] for _, uuid in islice(entries, question.limit))
     return [(wire_id(each.partition, each.uuid), each.suspended_at_ms, each.reason_code or "") for each in found]
+
+
+def _list_waitpoints(tables: Tables, question: ask.ListWaitpoints) -> list[Waitpoint]:
+    found = tables.select(Waitpoint, partition=question.partition, uuid=question.uuid)
+    wanted = (
+        each
+        for each in found
+        if each.state in ("pending", "active") and (question.after is None or each.waitpoint_id > question.after)
+    )
+    return list(islice(wanted, question.limit))
 
 
 def _list_expired_leases(tables: Tables, question: ask.ListExpiredLeases) -> list[tuple[Execution, Attempt]]:
@@ -161,31 +171,39 @@ def _ended(tables: Tables, question: ask.Due) -> Iterator[str]:
     return (entry[1] for entry in merge(*(_until(tables, question, index.ENDED, lane) for lane in lanes)))
 
 
+def _blocked(tables: Tables, state: str) -> Iterator[str]:
+    return (entry[1] for entry in tables.indexes.run(index.BLOCKED, state).between())
+
+
+#: Timers whose rows stand in an index by their time.
+_BY_TIME = {
+    "delayed_promoter": index.DELAY,
+    "execution_deadline": index.DEADLINE,
+    "suspension_timeout": index.SUSPENSION_TIMEOUT,
+    "pending_wp_expiry": index.WAITPOINT_EXPIRY,
+    "purge": index.PURGE,
+}
+_OTHERWISE: Mapping[str, Callable[[Tables, ask.Due], Iterator[str]]] = {
+    "intake": lambda tables, question: (entry[1] for entry in tables.indexes.run(index.INTAKE).between()),
+    "lease_expiry": lambda tables, question: _of_attempts(tables, question, index.LEASE_EXPIRY),
+    "attempt_timeout": lambda tables, question: _of_attempts(tables, question, index.ATTEMPT_TIMEOUT),
+    "grant_sweep": _expired_grants,
+    "unblock": lambda tables, question: _blocked(tables, lit.BLOCKED_BY_ROUTE),
+    "lane_blocked": lambda tables, question: _blocked(tables, lit.BLOCKED_BY_LANE_STATE),
+    "retention": _ended,
+}
+
+
 def _due_ids(tables: Tables, question: ask.Due) -> Iterator[str]:
     """Which rows a timer looks at, in which order. Whether they are due is decided by its rule."""
-    match question.what:
-        case "intake":
-            return (entry[1] for entry in tables.indexes.run(index.INTAKE).between())
-        case "delayed_promoter":
-            return (entry[1] for entry in _until(tables, question, index.DELAY))
-        case "lease_expiry":
-            return _of_attempts(tables, question, index.LEASE_EXPIRY)
-        case "attempt_timeout":
-            return _of_attempts(tables, question, index.ATTEMPT_TIMEOUT)
-        case "execution_deadline":
-            return (entry[1] for entry in _until(tables, question, index.DEADLINE))
-        case "grant_sweep":
-            return _expired_grants(tables, question)
-        case "unblock":
-            return (entry[1] for entry in tables.indexes.run(index.BLOCKED, lit.BLOCKED_BY_ROUTE).between())
-        case "lane_blocked":
-            return (entry[1] for entry in tables.indexes.run(index.BLOCKED, lit.BLOCKED_BY_LANE_STATE).between())
-        case "retention":
-            return _ended(tables, question)
-        case "purge":
-            return (entry[1] for entry in _until(tables, question, index.PURGE))
-        case _:
-            raise ValueError(f"no timer is called {question.what!r}")
+    family = _BY_TIME.get(question.what)
+    if family is not None:
+        # Several waitpoints of one execution may be due.
+        return iter(dict.fromkeys(entry[1] for entry in _until(tables, question, family)))
+    otherwise = _OTHERWISE.get(question.what)
+    if otherwise is None:
+        raise ValueError(f"no timer is called {question.what!r}")
+    return otherwise(tables, question)
 
 
 def _due(tables: Tables, question: ask.Due) -> list[str]:
@@ -219,7 +237,7 @@ def _tag(execution: Execution, name: str) -> Any:
 
 def _next_due(tables: Tables, question: ask.NextDue) -> int | None:
     run = tables.indexes.run
-    firsts = [run(family).first() for family in (index.DELAY, index.DEADLINE)]
+    firsts = [run(family).first() for family in (index.DELAY, index.DEADLINE, index.SUSPENSION_TIMEOUT)]
     held = (_current(tables, run(family).between()) for family in (index.LEASE_EXPIRY, index.ATTEMPT_TIMEOUT))
     firsts += [next(entries, None) for entries in held]
     return min((first[0] for first in firsts if first is not None), default=None)
@@ -230,6 +248,7 @@ _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.ListLanes: _list_lanes,
     ask.ListFlows: _list_flows,
     ask.ListSuspended: _list_suspended,
+    ask.ListWaitpoints: _list_waitpoints,
     ask.ListWorkers: _list_workers,
     ask.LiveWorkers: _live_workers,
     ask.ListExpiredLeases: _list_expired_leases,

@@ -23,8 +23,11 @@ from flowfabric.model.records import (
     FrameRow,
     Grant,
     PendingCancelGroup,
+    Signal,
+    SignalDedup,
     StreamHead,
     StreamSummary,
+    SuspendDedup,
     Suspension,
     Waitpoint,
     WorkerEvent,
@@ -39,11 +42,15 @@ DELAY = "delay"
 DEADLINE = "deadline"
 LEASE_EXPIRY = "lease_expiry"
 ATTEMPT_TIMEOUT = "attempt_timeout"
+SUSPENSION_TIMEOUT = "suspension_timeout"
+WAITPOINT_EXPIRY = "waitpoint_expiry"
 #: Expired claim grants: ``(time, partition, uuid, grant id)``.
 GRANT_EXPIRY = "grant_expiry"
 #: What history loses by age: ``(time, key)``.
 BINDING_EXPIRY = "binding_expiry"
 WORKER_HISTORY = "worker_history"
+SIGNAL_KEY_EXPIRY = "signal_key_expiry"
+SUSPEND_ANSWERS = "suspend_answers"
 #: Families with a run per lane, per eligibility state and per partition.
 ENDED = "ended"
 PURGE = "purge"
@@ -63,6 +70,8 @@ GROUPS: Mapping[Any, tuple[tuple[str, ...], ...]] = {
     Binding: (_BY_EXECUTION,),
     Suspension: (_BY_EXECUTION,),
     Waitpoint: (_BY_EXECUTION,),
+    Signal: (_BY_EXECUTION,),
+    SignalDedup: (("partition", "waitpoint_id"),),
     FrameRow: (_BY_EXECUTION,),
     StreamHead: (_BY_EXECUTION,),
     StreamSummary: (_BY_EXECUTION,),
@@ -140,7 +149,28 @@ def _binding_entries(record: Binding) -> list[Entry]:
 
 
 def _suspension_entries(record: Suspension) -> list[Entry]:
-    return [(SUSPENDED, record.partition, (record.suspended_at_ms, record.uuid))]
+    if record.closed_at_ms is not None:
+        return []
+    entries: list[Entry] = [(SUSPENDED, record.partition, (record.suspended_at_ms, record.uuid))]
+    if record.timeout_at_ms is not None:
+        wire = f"{{fp:{record.partition}}}:{record.uuid}"
+        entries.append((SUSPENSION_TIMEOUT, None, (record.timeout_at_ms, wire)))
+    return entries
+
+
+def _waitpoint_entries(record: Waitpoint) -> list[Entry]:
+    if record.state != "pending" or record.expires_at_ms is None:
+        return []
+    wire = f"{{fp:{record.partition}}}:{record.uuid}"
+    return [(WAITPOINT_EXPIRY, None, (record.expires_at_ms, wire, record.waitpoint_id))]
+
+
+def _signal_dedup_entries(record: SignalDedup) -> list[Entry]:
+    return [(SIGNAL_KEY_EXPIRY, None, (record.expires_at_ms, record.key))]
+
+
+def _suspend_dedup_entries(record: SuspendDedup) -> list[Entry]:
+    return [(SUSPEND_ANSWERS, None, (record.created_at_ms, record.key))]
 
 
 def _worker_event_entries(record: WorkerEvent) -> list[Entry]:
@@ -153,6 +183,9 @@ _OWN: Mapping[Any, Callable[[Any], list[Entry]]] = {
     Grant: _grant_entries,
     Binding: _binding_entries,
     Suspension: _suspension_entries,
+    Waitpoint: _waitpoint_entries,
+    SignalDedup: _signal_dedup_entries,
+    SuspendDedup: _suspend_dedup_entries,
     WorkerEvent: _worker_event_entries,
 }
 _GROUPED = {

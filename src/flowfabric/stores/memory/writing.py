@@ -18,20 +18,23 @@ from flowfabric.model.records import (
     FrameRow,
     Grant,
     Record,
+    Signal,
+    SignalDedup,
     StreamHead,
     StreamSummary,
+    SuspendDedup,
     Suspension,
     Waitpoint,
     WorkerEvent,
 )
-from flowfabric.stores.memory.indexes import BINDING_EXPIRY, WORKER_HISTORY
+from flowfabric.stores.memory.indexes import BINDING_EXPIRY, SIGNAL_KEY_EXPIRY, SUSPEND_ANSWERS, WORKER_HISTORY
 from flowfabric.stores.memory.tables import Outboxes, Tables, wire_id
 from flowfabric.stores.protocol import Conflict
 from flowfabric.stores.questions import TrimHistory
 from flowfabric.stores.schema import OUTBOXES, TABLES
 
 #: What an execution owns, by the fields (partition, uuid).
-_OWNED = (FrameRow, StreamSummary, StreamHead, Grant, Suspension, Waitpoint, Attempt, Binding)
+_OWNED = (FrameRow, StreamSummary, StreamHead, Grant, Suspension, Waitpoint, Signal, Attempt, Binding)
 #: Fields that a rule may leave unset, and what is stored then.
 _UNSET: dict[Any, dict[str, Any]] = {
     Execution: {**dict.fromkeys(EXECUTION_WIDE_FIELDS), "raw_fields": "{}"},
@@ -128,6 +131,8 @@ def _purge(tables: Tables, purge: PurgeExecution) -> None:
     for kind in _OWNED:
         owned += tables.select(kind, partition=purge.partition, uuid=purge.uuid)
     owned += tables.select(CancelBacklogMember, partition=purge.partition, execution_id=purge.execution_id)
+    for waitpoint in tables.select(Waitpoint, partition=purge.partition, uuid=purge.uuid):
+        owned += tables.select(SignalDedup, partition=purge.partition, waitpoint_id=waitpoint.waitpoint_id)
     for record in owned:
         tables.delete(type(record), record.key)
     tables.delete(Execution, purge.execution_id)
@@ -148,7 +153,12 @@ def _trim(tables: Tables, stream: tuple[str, int], writes: Writes) -> None:
 def trim_history(tables: Tables, outboxes: Outboxes, question: TrimHistory) -> int:
     """Delete what is too old, at most ``limit`` rows of each sort, and return how many went."""
     deleted = sum(outboxes.trim(kind, question.events_before_ms, question.limit) for kind in OUTBOXES)
-    by_age = ((WorkerEvent, WORKER_HISTORY, question.registry_before_ms), (Binding, BINDING_EXPIRY, question.now + 1))
+    by_age: tuple[tuple[Any, str, int], ...] = (
+        (WorkerEvent, WORKER_HISTORY, question.registry_before_ms),
+        (Binding, BINDING_EXPIRY, question.now + 1),
+        (SignalDedup, SIGNAL_KEY_EXPIRY, question.now + 1),
+        (SuspendDedup, SUSPEND_ANSWERS, question.registry_before_ms),
+    )
     for kind, family, before_ms in by_age:
         old = list(islice(tables.indexes.run(family).between(None, (before_ms,)), question.limit))
         for _, key in old:

@@ -24,7 +24,7 @@ from flowfabric.stores.postgres.reading import Loader
 from flowfabric.stores.postgres.wakeups import Wakeups
 from flowfabric.stores.postgres.writing import statement
 from flowfabric.stores.protocol import Conflict, Filling, Versions
-from flowfabric.stores.schema import EXECUTION_SCOPED, OUTBOXES, split_wire
+from flowfabric.stores.schema import DROP_SIGNAL_KEYS, EXECUTION_SCOPED, OUTBOXES, split_wire
 from flowfabric.stores.sqlevents import HORIZON_RISES, old_events
 from flowfabric.stores.sqlquestions import SqlQuestions, history_trims
 
@@ -387,6 +387,7 @@ class _PostgresTransaction:
         )
 
     async def _purge(self, purge: Any) -> None:
+        await self._connection.execute(DROP_SIGNAL_KEYS.format("$1", "$1", "$2"), purge.partition, purge.uuid)
         for table in EXECUTION_SCOPED:
             await self._connection.execute(
                 f"DELETE FROM {table} WHERE partition_key = $1 AND execution_id = $2", purge.partition, purge.uuid

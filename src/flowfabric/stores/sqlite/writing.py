@@ -12,7 +12,7 @@ from flowfabric.model.changes import Key, PurgeExecution, Writes
 from flowfabric.model.records import Execution, StreamHead
 from flowfabric.stores.protocol import Conflict
 from flowfabric.stores.rows import insert_groups, stored_fields
-from flowfabric.stores.schema import EXECUTION_SCOPED, OUTBOXES, TABLES, Column, Table, split_wire
+from flowfabric.stores.schema import DROP_SIGNAL_KEYS, EXECUTION_SCOPED, OUTBOXES, TABLES, Column, Table, split_wire
 from flowfabric.stores.sqlite.codec import DIALECT, uuid_to_blob
 
 Params = Callable[[Any], tuple[Any, ...]]
@@ -191,6 +191,7 @@ def _trim(connection: sqlite3.Connection, key: tuple[str, int], writes: Writes) 
 
 def _purge(connection: sqlite3.Connection, purge: PurgeExecution) -> None:
     key = (purge.partition, uuid_to_blob(purge.uuid))
+    connection.execute(DROP_SIGNAL_KEYS.format("?", "?", "?"), (purge.partition, *key))
     for table in EXECUTION_SCOPED:
         connection.execute(f"DELETE FROM {table} WHERE partition_key = ? AND execution_id = ?", key)
     connection.execute("DELETE FROM ff_execution_capabilities WHERE execution_id = ?", key[1:])

@@ -25,7 +25,8 @@ CREATE TABLE ff_waitpoint_hmac (
     kid           text NOT NULL PRIMARY KEY,
     secret        bytea NOT NULL,
     rotated_at_ms bigint NOT NULL,
-    active        boolean NOT NULL DEFAULT true
+    active        boolean NOT NULL DEFAULT true,
+    expires_at_ms bigint
 );
 
 -- Executions -------------------------------------------------------------------------------------------------------
@@ -70,6 +71,7 @@ CREATE TABLE ff_exec_core (
     budget_ids              text,
     quota_policy_id         text,
     blocked_by              text,
+    signal_count            integer,
     terminal_outcome        text,
     failure_reason          text,
     last_failure_message    text,
@@ -290,7 +292,8 @@ CREATE TABLE ff_suspension_current (
 );
 
 CREATE INDEX ff_suspension_current_suspended_idx ON ff_suspension_current (partition_key, suspended_at_ms);
-CREATE INDEX ff_suspension_current_timeout_idx ON ff_suspension_current (timeout_at_ms) WHERE timeout_at_ms IS NOT NULL;
+CREATE INDEX ff_suspension_current_timeout_idx ON ff_suspension_current (timeout_at_ms)
+    WHERE timeout_at_ms IS NOT NULL AND closed_at_ms IS NULL;
 
 CREATE TABLE ff_waitpoint_pending (
     partition_key         smallint NOT NULL,
@@ -309,10 +312,13 @@ CREATE TABLE ff_waitpoint_pending (
     close_reason          text,
     attempt_index         integer,
     signal_count          integer NOT NULL DEFAULT 0,
+    matched_signal_count  integer NOT NULL DEFAULT 0,
+    last_signal_at_ms     bigint,
     PRIMARY KEY (partition_key, waitpoint_id)
 );
 
-CREATE INDEX ff_waitpoint_pending_expiry_idx ON ff_waitpoint_pending (expires_at_ms) WHERE expires_at_ms IS NOT NULL;
+CREATE INDEX ff_waitpoint_pending_expiry_idx ON ff_waitpoint_pending (expires_at_ms)
+    WHERE expires_at_ms IS NOT NULL AND state = 'pending';
 CREATE INDEX ff_waitpoint_pending_execution_idx ON ff_waitpoint_pending (partition_key, execution_id);
 
 CREATE TABLE ff_suspend_dedup (

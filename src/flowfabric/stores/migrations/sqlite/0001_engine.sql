@@ -25,7 +25,8 @@ CREATE TABLE ff_waitpoint_hmac (
     kid           TEXT NOT NULL PRIMARY KEY,
     secret        BLOB NOT NULL,
     rotated_at_ms INTEGER NOT NULL,
-    active        INTEGER NOT NULL DEFAULT 1
+    active        INTEGER NOT NULL DEFAULT 1,
+    expires_at_ms INTEGER
 );
 
 -- Executions -------------------------------------------------------------------------------------------------------
@@ -66,6 +67,7 @@ CREATE TABLE ff_exec_core (
     budget_ids              TEXT,
     quota_policy_id         TEXT,
     blocked_by              TEXT,
+    signal_count            INTEGER,
     terminal_outcome        TEXT,
     failure_reason          TEXT,
     last_failure_message    TEXT,
@@ -323,7 +325,8 @@ CREATE TABLE ff_suspension_current (
 );
 
 CREATE INDEX ff_suspension_current_suspended_idx ON ff_suspension_current (partition_key, suspended_at_ms);
-CREATE INDEX ff_suspension_current_timeout_idx ON ff_suspension_current (timeout_at_ms) WHERE timeout_at_ms IS NOT NULL;
+CREATE INDEX ff_suspension_current_timeout_idx ON ff_suspension_current (timeout_at_ms)
+    WHERE timeout_at_ms IS NOT NULL AND closed_at_ms IS NULL;
 
 CREATE TABLE ff_waitpoint_pending (
     partition_key         INTEGER NOT NULL,
@@ -342,10 +345,13 @@ CREATE TABLE ff_waitpoint_pending (
     close_reason          TEXT,
     attempt_index         INTEGER,
     signal_count          INTEGER NOT NULL DEFAULT 0,
+    matched_signal_count  INTEGER NOT NULL DEFAULT 0,
+    last_signal_at_ms     INTEGER,
     PRIMARY KEY (partition_key, waitpoint_id)
 );
 
-CREATE INDEX ff_waitpoint_pending_expiry_idx ON ff_waitpoint_pending (expires_at_ms) WHERE expires_at_ms IS NOT NULL;
+CREATE INDEX ff_waitpoint_pending_expiry_idx ON ff_waitpoint_pending (expires_at_ms)
+    WHERE expires_at_ms IS NOT NULL AND state = 'pending';
 CREATE INDEX ff_waitpoint_pending_execution_idx ON ff_waitpoint_pending (partition_key, execution_id);
 
 CREATE TABLE ff_suspend_dedup (

@@ -1,0 +1,31 @@
+"""What a suspended execution can wait for; given to ``Engine.suspend`` as ``resume_condition``."""
+
+from flowfabric.model.conditions import (
+    AllOf,
+    ByName,
+    Count,
+    CountKind,
+    Effect,
+    Matcher,
+    OperatorOnly,
+    ResumeCondition,
+    Single,
+    TimeoutOnly,
+    Wildcard,
+)
+from flowfabric.model.limits import MAX_COMPOSITE_DEPTH
+
+__all__ = [
+    "MAX_COMPOSITE_DEPTH",
+    "AllOf",
+    "ByName",
+    "Count",
+    "CountKind",
+    "Effect",
+    "Matcher",
+    "OperatorOnly",
+    "ResumeCondition",
+    "Single",
+    "TimeoutOnly",
+    "Wildcard",
+]

@@ -1,0 +1,183 @@
+"""The waitpoints of a suspension: fresh ones with their tokens, and one that was created before with what it heard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from flowfabric.core import waits
+from flowfabric.core.bindings import Binding, check_keys
+from flowfabric.core.context import Context
+from flowfabric.core.signing import minted, signing_key
+from flowfabric.core.view import View
+from flowfabric.model.changes import Act, Change
+from flowfabric.model.conditions import (
+    COUNTING,
+    Effect,
+    Hearing,
+    ResumeCondition,
+    effect_of,
+    matches,
+    required_names,
+    with_signal,
+)
+from flowfabric.model.errors import (
+    Conflict,
+    ConflictKind,
+    Contention,
+    ContentionKind,
+    State,
+    StateKind,
+    Validation,
+    ValidationKind,
+)
+from flowfabric.model.records import Execution, Signal, SigningKey, Suspension, Waitpoint
+from flowfabric.model.suspension import ResumePolicy, SuspensionRequester, TimeoutBehavior
+
+
+class Wait(Struct, gc=False):
+    """What an execution is to wait for. The first waitpoint is the primary one."""
+
+    suspension_id: str
+    waitpoints: tuple[Binding, ...]
+    condition: ResumeCondition
+    reason_code: str
+    requested_by: str = SuspensionRequester.WORKER
+    resume_policy: ResumePolicy = ResumePolicy()
+    timeout_at_ms: int | None = None
+    timeout_behavior: str = TimeoutBehavior.FAIL
+    continuation_metadata_pointer: str | None = None
+
+
+class Bound(NamedTuple):
+    """The waitpoints of a suspension as they will be stored, and what was heard on them before."""
+
+    rows: tuple[Waitpoint, ...]
+    #: For each row the fields that change; ``None`` if it is new.
+    fields: tuple[tuple[str, ...] | None, ...]
+    heard: Hearing
+    #: The signal that satisfied the condition before anybody waited for it.
+    closer: str | None
+    key: tuple[Act, ...]
+
+    @property
+    def acts(self) -> tuple[Act, ...]:
+        stored = (Change(row, fields) for row, fields in zip(self.rows, self.fields, strict=True))
+        return (*self.key, *stored)
+
+
+def bound_waitpoints(view: View, context: Context, execution: Execution, wait: Wait, entropy: bytes) -> Bound:
+    """The waitpoints, checked and minted."""
+    if waits.is_open(view.get(Suspension, (execution.partition, execution.uuid))):
+        raise State(StateKind.ALREADY_SUSPENDED, f"execution {execution.execution_id}")
+    key, new_key = signing_key(view, entropy, context.now)
+    found = view.many(Waitpoint, [(execution.partition, each.waitpoint_id) for each in wait.waitpoints])
+    primary = wait.waitpoints[0]
+    if primary.waitpoint_key is None:
+        pending = _pending(found[0], execution, context.now)
+        others = wait.waitpoints[1:]
+        check_keys([pending.waitpoint_key, *(each.waitpoint_key or "" for each in others)], wait.condition)
+        fresh = _fresh(execution, wait, key, others, found[1:], context.now)
+        heard, matched, closer = _replayed(view, execution, pending, wait.condition)
+        activated: dict[str, Any] = {
+            "state": waits.OPEN,
+            "activated_at_ms": context.now,
+            "expires_at_ms": None,
+            "required_signal_names": required_names(wait.condition, pending.waitpoint_key),
+            "matched_signal_count": matched,
+        }
+        rows = (replace(pending, **activated), *fresh)
+        return Bound(rows, (tuple(activated), *[None] * len(fresh)), heard, closer, new_key)
+    fresh = _fresh(execution, wait, key, wait.waitpoints, found, context.now)
+    return Bound(fresh, (None,) * len(fresh), {}, None, new_key)
+
+
+def _fresh(
+    execution: Execution,
+    wait: Wait,
+    key: SigningKey,
+    bindings: Sequence[Binding],
+    found: Sequence[Waitpoint | None],
+    now: int,
+) -> tuple[Waitpoint, ...]:
+    """New waitpoints with their tokens."""
+    seen: set[str] = set()
+    for binding, stored in zip(bindings, found, strict=True):
+        if stored is not None or binding.waitpoint_id in seen:
+            raise Conflict(ConflictKind.WAITPOINT_ALREADY_EXISTS, f"waitpoint {binding.waitpoint_id}")
+        seen.add(binding.waitpoint_id)
+    return tuple(
+        new_waitpoint(
+            execution,
+            key,
+            binding.waitpoint_id,
+            binding.waitpoint_key or "",
+            now,
+            state=waits.OPEN,
+            activated_at_ms=now,
+            required_signal_names=required_names(wait.condition, binding.waitpoint_key or ""),
+        )
+        for binding in bindings
+    )
+
+
+def new_waitpoint(
+    execution: Execution, key: SigningKey, waitpoint_id: str, waitpoint_key: str, now: int, **fields: Any
+) -> Waitpoint:
+    """A waitpoint of the execution's current attempt, with its token."""
+    return Waitpoint(
+        execution.partition,
+        waitpoint_id,
+        execution.uuid,
+        closed_at_ms=None,
+        close_reason=None,
+        token_kid=key.kid,
+        token=str.__str__(minted(key, execution.execution_id, waitpoint_id)),
+        created_at_ms=now,
+        waitpoint_key=waitpoint_key,
+        attempt_index=execution.attempt_index,
+        **fields,
+    )
+
+
+def _pending(stored: Waitpoint | None, execution: Execution, now: int) -> Waitpoint:
+    """A waitpoint that was created before, if this execution may suspend on it."""
+    if stored is None:
+        raise Contention(ContentionKind.WAITPOINT_NOT_FOUND)
+    where = f"waitpoint {stored.waitpoint_id}"
+    if stored.uuid != execution.uuid or stored.attempt_index not in (None, execution.attempt_index):
+        raise Validation(ValidationKind.INVALID_WAITPOINT_FOR_EXECUTION, where)
+    if stored.state != waits.PENDING:
+        raise State(StateKind.WAITPOINT_NOT_PENDING, f"{where} is {stored.state}")
+    if stored.expires_at_ms is not None and stored.expires_at_ms <= now:
+        raise State(StateKind.PENDING_WAITPOINT_EXPIRED, where)
+    if not stored.token:
+        raise Validation(ValidationKind.WAITPOINT_NOT_TOKEN_BOUND, where)
+    return stored
+
+
+def _replayed(
+    view: View, execution: Execution, pending: Waitpoint, condition: ResumeCondition
+) -> tuple[Hearing, int, str | None]:
+    """Signals that came early, judged in the order they came: those that count, how many match, and which satisfied."""
+    if not pending.signal_count:
+        return {}, 0, None
+    signals = view.select(Signal, partition=execution.partition, uuid=execution.uuid)
+    early = [signal for signal in signals if signal.waitpoint_id == pending.waitpoint_id]
+    heard: Hearing = {}
+    matched = 0
+    closer: str | None = None
+    for signal in sorted(early, key=lambda each: each.sequence):
+        said = waits.heard_of(signal)
+        matched += matches(condition, pending.waitpoint_key, said)
+        if closer is not None:
+            continue
+        effect = effect_of(condition, heard, pending.waitpoint_key, said)
+        if effect in COUNTING:
+            heard = with_signal(heard, pending.waitpoint_key, said)
+        if effect is Effect.SATISFIED:
+            closer = signal.signal_id
+    return heard, matched, closer

@@ -1,0 +1,214 @@
+"""What callers hand in to suspend and to signal, checked at the door."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+from flowfabric.core.bindings import Binding, check_wait, too_deep
+from flowfabric.core.mailboxes import Wait
+from flowfabric.engine import checks
+from flowfabric.model.conditions import (
+    AllOf,
+    ByName,
+    Count,
+    CountKind,
+    Matcher,
+    OperatorOnly,
+    ResumeCondition,
+    Single,
+    TimeoutOnly,
+    Wildcard,
+)
+from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.limits import MAX_COMPOSITE_DEPTH, MAX_CONDITION_NODES, MAX_SIGNAL_BYTES, MAX_WAITPOINTS
+from flowfabric.model.suspension import (
+    Fresh,
+    ResumePolicy,
+    SuspendArgs,
+    SuspensionRequester,
+    TimeoutBehavior,
+    UsePending,
+)
+from flowfabric.model.tokens import Token
+
+_MAX_I64 = 2**63 - 1
+_MAX_COUNT = 2**31 - 1
+MAX_GRACE_MS = 2**53 - 1
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2})+")
+_SEED_DIGITS = 64
+#: How far a condition is read before it is refused for its depth alone.
+_DEEPEST = 64
+
+
+def wait(value: Any, now: int) -> tuple[Wait, str]:
+    """What to wait for, and the idempotency key."""
+    if not isinstance(value, SuspendArgs):
+        raise checks.invalid(f"args: expected SuspendArgs, got {type(value).__name__}")
+    bindings = tuple(_binding(each, n) for n, each in enumerate(checks.sequence(value.waitpoints, "waitpoints")))
+    if len(bindings) > MAX_WAITPOINTS:
+        raise checks.invalid(f"waitpoints: {len(bindings)}, at most {MAX_WAITPOINTS} are allowed")
+    condition = _Reader().condition(value.resume_condition, 1, "")
+    asked = Wait(
+        new_uuid() if value.suspension_id is None else checks.uuid(value.suspension_id, "suspension_id"),
+        bindings,
+        condition,
+        checks.text(value.reason_code, "reason_code", empty=False),
+        _one_of(value.requested_by, "requested_by", SuspensionRequester),
+        _resume_policy(value.resume_policy),
+        checks.optional_time_ms(value.timeout_at, "timeout_at"),
+        _one_of(value.timeout_behavior, "timeout_behavior", TimeoutBehavior),
+        checks.optional_text(value.continuation_metadata_pointer, "continuation_metadata_pointer"),
+    )
+    key = checks.optional_text(value.idempotency_key, "idempotency_key") or ""
+    checks.optional_time_ms(value.now, "now")
+    check_wait(bindings, condition, asked.timeout_at_ms, now)
+    return asked, key
+
+
+def new_uuid() -> str:
+    """A fresh id."""
+    return str(uuid.uuid4())
+
+
+def _binding(value: Any, position: int) -> Binding:
+    where = f"waitpoints[{position}]"
+    if isinstance(value, UsePending):
+        return Binding(checks.uuid(value.waitpoint_id, f"{where}.waitpoint_id"), None)
+    if not isinstance(value, Fresh):
+        raise checks.invalid(f"{where}: expected Fresh or UsePending, got {type(value).__name__}")
+    found = value.waitpoint_id
+    waitpoint_id = new_uuid() if found is None else checks.uuid(found, f"{where}.waitpoint_id")
+    key = value.waitpoint_key
+    return Binding(waitpoint_id, f"wpk:{waitpoint_id}" if key is None else checks.text(key, f"{where}.waitpoint_key"))
+
+
+def _one_of(value: Any, name: str, choices: Any) -> str:
+    found = checks.text(value, name)
+    if found not in tuple(choices):
+        raise checks.invalid(f"{name}: {found!r} is none of {', '.join(choices)}")
+    return found
+
+
+def _resume_policy(value: Any) -> ResumePolicy:
+    if not isinstance(value, ResumePolicy):
+        raise checks.invalid(f"resume_policy: expected a ResumePolicy, got {type(value).__name__}")
+    if value.resume_target != "runnable":
+        raise checks.invalid("resume_policy.resume_target: only 'runnable' is known")
+    for name in ("consume_matched_signals", "retain_signal_buffer_until_closed", "close_waitpoint_on_resume"):
+        if not isinstance(getattr(value, name), bool):
+            raise checks.invalid(f"resume_policy.{name}: expected True or False")
+    delay = value.resume_delay_ms
+    if delay is not None:
+        checks.integer(delay, "resume_policy.resume_delay_ms", 0, _MAX_I64)
+    return value
+
+
+class _Reader:
+    """Reads a condition node by node, within bounds."""
+
+    def __init__(self) -> None:
+        self._nodes = 0
+
+    def condition(self, value: Any, depth: int, path: str) -> ResumeCondition:
+        self._nodes += 1
+        if self._nodes > MAX_CONDITION_NODES:
+            raise checks.invalid(f"resume_condition: more than {MAX_CONDITION_NODES} nodes")
+        if depth > _DEEPEST:
+            raise too_deep(MAX_COMPOSITE_DEPTH + 1, ".".join(path.split(".")[:MAX_COMPOSITE_DEPTH]))
+        if isinstance(value, Single):
+            return Single(_key(value.waitpoint_key), _matcher(value.matcher))
+        if isinstance(value, Count):
+            return self._count(value)
+        if isinstance(value, AllOf):
+            members = checks.sequence(value.members, "resume_condition.members")
+            prefix = f"{path}." if path else ""
+            return AllOf(
+                tuple(self.condition(each, depth + 1, f"{prefix}members[{n}]") for n, each in enumerate(members))
+            )
+        if isinstance(value, OperatorOnly | TimeoutOnly):
+            return value
+        raise checks.invalid(f"resume_condition: {type(value).__name__} is no condition; see flowfabric.conditions")
+
+    def _count(self, value: Count) -> Count:
+        kinds = tuple(CountKind)
+        if value.count_kind not in kinds:
+            raise checks.invalid(f"count_kind: {value.count_kind!r} is none of {', '.join(kinds)}")
+        keys = tuple(_key(each) for each in checks.sequence(value.waitpoints, "resume_condition.waitpoints"))
+        self._nodes += len(keys)
+        return Count(
+            checks.integer(value.n, "resume_condition.n", 0, _MAX_COUNT),
+            CountKind(value.count_kind),
+            tuple(dict.fromkeys(keys)),
+            None if value.matcher is None else _matcher(value.matcher),
+        )
+
+
+def _key(value: Any) -> str:
+    return checks.text(value, "resume_condition.waitpoint_key")
+
+
+def _matcher(value: Any) -> Matcher:
+    if isinstance(value, Wildcard):
+        return value
+    if not isinstance(value, ByName):
+        raise checks.invalid(f"matcher: expected ByName or Wildcard, got {type(value).__name__}")
+    name = checks.text(value.name, "matcher.name")
+    if "\x1f" in name:
+        raise checks.invalid("matcher.name: must not contain the unit separator")
+    return ByName(name)
+
+
+def signal_payload(value: Any) -> bytes | None:
+    """Bytes within the limit of a signal, or nothing."""
+    found = checks.payload(value, "payload")
+    if found is not None and len(found) > MAX_SIGNAL_BYTES:
+        raise Validation(
+            ValidationKind.PAYLOAD_TOO_LARGE,
+            f"payload: {len(found)} bytes, a signal carries at most {MAX_SIGNAL_BYTES}; pass a reference",
+        )
+    return found
+
+
+def token(value: Any) -> Token:
+    """A token as it came. One that cannot be one is refused with the others, after its execution was looked for."""
+    if value is None:
+        return Token("")
+    if not isinstance(value, str):
+        raise checks.invalid(f"waitpoint_token: expected text, got {type(value).__name__}")
+    try:
+        return Token(checks.text(value, "waitpoint_token"))
+    except Validation:
+        return Token("?")
+
+
+def kid(value: Any, name: str = "kid") -> str:
+    """A key id: not empty, without a colon."""
+    try:
+        found = checks.text(value, name, empty=False)
+    except Validation as error:
+        raise Validation(ValidationKind.INVALID_KID, error.detail) from None
+    if ":" in found:
+        raise Validation(ValidationKind.INVALID_KID, f"{name}: must not contain a colon")
+    return found
+
+
+def secret(value: Any, name: str, *, digits: int | None = None) -> bytes:
+    """A secret in hexadecimal. What is wrong with it is said without showing it."""
+    if not isinstance(value, str) or not _HEX.fullmatch(value) or (digits is not None and len(value) != digits):
+        wanted = "an even number of hex digits" if digits is None else f"{digits} hex digits"
+        raise Validation(ValidationKind.INVALID_SECRET_HEX, f"{name}: expected {wanted}")
+    return bytes.fromhex(value)
+
+
+def seed_secret(value: Any, name: str) -> bytes:
+    """A secret of exactly 32 bytes."""
+    return secret(value, name, digits=_SEED_DIGITS)
+
+
+def grace_ms(value: Any) -> int:
+    """How long a former key still verifies."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_GRACE_MS:
+        raise Validation(ValidationKind.INVALID_GRACE_MS, f"grace_ms: not a whole number between 0 and {MAX_GRACE_MS}")
+    return int(value)
