@@ -361,6 +361,11 @@ async def test_run_due_runs_each_timer_once(engine: Engine, probe: Probe, clock:
         "unblock": 0,
         "grant_sweep": 1,
         "worker_registry_ttl_sweep": 1,
+        "dependency_reconciler": 0,
+        "edge_cancel_dispatcher": 0,
+        "edge_cancel_reconciler": 0,
+        "cancel_reconciler": 0,
+        "flow_projector": 0,
         "retention_trimmer": 0,
     }
     states = [(await probe.execution(eid)).public_state for eid in (doomed, delayed, timed, leased, promised)]

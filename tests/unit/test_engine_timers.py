@@ -38,6 +38,11 @@ def test_defaults() -> None:
         "unblock": 5_000,
         "grant_sweep": 1_000,
         "worker_registry_ttl_sweep": 30_000,
+        "dependency_reconciler": 15_000,
+        "edge_cancel_dispatcher": 1_000,
+        "edge_cancel_reconciler": 10_000,
+        "cancel_reconciler": 15_000,
+        "flow_projector": 15_000,
         "retention_trimmer": 60_000,
     }
 

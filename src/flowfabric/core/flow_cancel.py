@@ -13,8 +13,15 @@ from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Change, Decision, Drop, Get, Need, Select, change, insert
 from flowfabric.model.errors import NotFound, State, StateKind
 from flowfabric.model.events import Event, OperatorEvent
-from flowfabric.model.records import CancelBacklog, CancelBacklogMember, Execution, Flow
-from flowfabric.model.results import CancelFlowHeader, CancelFlowResult
+from flowfabric.model.records import (
+    CancelBacklog,
+    CancelBacklogMember,
+    EdgeGroup,
+    Execution,
+    Flow,
+    PendingCancelGroup,
+)
+from flowfabric.model.results import CancelFlowHeader
 
 #: How long the caller of the header may take to cancel members before the reconciler steps in.
 BACKLOG_GRACE_MS = 30_000
@@ -22,6 +29,10 @@ FLOW_ONLY = "flow_only"
 CANCEL_ALL = "cancel_all"
 CANCEL_PENDING = "cancel_pending"
 CANCEL_POLICIES = (FLOW_ONLY, CANCEL_ALL, CANCEL_PENDING)
+FLOW_CANCELLED = "flow_cancelled"
+#: Members that one transaction cancels with their flow, and the backlog's status while there are more.
+CANCEL_STEP = 2_000
+CANCELLING = "cancelling"
 
 
 class CancelFlowHeaderCommand(Struct, gc=False):
@@ -34,13 +45,16 @@ class CancelFlowHeaderCommand(Struct, gc=False):
     recorded_at_ms: int | None
 
     def needs(self) -> tuple[Need, ...]:
-        return _flow_needs(self.partition, self.flow_id)
+        return (Get(Flow, (self.partition, self.flow_id)),)
 
 
 def cancel_flow_header(command: CancelFlowHeaderCommand, view: View, context: Context) -> Decision:
     """Flow cancelled, backlog written, members cancelled and fenced off, one event for all of it."""
     flow = _flow(view, command.partition, command.flow_id)
     raw = parse_document(flow.raw_fields, "ff_flow_core.raw_fields")
+    # The flow is locked from here on, so nobody can join it between this look and the commit.
+    where = (("partition", "flow_id"), flow.key)
+    view.require((Select(Execution, *where), Select(CancelBacklogMember, *where), Get(CancelBacklog, flow.key)))
     members = view.select(Execution, partition=flow.partition, flow_id=flow.flow_id)
     backlog = view.select(CancelBacklogMember, partition=flow.partition, flow_id=flow.flow_id)
     if flow.public_flow_state in lit.ENDED_FLOW_STATES:
@@ -54,20 +68,7 @@ def cancel_flow_header(command: CancelFlowHeaderCommand, view: View, context: Co
     live = [member for member in members if member.lifecycle_phase not in lit.ENDED_PHASES]
     acts: list[Act] = [_cancelled_flow(flow, raw, now, command.cancellation_policy, command.reason)]
     if view.get(CancelBacklog, flow.key) is None:
-        acts.append(
-            insert(
-                CancelBacklog(
-                    flow.partition,
-                    flow.flow_id,
-                    now,
-                    "",
-                    command.reason,
-                    saturate(now + BACKLOG_GRACE_MS),
-                    command.cancellation_policy,
-                    "pending",
-                )
-            )
-        )
+        acts.append(insert(_backlog(flow, now, command.reason, command.cancellation_policy, "pending")))
     known = {row.execution_id for row in backlog}
     events: list[Event] = []
     for member in live:
@@ -106,57 +107,114 @@ def cancel_flow_header(command: CancelFlowHeaderCommand, view: View, context: Co
     )
 
 
-class AckCancelMember(Struct, gc=False):
-    """A member's cancellation is done."""
+class AckCancelMembers(Struct, gc=False):
+    """The cancellations of some members are done."""
 
     partition: int
     flow_id: str
-    execution_id: str
+    execution_ids: tuple[str, ...]
 
     def needs(self) -> tuple[Need, ...]:
+        where = (self.partition, self.flow_id)
         return (
-            Select(CancelBacklogMember, ("partition", "flow_id"), (self.partition, self.flow_id)),
-            Get(CancelBacklog, (self.partition, self.flow_id)),
+            *(Get(CancelBacklogMember, (*where, each)) for each in self.execution_ids),
+            Get(CancelBacklog, where),
         )
 
 
-def ack_cancel_member(command: AckCancelMember, view: View, context: Context) -> Decision:
-    """The member leaves the backlog; the header goes with the last one. Silent, and safe to repeat."""
-    rows = view.select(CancelBacklogMember, partition=command.partition, flow_id=command.flow_id)
-    acts: list[Act] = [Drop(row) for row in rows if row.execution_id == command.execution_id]
-    if len(acts) == len(rows):
-        header = view.get(CancelBacklog, (command.partition, command.flow_id))
-        if header is not None:
+def ack_cancel_members(command: AckCancelMembers, view: View, context: Context) -> Decision:
+    """They leave the backlog; the header goes with the last one. Silent, and safe to repeat."""
+    where = (command.partition, command.flow_id)
+    done = [view.get(CancelBacklogMember, (*where, each)) for each in command.execution_ids]
+    acts: list[Act] = [Drop(row) for row in done if row is not None]
+    header = view.get(CancelBacklog, where)
+    if header is not None and header.status != CANCELLING:
+        # One more than are acknowledged here tells whether somebody is left.
+        left = view.first(len(acts) + 1, CancelBacklogMember, partition=where[0], flow_id=where[1])
+        if {row.execution_id for row in left} <= set(command.execution_ids):
             acts.append(Drop(header))
     return Decision(None, tuple(acts))
 
 
 class CancelFlow(Struct, gc=False):
-    """Cancel a flow with the members its policy names, in one step."""
+    """Cancel a flow with the members its policy names. Large flows take several steps."""
 
     partition: int
     flow_id: str
     policy: str
 
     def needs(self) -> tuple[Need, ...]:
-        return _flow_needs(self.partition, self.flow_id)
+        return (Get(Flow, (self.partition, self.flow_id)),)
+
+
+class CancelFlowMembers(Struct, gc=False):
+    """Go on cancelling the members of a cancelled flow, behind a UUID."""
+
+    partition: int
+    flow_id: str
+    after: str
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Flow, (self.partition, self.flow_id)), Get(CancelBacklog, (self.partition, self.flow_id)))
+
+
+class CancelledMembers(Struct, frozen=True, gc=False):
+    """What one step has cancelled; ``after`` is where the next one begins, ``None`` if there is none."""
+
+    policy: str
+    execution_ids: tuple[str, ...]
+    after: str | None
 
 
 def cancel_flow(command: CancelFlow, view: View, context: Context) -> Decision:
     """Members end as cancelled, each announced; a stale outcome of their attempt is cleared."""
     flow = _flow(view, command.partition, command.flow_id)
     raw = parse_document(flow.raw_fields, "ff_flow_core.raw_fields")
-    members = view.select(Execution, partition=flow.partition, flow_id=flow.flow_id)
     if flow.public_flow_state == lit.CANCELLED:
         stored = _text(raw.get("cancellation_policy")) or command.policy
-        return Decision(CancelFlowResult.Cancelled(stored, tuple(member.execution_id for member in members)))
+        members = view.select(Execution, partition=flow.partition, flow_id=flow.flow_id)
+        unfinished = view.get(CancelBacklog, flow.key)
+        after = "" if unfinished is not None and unfinished.status == CANCELLING else None
+        return Decision(CancelledMembers(stored, tuple(member.execution_id for member in members), after))
     if flow.public_flow_state in lit.ENDED_FLOW_STATES:
         raise State(StateKind.FLOW_ALREADY_TERMINAL, f"flow {flow.flow_id} is {flow.public_flow_state}")
-    chosen = [member for member in members if _is_chosen(member, command.policy)]
-    acts: list[Act] = [_cancelled_flow(flow, raw, context.now, command.policy, "flow_cancelled")]
+    # The flow is locked from here on, so nobody can join it between this look and the commit.
+    found = [] if command.policy == FLOW_ONLY else view.live_members(flow.partition, flow.flow_id, "", CANCEL_STEP)
+    decision, answer = _cancelled_members(view, context, command.policy, found)
+    acts: tuple[Act, ...] = (_cancelled_flow(flow, raw, context.now, command.policy, FLOW_CANCELLED),)
+    if answer.after is not None:
+        unfinished = view.get(CancelBacklog, flow.key)
+        if unfinished is None:
+            acts += (insert(_backlog(flow, context.now, FLOW_CANCELLED, command.policy, CANCELLING)),)
+    if command.policy == CANCEL_PENDING:
+        groups = view.select(EdgeGroup, partition=flow.partition, flow_id=flow.flow_id)
+        acts += tuple(insert(PendingCancelGroup(*each.key, context.now)) for each in groups if each.running_count > 0)
+    return Decision(answer, (*acts, *decision.acts), decision.events, decision.wakes)
+
+
+def cancel_flow_members(command: CancelFlowMembers, view: View, context: Context) -> Decision:
+    """The next members; with the last step the record of it goes."""
+    flow = _flow(view, command.partition, command.flow_id)
+    raw = parse_document(flow.raw_fields, "ff_flow_core.raw_fields")
+    stored = _text(raw.get("cancellation_policy")) or FLOW_ONLY
+    policy = stored if stored in CANCEL_POLICIES else FLOW_ONLY
+    found = view.live_members(flow.partition, flow.flow_id, command.after, CANCEL_STEP)
+    decision, answer = _cancelled_members(view, context, policy, found)
+    header = view.get(CancelBacklog, flow.key)
+    over = answer.after is None and header is not None and header.status == CANCELLING
+    acts: tuple[Act, ...] = (Drop(header),) if over and header is not None else ()
+    return Decision(answer, (*acts, *decision.acts), decision.events, decision.wakes)
+
+
+def _cancelled_members(
+    view: View, context: Context, policy: str, found: list[Execution]
+) -> tuple[Decision, CancelledMembers]:
+    after = found[-1].uuid if len(found) >= CANCEL_STEP else None
+    chosen = [member for member in found if _is_chosen(member, policy)]
+    acts: list[Act] = []
     events: list[Event] = []
     for member in chosen:
-        acts.append(cancelled_row(member, context.now, "flow_cancelled", "cancel_flow", lit.CANCELLED))
+        acts.append(cancelled_row(member, context.now, FLOW_CANCELLED, "cancel_flow", lit.CANCELLED))
         attempt = current_attempt(view, member)
         if attempt is not None:
             acts.append(
@@ -170,7 +228,7 @@ def cancel_flow(command: CancelFlow, view: View, context: Context) -> Decision:
         events.append(completion(member, context.now, lit.ENDED_CANCELLED, dispatched=True))
     ids = tuple(member.execution_id for member in chosen)
     wakes = tuple((member.execution_id, member.attempt_index) for member in chosen)
-    return Decision(CancelFlowResult.Cancelled(command.policy, ids), tuple(acts), tuple(events), wakes)
+    return Decision(None, tuple(acts), tuple(events), wakes), CancelledMembers(policy, ids, after)
 
 
 def _is_chosen(member: Execution, policy: str) -> bool:
@@ -186,13 +244,9 @@ def _flow(view: View, partition: int, flow_id: str) -> Flow:
     return flow
 
 
-def _flow_needs(partition: int, flow_id: str) -> tuple[Need, ...]:
-    where = (("partition", "flow_id"), (partition, flow_id))
-    return (
-        Get(Flow, (partition, flow_id)),
-        Select(Execution, *where),
-        Select(CancelBacklogMember, *where),
-        Get(CancelBacklog, (partition, flow_id)),
+def _backlog(flow: Flow, now: int, reason: str, policy: str, status: str) -> CancelBacklog:
+    return CancelBacklog(
+        flow.partition, flow.flow_id, now, "", reason, saturate(now + BACKLOG_GRACE_MS), policy, status
     )
 
 

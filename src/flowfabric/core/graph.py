@@ -147,8 +147,25 @@ def add_execution_to_flow(command: AddExecutionToFlow, view: View, context: Cont
     if number(raw.get("node_count")) >= MAX_FLOW_NODES:
         raise ResourceExhausted("flow_nodes", MAX_FLOW_NODES)
     grown, count = _grown(flow, _recorded(command, context), "node_count")
-    joined = change(execution, flow_id=flow.flow_id, last_mutation_at_ms=context.now)
+    joined = change(
+        execution,
+        flow_id=flow.flow_id,
+        last_mutation_at_ms=context.now,
+        **inherited(execution, _listed(raw.get("budget_ids"))),
+    )
     return Decision(AddExecutionToFlowResult.Added(shown, count), (joined, grown))
+
+
+def inherited(execution: Execution, budget_ids: tuple[str, ...]) -> dict[str, Any]:
+    """The budgets a member pays from: its own, and those of its flow."""
+    if not budget_ids:
+        return {}
+    own = _listed(execution.budget_ids)
+    return {"budget_ids": ",".join(dict.fromkeys((*own, *budget_ids)))}
+
+
+def _listed(value: object) -> tuple[str, ...]:
+    return tuple(value.split(",")) if isinstance(value, str) and value else ()
 
 
 def _recorded(command: Any, context: Context) -> int:

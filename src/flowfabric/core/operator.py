@@ -14,13 +14,13 @@ from flowfabric.core.documents import dump_document, parse_document
 from flowfabric.core.ending import current_attempt, lost_lease
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Act, Change, Decision, Get, GetFull, Need, change
+from flowfabric.model.changes import Act, Change, Decision, Drop, Get, GetFull, Need, change
 from flowfabric.model.errors import Contention, ContentionKind, NotFound, State, StateKind
 from flowfabric.model.events import OperatorEvent
 from flowfabric.model.flows import EdgeState, GroupState
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.policy import read_policy
-from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution
+from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, FlowCounts
 from flowfabric.model.results import AlreadySatisfied, PriorityChanged, Replayed, Revoked
 from flowfabric.model.states import PublicState
 
@@ -132,6 +132,11 @@ def replay_execution(command: ReplayExecution, view: View, context: Context) -> 
         acts += groups
         resets = sum(isinstance(each.record, EdgeGroup) for each in groups)
         details = {"branch": "skipped_flow_member", "groups_reset": resets}
+    if execution.flow_id is not None:
+        # The flow goes on: what was counted as its end is not.
+        counts = view.get(FlowCounts, (execution.partition, execution.flow_id))
+        if counts is not None:
+            acts.append(Drop(counts))
     if attempt is not None:
         acts.append(lease.taken(attempt, worker_id=None, outcome=None, terminal_at_ms=None, retry_at_ms=None))
     acts.append(_started_over(execution, context.now, dump_document(fields), skipped))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from msgspec import Struct
 
 from flowfabric.core.context import Context
+from flowfabric.core.flow_end import RemoveFlow, is_over
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Decision, Get, Need, PurgeExecution
 from flowfabric.model.policy import read_policy
-from flowfabric.model.records import Execution, Flow
+from flowfabric.model.records import Execution
 
 
 class TrimExecution(Struct, gc=False):
@@ -23,7 +24,7 @@ class TrimExecution(Struct, gc=False):
 
 
 def trim_execution(command: TrimExecution, view: View, context: Context) -> Decision:
-    """Gone with everything that is its own. Members stay while their flow is open."""
+    """Gone with everything that is its own. Members stay while their flow goes on; with the last one the flow goes."""
     execution = view.execution(command.execution_id)
     if execution is None or execution.lifecycle_phase not in lit.ENDED_PHASES or execution.terminal_at_ms is None:
         return Decision(False)
@@ -31,8 +32,12 @@ def trim_execution(command: TrimExecution, view: View, context: Context) -> Deci
     retention_ms = command.retention_ms if own is None else own
     if execution.terminal_at_ms > context.now - retention_ms:
         return Decision(False)
-    if execution.flow_id is not None:
-        flow = view.get(Flow, (execution.partition, execution.flow_id))
-        if flow is not None and flow.public_flow_state not in lit.ENDED_FLOW_STATES:
-            return Decision(False)
-    return Decision(True, (PurgeExecution(execution.execution_id, execution.partition, execution.uuid),))
+    gone = PurgeExecution(execution.execution_id, execution.partition, execution.uuid)
+    if execution.flow_id is None:
+        return Decision(True, (gone,))
+    if not is_over(view, execution.partition, execution.flow_id):
+        return Decision(False)
+    left = view.first(2, Execution, partition=execution.partition, flow_id=execution.flow_id)
+    last = [each.uuid for each in left] == [execution.uuid]
+    flow = RemoveFlow(execution.partition, execution.flow_id, command.retention_ms)
+    return Decision(True, (gone,), then=(flow,) if last else ())

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from flowfabric.core import edges
 from flowfabric.core.context import Context
 from flowfabric.core.create import CreateExecution, create_execution
-from flowfabric.core.graph import CreateFlow, gate_fields, new_flow
+from flowfabric.core.graph import CreateFlow, gate_fields, inherited, new_flow
 from flowfabric.core.view import View
 from flowfabric.model.changes import Act, Change, Decision, Get, Need, insert
 from flowfabric.model.errors import Conflict, ConflictKind, Validation, ValidationKind
@@ -75,7 +75,7 @@ def submit_flow(command: SubmitFlow, view: View, context: Context) -> Decision:
                 f"node {name!r}: its id or idempotency key belongs to execution {decision.result.execution_id}; "
                 "a node of a new flow must be new",
             )
-        acts += _joined(decision, command.flow.flow_id, waiting.get(node.uuid), lanes)
+        acts += _joined(decision, command.flow, waiting.get(node.uuid), lanes)
         events += decision.events
     acts += _graph(command, waiting, context.now)
     return Decision(answer, tuple(acts), tuple(events))
@@ -93,7 +93,7 @@ def _check_repeated(command: SubmitFlow, view: View) -> None:
             )
 
 
-def _joined(decision: Decision, flow_id: str, incoming: list[NewEdge] | None, lanes: set[str]) -> list[Act]:
+def _joined(decision: Decision, flow: CreateFlow, incoming: list[NewEdge] | None, lanes: set[str]) -> list[Act]:
     """What creates a member, with the member in its flow, waiting if it has to."""
     acts: list[Act] = []
     for act in decision.acts:
@@ -101,7 +101,7 @@ def _joined(decision: Decision, flow_id: str, incoming: list[NewEdge] | None, la
         record = act.record
         if isinstance(record, Execution):
             gate = gate_fields(len(incoming), incoming[-1].edge_id) if incoming else {}
-            acts.append(insert(replace(record, flow_id=flow_id, **gate)))
+            acts.append(insert(replace(record, flow_id=flow.flow_id, **gate, **inherited(record, flow.budget_ids))))
         elif not isinstance(record, Lane):
             acts.append(act)
         elif record.lane_id not in lanes:

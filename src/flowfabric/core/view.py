@@ -21,19 +21,22 @@ from flowfabric.model.changes import (
     Descendants,
     Downstream,
     Drop,
+    First,
     Get,
     GetFull,
     Key,
+    LiveMembers,
     MarkDispatched,
     Need,
     PurgeExecution,
+    PurgeFlow,
     Select,
     TrimStream,
     Writes,
 )
 from flowfabric.model.events import Event
 from flowfabric.model.flows import EdgeState
-from flowfabric.model.literals import PENDING_CLAIM, is_claimable
+from flowfabric.model.literals import ENDED_PHASES, PENDING_CLAIM, is_claimable
 from flowfabric.model.records import Attempt, Edge, Execution, Grant, Record
 
 _RecordType = TypeVar("_RecordType", bound=Record)
@@ -84,6 +87,8 @@ class View:
         self._full: set[str] = set()
         self._selected: dict[Need, list[Key]] = {}
         self._descendants: dict[Descendants, frozenset[str]] = {}
+        #: First records of a select: how many were asked for, and the keys found.
+        self._firsts: dict[Select, tuple[int, list[Key]]] = {}
         self._scans: dict[tuple[str, frozenset[str]], _Scan] = {}
         self._held = held
         self._start()
@@ -98,6 +103,7 @@ class View:
         self._trims: dict[tuple[str, int], None] = {}
         self._purges: list[PurgeExecution] = []
         self._dispatched: list[MarkDispatched] = []
+        self._purged_flows: list[PurgeFlow] = []
         #: Edges this batch has written, by flow and upstream.
         self._edges: dict[tuple[str, str], dict[Key, None]] = {}
         self._fresh: dict[str, list[tuple[int, int, str, str]]] = {}
@@ -130,9 +136,13 @@ class View:
         self.put_loaded(Execution, execution_id, record)
         self._full.add(execution_id)
 
-    def put_selected(self, need: Select | Downstream, keys: list[Key]) -> None:
-        """The answer to a ``Select`` or a ``Downstream``; its records were put one by one."""
+    def put_selected(self, need: Select | Downstream | LiveMembers, keys: list[Key]) -> None:
+        """The answer to a ``Select``, ``Downstream`` or ``LiveMembers``; its records were put one by one."""
         self._selected[need] = keys
+
+    def put_first(self, need: First, keys: list[Key]) -> None:
+        """The answer to a ``First``; its records were put one by one."""
+        self._firsts[Select(need.kind, need.fields, need.values)] = (need.limit, keys)
 
     def put_descendants(self, need: Descendants, uuids: frozenset[str]) -> None:
         """The answer to a ``Descendants``."""
@@ -155,6 +165,9 @@ class View:
         if type(need) is Claimable:
             scan = self._scans.get((need.lane_id, need.capabilities))
             return scan is not None and (scan.exhausted or scan.asked >= need.limit)
+        if type(need) is First:
+            known = self._firsts.get(Select(need.kind, need.fields, need.values))
+            return known is not None and known[0] >= need.limit
         return need in self._selected or need in self._descendants
 
     def require(self, needs: Iterable[Need]) -> None:
@@ -213,13 +226,36 @@ class View:
         keys = self._selected.get(need)
         if keys is None:
             raise Missing(need)
-        current: Mapping[Key, Any] = self._current.get(kind, {})
-        wanted: Callable[[Any], Any] = attrgetter(*equal)
-        values = need.values if len(equal) > 1 else need.values[0]
+        return self._found(need, keys)
+
+    def _found(self, need: Select, keys: list[Key]) -> list[Any]:
+        """The records under some keys, and those this batch has written, that a select asks for."""
+        current: Mapping[Key, Any] = self._current.get(need.kind, {})
+        wanted: Callable[[Any], Any] = attrgetter(*need.fields)
+        values = need.values if len(need.fields) > 1 else need.values[0]
         found = {key: current[key] for key in keys}
-        for key in self._puts.get(kind, ()):
+        for key in self._puts.get(need.kind, ()):
             found[key] = current[key]
         return [record for _, record in sorted(found.items()) if record is not None and wanted(record) == values]
+
+    def first(self, limit: int, kind: type[_RecordType], /, **equal: Any) -> list[_RecordType]:
+        """As ``select``, the first ``limit`` of them."""
+        select = Select(kind, tuple(equal), tuple(equal.values()))
+        asked, keys = self._firsts.get(select, (0, []))
+        found = self._found(select, keys) if asked else []
+        if len(found) < limit and len(keys) == asked:
+            # What was found was all there is, unless the list was full.
+            raise Missing(First(kind, select.fields, select.values, 2 * asked + limit))
+        return found[:limit]
+
+    def live_members(self, partition: int, flow_id: str, after: str, limit: int) -> list[Execution]:
+        """Members behind a UUID that have not ended, folded changes included: at least ``limit`` if there are."""
+        need = LiveMembers(partition, flow_id, after, limit)
+        keys = self._selected.get(need)
+        if keys is None:
+            raise Missing(need)
+        found = self._found(Select(Execution, ("partition", "flow_id"), (partition, flow_id)), keys)
+        return [each for each in found if each.lifecycle_phase not in ENDED_PHASES and each.uuid > after]
 
     def unresolved(self, partition: int, flow_id: str, uuid: str) -> list[Edge]:
         """The first unresolved edges out of a member, in key order, folded changes included."""
@@ -323,6 +359,8 @@ class View:
                 self._fold_purge(act)
             elif type(act) is MarkDispatched:
                 self._dispatched.append(act)
+            elif type(act) is PurgeFlow:
+                self._purged_flows.append(act)
         if decision.events:
             self._events.extend(decision.events)
 
@@ -401,6 +439,7 @@ class View:
             purges=self._purges,
             checks=checks,
             dispatched=self._dispatched,
+            purged_flows=self._purged_flows,
         )
 
     def unproved(self) -> list[Need]:

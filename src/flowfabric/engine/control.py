@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 
 from flowfabric.core.admission import BlockExecution, UnblockExecution
 from flowfabric.core.cancel import CancelExecution
-from flowfabric.core.flow_cancel import CANCEL_POLICIES, AckCancelMember, CancelFlow, CancelFlowHeaderCommand
+from flowfabric.core.flow_cancel import (
+    CANCEL_POLICIES,
+    AckCancelMembers,
+    CancelFlow,
+    CancelFlowHeaderCommand,
+    CancelFlowMembers,
+    CancelledMembers,
+)
 from flowfabric.core.operator import ChangePriority, ReplayExecution, RevokeLease
 from flowfabric.core.workers import HeartbeatWorker, MarkWorkerDead, RegisterWorker
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get
-from flowfabric.model.errors import Timeout, Unavailable
+from flowfabric.model.errors import Contention, Timeout, Transport, Unavailable
 from flowfabric.model.ids import CancelSource, ExecutionId
 from flowfabric.model.limits import MAX_PAGE, MAX_REASON_BYTES
 from flowfabric.model.records import Flow
@@ -37,6 +45,8 @@ from flowfabric.model.results import (
     WorkerPage,
 )
 from flowfabric.stores.questions import ListWorkers
+
+_log = logging.getLogger("flowfabric.engine")
 
 #: How ``cancel_flow`` waits: how often it looks, and how long "indefinitely" is.
 CANCEL_POLL_S = 0.1
@@ -173,22 +183,33 @@ class Control(EngineBase):
         """A member's cancellation is done. Silent, and safe to repeat."""
         flow = checks.flow_id(flow_id)
         await self._submit(
-            AckCancelMember(self._flow_partition(flow), flow, str.__str__(checks.execution_id(execution_id)))
+            AckCancelMembers(self._flow_partition(flow), flow, (str.__str__(checks.execution_id(execution_id)),))
         )
 
     async def cancel_flow(
         self, flow_id: str, policy: str = "cancel_all", wait_ms: int | None = 0
-    ) -> CancelFlowResult.Cancelled:
+    ) -> CancelFlowResult.Cancelled | CancelFlowResult.CancellationScheduled:
         """Cancel a flow with the members its policy names (``cancel_all``, ``cancel_pending``, ``flow_only``).
 
-        ``wait_ms=0`` does not wait, ``None`` waits as long as it takes, up to five minutes.
+        ``wait_ms=0`` does not wait, ``None`` waits as long as it takes, up to five minutes. A large flow is cancelled
+        in several steps; if one of them cannot be made now, the rest is done by a timer.
         """
         flow = checks.flow_id(flow_id)
         if str(policy) not in CANCEL_POLICIES:
             raise checks.invalid(f"policy: {str(policy)!r} is none of {', '.join(CANCEL_POLICIES)}")
         ceiling = CANCEL_CEILING_MS if wait_ms is None else min(checks.time_ms(wait_ms, "wait_ms"), CANCEL_CEILING_MS)
         partition = self._flow_partition(flow)
-        answer: CancelFlowResult.Cancelled = await self._submit(CancelFlow(partition, flow, str(policy)))
+        found: CancelledMembers = await self._submit(CancelFlow(partition, flow, str(policy)))
+        ids = dict.fromkeys(found.execution_ids)
+        answer: CancelFlowResult.Cancelled | CancelFlowResult.CancellationScheduled
+        try:
+            while found.after is not None:
+                found = await self._submit(CancelFlowMembers(partition, flow, found.after))
+                ids.update(dict.fromkeys(found.execution_ids))
+            answer = CancelFlowResult.Cancelled(found.policy, tuple(ids))
+        except (Contention, Transport, Unavailable) as error:
+            _log.warning("cancel_flow: %s: the rest is left to a timer: %s", flow, error)
+            answer = CancelFlowResult.CancellationScheduled(found.policy, len(ids), tuple(ids))
         if ceiling:
             await self._until_cancelled(partition, flow, ceiling)
         return answer

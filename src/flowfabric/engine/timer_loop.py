@@ -55,6 +55,11 @@ TIMERS: tuple[Timer, ...] = (
     Timer("unblock", 5_000, 100, "FF_UNBLOCK_INTERVAL_S"),
     Timer("grant_sweep", 1_000, 1_000, "FF_GRANT_SWEEP_INTERVAL_MS"),
     Timer("worker_registry_ttl_sweep", 30_000, 1_000, "FF_WORKER_REGISTRY_TTL_INTERVAL_S"),
+    Timer("dependency_reconciler", 15_000, 1_000, "FF_DEPENDENCY_RECONCILER_INTERVAL_S"),
+    Timer("edge_cancel_dispatcher", 1_000, 50, "FF_EDGE_CANCEL_DISPATCHER_INTERVAL_S"),
+    Timer("edge_cancel_reconciler", 10_000, 50, "FF_EDGE_CANCEL_RECONCILER_INTERVAL_S"),
+    Timer("cancel_reconciler", 15_000, 50, "FF_CANCEL_RECONCILER_INTERVAL_S"),
+    Timer("flow_projector", 15_000, 50, "FF_FLOW_PROJECTOR_INTERVAL_S"),
     Timer("retention_trimmer", 60_000, 20, "FF_RETENTION_TRIMMER_INTERVAL_S"),
 )
 #: Timers that fire at a stored time, so that the loop can sleep until then.

@@ -126,6 +126,7 @@ class Timers(SuspensionTimers):
     async def _tick_retention_trimmer(self, limit: int) -> int:
         now = await self.now_ms()
         purged = await self._trim("retention_trimmer", None, None, RETENTION_MS, limit, self._filter)
+        await self._remove_empty_flows(RETENTION_MS)
         before = now - HISTORY_MS
         for _ in range(MAX_TRIM_ROUNDS):
             if await self._ask(TrimHistory(before, before, now, TRIM_BATCH)) < TRIM_BATCH:
@@ -133,6 +134,9 @@ class Timers(SuspensionTimers):
             # Writers wait while rows are deleted: let them have their turn.
             await asyncio.sleep(0)
         return purged
+
+    async def _remove_empty_flows(self, retention_ms: int) -> None:
+        """Overridden by the flow timers."""
 
     # -- single operations ---------------------------------------------------------------------------------------
 

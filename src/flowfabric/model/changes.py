@@ -68,7 +68,25 @@ class Descendants(NamedTuple):
     uuid: str
 
 
-Need: TypeAlias = Get | GetFull | Select | Claimable | Downstream | Descendants
+class First(NamedTuple):
+    """The first ``limit`` records that a ``Select`` would bring."""
+
+    kind: Any
+    fields: tuple[str, ...]
+    values: tuple[Any, ...]
+    limit: int
+
+
+class LiveMembers(NamedTuple):
+    """The first ``limit`` members of a flow behind a UUID that have not ended, in the order of their UUIDs."""
+
+    partition: int
+    flow_id: str
+    after: str
+    limit: int
+
+
+Need: TypeAlias = Get | GetFull | Select | Claimable | Downstream | Descendants | First | LiveMembers
 
 
 class Change(Struct, gc=False):
@@ -107,7 +125,14 @@ class MarkDispatched(Struct, gc=False):
     at_ms: int
 
 
-Act: TypeAlias = Change | Drop | TrimStream | PurgeExecution | MarkDispatched
+class PurgeFlow(Struct, gc=False):
+    """Delete a flow with its edges, groups and backlog; its members are gone already."""
+
+    partition: int
+    flow_id: str
+
+
+Act: TypeAlias = Change | Drop | TrimStream | PurgeExecution | MarkDispatched | PurgeFlow
 
 
 class Decision(Struct, gc=False):
@@ -147,7 +172,9 @@ class Writes(Struct):
     #: Records that were decided upon without being read in this transaction and are not written: (kind, key).
     checks: list[tuple[Any, Key]]
     dispatched: list[MarkDispatched] = []
+    purged_flows: list[PurgeFlow] = []
 
     @property
     def empty(self) -> bool:
-        return not (self.puts or self.drops or self.events or self.trims or self.purges or self.dispatched)
+        changes = (self.puts, self.drops, self.events, self.trims, self.purges, self.dispatched, self.purged_flows)
+        return not any(changes)

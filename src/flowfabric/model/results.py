@@ -279,6 +279,20 @@ class CancelFlowResult:
         cancellation_policy: str
         member_execution_ids: tuple[str, ...]
 
+    class CancellationScheduled(Struct, frozen=True):
+        """The flow is cancelled and so are these members; the others follow, the record of them is stored."""
+
+        cancellation_policy: str
+        member_count: int
+        member_execution_ids: tuple[str, ...]
+
+    class PartiallyCancelled(Struct, frozen=True):
+        """The flow is cancelled; some members could not be, and stay in the backlog."""
+
+        cancellation_policy: str
+        member_execution_ids: tuple[str, ...]
+        failed_member_execution_ids: tuple[str, ...]
+
 
 class Registered(Struct, frozen=True):
     """The worker instance is new."""

@@ -106,6 +106,63 @@ class DueWorkers(Struct, frozen=True):
     limit: int
 
 
+class StuckMembers(Struct, frozen=True):
+    """Of the ``window`` members behind an id that wait for others: those with an unresolved edge from an ended member,
+    and those with no unresolved edge at all -> ``(list[execution id], last id looked at or None at the end)``."""
+
+    after: str | None
+    window: int
+    namespace: str | None = None
+    tag: tuple[str, str] | None = None
+
+
+class PendingGroups(Struct, frozen=True):
+    """Groups whose losers are to be cancelled, longest waiting first -> ``list[(partition, flow id, downstream])``.
+
+    ``actionable`` leaves out those whose flag is down; otherwise groups whose flag is up without a work item are
+    there too."""
+
+    actionable: bool
+    limit: int
+
+
+class BacklogDue(Struct, frozen=True):
+    """Cancelled flows whose members may need help by now -> ``list[(partition, flow id)]``."""
+
+    now: int
+    limit: int
+
+
+class BacklogMembers(Struct, frozen=True):
+    """Members of a cancelled flow that nobody has acknowledged -> ``list[execution id]``."""
+
+    partition: int
+    flow_id: str
+    limit: int
+
+
+class OpenFlows(Struct, frozen=True):
+    """The next flows behind a key that may still change, as far as the last projection knows
+    -> ``list[(partition, flow id)]``."""
+
+    after: tuple[int, str] | None
+    limit: int
+
+
+class EmptyFlows(Struct, frozen=True):
+    """Of the ``window`` flows behind a key those without a member
+    -> ``(list[(partition, flow id)], last key looked at or None at the end)``."""
+
+    after: tuple[int, str] | None
+    window: int
+
+
+class CountMembers(Struct, frozen=True):
+    """Members of some flows by public state -> ``dict[(partition, flow id), dict[public state, int]]``."""
+
+    flows: tuple[tuple[int, str], ...]
+
+
 class NextDue(Struct, frozen=True):
     """When the next delay, lease, timeout, suspension timeout or deadline falls due -> ``int | None``."""
 

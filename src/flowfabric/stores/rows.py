@@ -9,12 +9,14 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from flowfabric.model.literals import WAITING_PHASES
+from flowfabric.model.literals import ENDED_PHASES, WAITING_PHASES
 from flowfabric.model.records import EXECUTION_WIDE_FIELDS, Attempt, Execution, StreamHead
 from flowfabric.stores.schema import ATTEMPT, EXECUTION, TABLES, Column, Table, is_wire_keyed
 
 #: The phases that wait for a worker, as a list of SQL literals.
 WAITING_LIST = ", ".join(f"'{phase}'" for phase in sorted(WAITING_PHASES))
+#: The phases that an execution ends in, likewise.
+ENDED_LIST = ", ".join(f"'{phase}'" for phase in sorted(ENDED_PHASES))
 
 
 class Dialect(Struct, frozen=True):

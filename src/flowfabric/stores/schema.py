@@ -574,6 +574,18 @@ DROP_SIGNAL_KEYS = (
     "(SELECT w.waitpoint_id FROM ff_waitpoint_pending w WHERE w.partition_key = {} AND w.execution_id = {})"
 )
 
+#: Tables that hold rows of one flow.
+FLOW_SCOPED = (
+    "ff_edge",
+    "ff_edge_group",
+    "ff_pending_cancel_groups",
+    "ff_cancel_dispatch_outbox",
+    "ff_cancel_backlog_member",
+    "ff_cancel_backlog",
+    "ff_flow_summary",
+    "ff_flow_core",
+)
+
 _WIRE_KEYED = frozenset({Execution, Attempt, StreamHead, StreamSummary, FrameRow})
 
 

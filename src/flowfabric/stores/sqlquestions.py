@@ -5,43 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from flowfabric.model import literals as lit
 from flowfabric.model.records import Lane, Waitpoint, Worker
 from flowfabric.stores import questions as ask
+from flowfabric.stores.flowquestions import ALL_DISPATCHED, FLOW_IS_OVER, Asked, FlowQuestions, Text
 from flowfabric.stores.rows import WAITING_LIST, Dialect, ExecutionRows, KindRows, execution_select
 from flowfabric.stores.schema import OUTBOXES, split_wire
 from flowfabric.stores.sqlevents import OutboxRows
 
 
-class Asked(Struct):
-    """One statement and how to read its answer."""
-
-    sql: str
-    params: list[Any]
-    read: Callable[[list[Any]], Any]
-
-
-class _Text:
-    """Builds a condition and its parameters side by side."""
-
-    def __init__(self) -> None:
-        self.params: list[Any] = []
-        self.conditions: list[str] = []
-
-    def mark(self, value: Any) -> str:
-        self.params.append(value)
-        return f"?{len(self.params)}"
-
-    def add(self, condition: str) -> None:
-        self.conditions.append(condition)
-
-    def where(self) -> str:
-        return " AND ".join(self.conditions) or "1 = 1"
-
-
-class SqlQuestions:
+class SqlQuestions(FlowQuestions):
     """Compiles questions for one dialect. ``tag_value`` is the expression for a tag of ``e`` named by a mark,
     ``last_id`` the one for the last id a table has handed out."""
 
@@ -56,17 +29,9 @@ class SqlQuestions:
         self._outboxes = {kind: OutboxRows(kind, dialect) for kind in OUTBOXES}
         self._waitpoints = KindRows(Waitpoint, dialect)
 
-    def _uuid(self, text: str) -> Any:
-        encode = self._dialect.encode.get("uuid")
-        return text if encode is None else encode(text)
-
     def _wire(self, partition: int, uuid: Any) -> str:
         decode = self._dialect.decode.get("uuid")
         return f"{{fp:{partition}}}:{uuid if decode is None else decode(uuid)}"
-
-    def _bare(self, uuid: Any) -> str:
-        decode = self._dialect.decode.get("uuid")
-        return str(uuid if decode is None else decode(uuid))
 
     def _wires(self, rows: list[Any]) -> list[str]:
         return [self._wire(row[0], row[1]) for row in rows]
@@ -85,7 +50,7 @@ class SqlQuestions:
         return handler(question)
 
     def _ListExecutions(self, q: ask.ListExecutions) -> Asked:  # noqa: N802
-        text = _Text()
+        text = Text()
         text.add(f"e.partition_key = CAST({text.mark(q.partition)} AS integer)")
         if q.after is not None:
             text.add(f"e.execution_id > {text.mark(self._uuid(q.after))}")
@@ -96,7 +61,7 @@ class SqlQuestions:
         )
 
     def _ListLanes(self, q: ask.ListLanes) -> Asked:  # noqa: N802
-        text = _Text()
+        text = Text()
         if q.after is not None:
             text.add(f"t.lane_id{self._dialect.bytewise} > {text.mark(q.after)}")
         lanes = self._lanes
@@ -106,20 +71,8 @@ class SqlQuestions:
         )
         return Asked(sql, text.params, lambda rows: [lanes.read(row) for row in rows])
 
-    def _ListFlows(self, q: ask.ListFlows) -> Asked:  # noqa: N802
-        text = _Text()
-        text.add(f"t.partition_key = CAST({text.mark(q.partition)} AS integer)")
-        if q.after is not None:
-            text.add(f"t.flow_id > {text.mark(self._uuid(q.after))}")
-        uuid = self._dialect.read.get("uuid", "{}").format("t.flow_id")
-        sql = (
-            f"SELECT {uuid}, t.created_at_ms, t.public_flow_state FROM ff_flow_core t WHERE {text.where()} "
-            f"ORDER BY t.flow_id LIMIT {int(q.limit)}"
-        )
-        return Asked(sql, text.params, lambda rows: [(self._bare(row[0]), row[1], row[2]) for row in rows])
-
     def _ListSuspended(self, q: ask.ListSuspended) -> Asked:  # noqa: N802
-        text = _Text()
+        text = Text()
         text.add(f"t.partition_key = CAST({text.mark(q.partition)} AS integer)")
         text.add("t.closed_at_ms IS NULL")
         if q.after is not None:
@@ -142,7 +95,7 @@ class SqlQuestions:
         )
 
     def _ListWaitpoints(self, q: ask.ListWaitpoints) -> Asked:  # noqa: N802
-        text = _Text()
+        text = Text()
         text.add(f"t.partition_key = CAST({text.mark(q.partition)} AS integer)")
         text.add(f"t.execution_id = {text.mark(self._uuid(q.uuid))}")
         text.add("t.state IN ('pending', 'active')")
@@ -155,7 +108,7 @@ class SqlQuestions:
         return Asked(sql, text.params, lambda rows: [self._waitpoints.read(row) for row in rows])
 
     def _ListWorkers(self, q: ask.ListWorkers) -> Asked:  # noqa: N802
-        text = _Text()
+        text = Text()
         text.add(f"t.namespace = {text.mark(q.namespace)}")
         text.add(f"t.last_heartbeat_ms + t.liveness_ttl_ms > {text.mark(q.now)}")
         if q.after is not None:
@@ -164,11 +117,11 @@ class SqlQuestions:
         return self._worker_rows(f"{text.where()} {order} LIMIT {int(q.limit)}", text)
 
     def _LiveWorkers(self, q: ask.LiveWorkers) -> Asked:  # noqa: N802
-        text = _Text()
+        text = Text()
         text.add(f"t.last_heartbeat_ms + t.liveness_ttl_ms > {text.mark(q.now)}")
         return self._worker_rows(f"{text.where()} LIMIT {int(q.limit)}", text)
 
-    def _worker_rows(self, tail: str, text: _Text) -> Asked:
+    def _worker_rows(self, tail: str, text: Text) -> Asked:
         sql = f"SELECT {self._workers.select_list} FROM ff_worker_registry t WHERE {tail}"
         return Asked(sql, text.params, lambda rows: [self._workers.read(row) for row in rows])
 
@@ -181,7 +134,7 @@ class SqlQuestions:
         )
 
     def _ListExpiredLeases(self, q: ask.ListExpiredLeases) -> Asked:  # noqa: N802
-        text = _Text()
+        text = Text()
         text.add(f"a.lease_expires_at_ms <= {text.mark(q.as_of)}")
         text.add("a.worker_instance_id <> ''")
         text.add(f"e.lifecycle_phase = {text.mark(lit.ACTIVE)}")
@@ -211,7 +164,7 @@ class SqlQuestions:
         return Asked(sql, [], lambda rows: (rows[0][0], rows[0][1]))
 
     def _ReadFrames(self, q: ask.ReadFrames) -> Asked:  # noqa: N802
-        text = _Text()
+        text = Text()
         text.add(f"partition_key = CAST({text.mark(q.partition)} AS integer)")
         text.add(f"execution_id = {text.mark(self._uuid(q.uuid))}")
         text.add(f"attempt_index = {text.mark(q.attempt_index)}")
@@ -224,7 +177,7 @@ class SqlQuestions:
         return Asked(f"{sql} LIMIT {int(q.limit)}", text.params, lambda rows: [tuple(row) for row in rows])
 
     def _ScanEligible(self, q: ask.ScanEligible) -> Asked:  # noqa: N802
-        text = _Text()
+        text = Text()
         text.add(f"e.lane_id = {text.mark(q.lane_id)}")
         if q.partition is not None:
             text.add(f"e.partition_key = CAST({text.mark(q.partition)} AS integer)")
@@ -277,7 +230,7 @@ class SqlQuestions:
         return Asked(sql, [], lambda rows: {row[0]: row[1] for row in rows})
 
     def _Due(self, q: ask.Due) -> Asked:  # noqa: N802
-        text = _Text()
+        text = Text()
         source, order = self._due_source(q, text)
         if q.lane_id is not None:
             text.add(f"e.lane_id = {text.mark(q.lane_id)}")
@@ -296,7 +249,7 @@ class SqlQuestions:
             lambda rows: [wire for wire in dict.fromkeys(self._wires(rows)) if wire not in skip][:wanted],
         )
 
-    def _due_source(self, q: ask.Due, text: _Text) -> tuple[str, str]:
+    def _due_source(self, q: ask.Due, text: Text) -> tuple[str, str]:
         found = _DUE.get(q.what)
         if found is None:
             raise ValueError(f"no timer is called {q.what!r}")
@@ -345,8 +298,17 @@ _DUE: Mapping[str, tuple[str, str, str]] = {
     ),
     "unblock": (_CORE, f"e.eligibility_state = '{lit.BLOCKED_BY_ROUTE}'", "e.created_at_ms"),
     "lane_blocked": (_CORE, f"e.eligibility_state = '{lit.BLOCKED_BY_LANE_STATE}'", "e.created_at_ms"),
-    "retention": (_CORE, "e.terminal_at_ms <= {} AND e.purge_at_ms IS NULL", "e.terminal_at_ms"),
-    "purge": (_CORE, "e.purge_at_ms <= {}", "e.purge_at_ms"),
+    "undispatched": (
+        _beside("ff_completion_event c"),
+        "c.dispatched_at_ms IS NULL AND c.flow_id IS NOT NULL AND c.occurred_at_ms <= {}",
+        "c.occurred_at_ms",
+    ),
+    "retention": (
+        _CORE,
+        f"e.terminal_at_ms <= {{}} AND e.purge_at_ms IS NULL AND {FLOW_IS_OVER} AND {ALL_DISPATCHED}",
+        "e.terminal_at_ms",
+    ),
+    "purge": (_CORE, f"e.purge_at_ms <= {{}} AND {FLOW_IS_OVER} AND {ALL_DISPATCHED}", "e.purge_at_ms"),
 }
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from flowfabric.model import literals as lit
-from flowfabric.model.records import Attempt, Execution, Flow, FrameRow, Lane, Suspension, Waitpoint, Worker
+from flowfabric.model.records import Attempt, Execution, FrameRow, Lane, Suspension, Waitpoint, Worker
 from flowfabric.stores import questions as ask
+from flowfabric.stores.memory import flowanswers
 from flowfabric.stores.memory import indexes as index
 from flowfabric.stores.memory.reading import forgotten_by_grants
 from flowfabric.stores.memory.tables import Tables, wire_id
@@ -39,13 +40,6 @@ def _list_executions(tables: Tables, question: ask.ListExecutions) -> list[str]:
 def _list_lanes(tables: Tables, question: ask.ListLanes) -> list[Lane]:
     lanes = sorted(tables.all(Lane).items())
     return [lane for name, lane in lanes if question.after is None or name > question.after][: question.limit]
-
-
-def _list_flows(tables: Tables, question: ask.ListFlows) -> list[tuple[str, int, str]]:
-    flows = tables.indexes.run(index.group_family(Flow, ("partition",)), (question.partition,))
-    low = None if question.after is None else (question.partition, question.after + _NEXT)
-    found = (tables.all(Flow)[key] for key in islice(flows.between(low), question.limit))
-    return [(flow.flow_id, flow.created_at_ms, flow.public_flow_state) for flow in found]
 
 
 def _list_suspended(tables: Tables, question: ask.ListSuspended) -> list[tuple[str, int, str]]:
@@ -171,6 +165,10 @@ def _ended(tables: Tables, question: ask.Due) -> Iterator[str]:
     return (entry[1] for entry in merge(*(_until(tables, question, index.ENDED, lane) for lane in lanes)))
 
 
+def _over(tables: Tables, ended: Iterator[str]) -> Iterator[str]:
+    return (execution_id for execution_id in ended if flowanswers.may_go(tables, execution_id))
+
+
 def _blocked(tables: Tables, state: str) -> Iterator[str]:
     return (entry[1] for entry in tables.indexes.run(index.BLOCKED, state).between())
 
@@ -181,7 +179,6 @@ _BY_TIME = {
     "execution_deadline": index.DEADLINE,
     "suspension_timeout": index.SUSPENSION_TIMEOUT,
     "pending_wp_expiry": index.WAITPOINT_EXPIRY,
-    "purge": index.PURGE,
 }
 _OTHERWISE: Mapping[str, Callable[[Tables, ask.Due], Iterator[str]]] = {
     "intake": lambda tables, question: (entry[1] for entry in tables.indexes.run(index.INTAKE).between()),
@@ -190,7 +187,9 @@ _OTHERWISE: Mapping[str, Callable[[Tables, ask.Due], Iterator[str]]] = {
     "grant_sweep": _expired_grants,
     "unblock": lambda tables, question: _blocked(tables, lit.BLOCKED_BY_ROUTE),
     "lane_blocked": lambda tables, question: _blocked(tables, lit.BLOCKED_BY_LANE_STATE),
-    "retention": _ended,
+    "undispatched": flowanswers.undispatched,
+    "retention": lambda tables, question: _over(tables, _ended(tables, question)),
+    "purge": lambda tables, question: _over(tables, (at[1] for at in _until(tables, question, index.PURGE))),
 }
 
 
@@ -246,7 +245,6 @@ def _next_due(tables: Tables, question: ask.NextDue) -> int | None:
 _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.ListExecutions: _list_executions,
     ask.ListLanes: _list_lanes,
-    ask.ListFlows: _list_flows,
     ask.ListSuspended: _list_suspended,
     ask.ListWaitpoints: _list_waitpoints,
     ask.ListWorkers: _list_workers,
@@ -258,4 +256,5 @@ _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.NextDue: _next_due,
     ask.ScanEligible: _scan_eligible,
     ask.CountRows: _count_rows,
+    **flowanswers.ANSWERS,
 }

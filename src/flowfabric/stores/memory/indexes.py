@@ -55,6 +55,8 @@ SUSPEND_ANSWERS = "suspend_answers"
 ENDED = "ended"
 PURGE = "purge"
 BLOCKED = "blocked"
+#: Members that wait for others, by their ids.
+WAITING_CHILDREN = "waiting_children"
 SUSPENDED = "suspended"
 
 _BY_EXECUTION = ("partition", "uuid")
@@ -121,6 +123,8 @@ def _execution_entries(record: Execution) -> list[Entry]:
         entries.append((ENDED, record.lane_id, (record.terminal_at_ms, key)))
     elif record.deadline_at_ms is not None:
         entries.append((DEADLINE, None, (record.deadline_at_ms, key)))
+    if record.eligibility_state == lit.BLOCKED_BY_DEPENDENCIES:
+        entries.append((WAITING_CHILDREN, None, key))
     if record.eligibility_state in lit.ADMISSION_BLOCKS:
         entries.append((BLOCKED, record.eligibility_state, (created, key)))
     return entries

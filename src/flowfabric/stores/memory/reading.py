@@ -14,9 +14,11 @@ from flowfabric.model.changes import (
     Claimable,
     Descendants,
     Downstream,
+    First,
     Get,
     GetFull,
     Key,
+    LiveMembers,
     Need,
     Select,
 )
@@ -43,6 +45,10 @@ def load(tables: Tables, needs: Iterable[Need], view: Filling, now: int) -> None
             _load_downstream(tables, need, view)
         elif type(need) is Descendants:
             _load_descendants(tables, need, view)
+        elif type(need) is First:
+            view.put_first(need, _put_records(tables, need, need.limit, view))
+        elif type(need) is LiveMembers:
+            _load_live_members(tables, need, view)
 
 
 def _load_one(tables: Tables, kind: Any, key: Key, view: Filling) -> None:
@@ -66,16 +72,31 @@ def _put_execution(tables: Tables, execution_id: str, view: Filling) -> None:
 
 
 def _load_selected(tables: Tables, need: Select, view: Filling) -> None:
-    found = tables.matching(need.kind, need.fields, need.values)
-    records = list(islice(found, SELECT_LIMIT + 1))
-    if len(records) > SELECT_LIMIT:
+    keys = _put_records(tables, need, SELECT_LIMIT + 1, view)
+    if len(keys) > SELECT_LIMIT:
         raise ResourceExhausted("select", SELECT_LIMIT)
-    for record in records:
+    view.put_selected(need, keys)
+
+
+def _put_records(tables: Tables, need: Select | First, limit: int, view: Filling) -> list[Key]:
+    found = tables.matching(need.kind, need.fields, need.values)
+    keys: list[Key] = []
+    for record in islice(found, limit):
         if need.kind is Execution:
             _put_execution(tables, record.key, view)
         else:
             view.put_loaded(need.kind, record.key, record)
-    view.put_selected(need, [record.key for record in records])
+        keys.append(record.key)
+    return keys
+
+
+def _load_live_members(tables: Tables, need: LiveMembers, view: Filling) -> None:
+    members = tables.matching(Execution, ("partition", "flow_id"), (need.partition, need.flow_id))
+    live = (each for each in members if each.lifecycle_phase not in lit.ENDED_PHASES and each.uuid > need.after)
+    keys = [each.execution_id for each in islice(live, need.limit)]
+    for key in keys:
+        _put_execution(tables, key, view)
+    view.put_selected(need, keys)
 
 
 def _load_downstream(tables: Tables, need: Downstream, view: Filling) -> None:

@@ -40,6 +40,8 @@ class Tables:
     def __init__(self) -> None:
         self._records: dict[Any, dict[Key, Any]] = {kind: {} for kind in TABLES}
         self.indexes = Indexes()
+        #: When members ended whose announcements wait for dispatch, by partition and UUID.
+        self.undispatched: dict[tuple[int, str], int] = {}
 
     def all(self, kind: type[_RecordType]) -> Mapping[Key, _RecordType]:
         """Every record of a kind by key."""

@@ -8,15 +8,22 @@ from typing import Any
 
 from msgspec import UNSET
 
-from flowfabric.model.changes import Key, PurgeExecution, Writes
+from flowfabric.model.changes import Key, PurgeExecution, PurgeFlow, Writes
+from flowfabric.model.events import CompletionEvent
 from flowfabric.model.records import (
     EXECUTION_WIDE_FIELDS,
     Attempt,
     Binding,
+    CancelBacklog,
     CancelBacklogMember,
+    Edge,
+    EdgeGroup,
     Execution,
+    Flow,
+    FlowCounts,
     FrameRow,
     Grant,
+    PendingCancelGroup,
     Record,
     Signal,
     SignalDedup,
@@ -53,13 +60,18 @@ def apply(tables: Tables, outboxes: Outboxes, writes: Writes) -> None:
     # Purges come first, because an execution may be created again under its id in the same batch.
     for purge in writes.purges:
         _purge(tables, purge)
+    for flow in writes.purged_flows:
+        _purge_flow(tables, flow)
     _apply_puts(tables, writes, purged)
     for stream in writes.trims:
         _trim(tables, stream, writes)
     for mark in writes.dispatched:
-        outboxes.mark_dispatched(mark.partition, mark.uuid, mark.at_ms)
+        if tables.undispatched.pop((mark.partition, mark.uuid), None) is not None:
+            outboxes.mark_dispatched(mark.partition, mark.uuid, mark.at_ms)
     for event in writes.events:
         outboxes.append(event)
+        if type(event) is CompletionEvent and event.dispatched_at_ms is None and event.flow_id is not None:
+            tables.undispatched.setdefault((event.partition, event.uuid), event.occurred_at_ms)
 
 
 def _check(tables: Tables, writes: Writes, purged: set[str]) -> None:
@@ -136,6 +148,15 @@ def _purge(tables: Tables, purge: PurgeExecution) -> None:
     for record in owned:
         tables.delete(type(record), record.key)
     tables.delete(Execution, purge.execution_id)
+
+
+def _purge_flow(tables: Tables, flow: PurgeFlow) -> None:
+    where = {"partition": flow.partition, "flow_id": flow.flow_id}
+    for kind in (Edge, EdgeGroup, PendingCancelGroup, CancelBacklogMember):
+        for record in tables.select(kind, **where):
+            tables.delete(kind, record.key)
+    for single in (CancelBacklog, FlowCounts, Flow):
+        tables.delete(single, (flow.partition, flow.flow_id))
 
 
 def _trim(tables: Tables, stream: tuple[str, int], writes: Writes) -> None:

@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from flowfabric.model.changes import SELECT_LIMIT, Claimable, Descendants, Downstream, Get, GetFull, Key, Need, Select
+from flowfabric.model.changes import (
+    SELECT_LIMIT,
+    Claimable,
+    Descendants,
+    Downstream,
+    First,
+    Get,
+    GetFull,
+    Key,
+    LiveMembers,
+    Need,
+    Select,
+)
 from flowfabric.model.errors import ResourceExhausted
 from flowfabric.model.literals import GRANT_CLAIM, PENDING_CLAIM
 from flowfabric.model.records import Attempt, Execution, StreamHead
@@ -14,6 +26,7 @@ from flowfabric.stores.postgres import graph
 from flowfabric.stores.postgres.codec import DIALECT, SENT
 from flowfabric.stores.protocol import Filling
 from flowfabric.stores.rows import (
+    ENDED_LIST,
     STREAM_HEAD_COLUMNS,
     WAITING_LIST,
     ExecutionRows,
@@ -79,6 +92,11 @@ FORGOTTEN = (
     f"AND (o.expires_at_ms = 0 OR o.expires_at_ms > $2)) ORDER BY {_ORDER} "
     f"LIMIT {SELECT_LIMIT} FOR UPDATE OF e SKIP LOCKED"
 )
+#: Members of a flow that have not ended, behind a UUID if one is given.
+LIVE_MEMBERS = (
+    f"{NARROW} WHERE e.partition_key = $1 AND e.flow_id = $2 AND e.lifecycle_phase NOT IN ({ENDED_LIST}) "
+    "AND e.execution_id > coalesce($3::uuid, '00000000-0000-0000-0000-000000000000') ORDER BY e.execution_id LIMIT $4"
+)
 #: What integer columns hold. Ids and handles may carry larger numbers: 16 and 32 bits, unsigned.
 _HIGHEST = {SMALL: 2**15 - 1, INT: 2**31 - 1}
 #: Rows looked at beyond those wanted, so that some may be locked by others; more if that was not enough.
@@ -92,7 +110,7 @@ def kind_rows(kind: Any) -> KindRows:
 
 
 @cache
-def select_by(kind: Any, fields: tuple[str, ...], locked: bool) -> str:
+def select_by(kind: Any, fields: tuple[str, ...], locked: bool, limit: int = SELECT_LIMIT + 1) -> str:
     """All rows of a kind whose columns equal one of many sets of values."""
     rows = kind_rows(kind)
     columns = [rows.table.column(field) for field in fields]
@@ -103,7 +121,7 @@ def select_by(kind: Any, fields: tuple[str, ...], locked: bool) -> str:
     lock = " FOR UPDATE OF t" if locked else ""
     return (
         f"SELECT {rows.select_list} FROM {rows.table.name} t JOIN unnest({arrays}) AS k({names}) ON {match} "
-        f"ORDER BY {order} LIMIT {SELECT_LIMIT + 1}{lock}"
+        f"ORDER BY {order} LIMIT {limit}{lock}"
     )
 
 
@@ -250,6 +268,13 @@ class Loader:
         for need in needs:
             if type(need) is Descendants:
                 await self._descendants(need, view)
+            elif type(need) is First:
+                await self._first(need, view)
+            elif type(need) is LiveMembers:
+                rows = await self._fetch(
+                    LIVE_MEMBERS + (LOCKED if self._locked else ""), *need[:2], need.after or None, need.limit
+                )
+                view.put_selected(need, await self._put_all(rows, view))
 
     async def _downstream(self, needs: list[Downstream], view: Filling) -> None:
         keys: dict[Downstream, list[Key]] = {need: [] for need in needs}
@@ -264,6 +289,32 @@ class Loader:
         for need, found in keys.items():
             view.put_selected(need, sorted(found))
 
+    async def _first(self, need: First, view: Filling) -> None:
+        if need.kind is Execution:
+            rows = await self._by_fields(need.fields, need.values, need.limit)
+            view.put_first(need, await self._put_all(rows, view))
+            return
+        decoder = kind_rows(need.kind)
+        found: list[Key] = []
+        if _fits(decoder.table, need.fields, need.values):
+            sql = select_by(need.kind, need.fields, self._locked, need.limit)
+            for row in await self._fetch(sql, *([value] for value in need.values)):
+                record = decoder.read(row)
+                view.put_loaded(need.kind, record.key, record)
+                self._versions[(need.kind, record.key)] = row[decoder.width]
+                found.append(record.key)
+        view.put_first(need, found)
+
+    async def _by_fields(self, fields: tuple[str, ...], values: tuple[Any, ...], limit: int) -> list[Any]:
+        order = f"ORDER BY e.partition_key, e.execution_id LIMIT {limit}"
+        lock = LOCKED if self._locked else ""
+        return await self._fetch(f"{NARROW} WHERE {_where(EXECUTION, fields, 'e')} {order}{lock}", *values)
+
+    async def _put_all(self, rows: list[Any], view: Filling) -> list[str]:
+        found = [self._put(view, row).execution_id for row in rows]
+        await self._read_moved(view)
+        return found
+
     async def _descendants(self, need: Descendants, view: Filling) -> None:
         rows = await self._fetch(graph.DESCENDANTS, *need)
         view.put_descendants(need, frozenset(row[0] for row in rows))
@@ -272,13 +323,8 @@ class Loader:
         found: dict[tuple[Any, ...], list[Key]] = {need.values: [] for need in asked}
         if kind is Execution:
             for need in asked:
-                rows = await self._fetch(
-                    f"{NARROW} WHERE {_where(EXECUTION, fields, 'e')} ORDER BY e.execution_id LIMIT {SELECT_LIMIT + 1}"
-                    + (LOCKED if self._locked else ""),
-                    *need.values,
-                )
-                found[need.values] = [self._put(view, row).execution_id for row in rows]
-                await self._read_moved(view)
+                rows = await self._by_fields(fields, need.values, SELECT_LIMIT + 1)
+                found[need.values] = await self._put_all(rows, view)
         else:
             decoder = kind_rows(kind)
             fitting = [need.values for need in asked if _fits(decoder.table, fields, need.values)]

@@ -24,7 +24,7 @@ from flowfabric.stores.postgres.reading import Loader
 from flowfabric.stores.postgres.wakeups import Wakeups
 from flowfabric.stores.postgres.writing import statement
 from flowfabric.stores.protocol import Conflict, Filling, Versions
-from flowfabric.stores.schema import DROP_SIGNAL_KEYS, EXECUTION_SCOPED, OUTBOXES, split_wire
+from flowfabric.stores.schema import DROP_SIGNAL_KEYS, EXECUTION_SCOPED, FLOW_SCOPED, OUTBOXES, split_wire
 from flowfabric.stores.sqlevents import HORIZON_RISES, old_events
 from flowfabric.stores.sqlquestions import SqlQuestions, history_trims
 
@@ -343,8 +343,13 @@ class _PostgresTransaction:
     async def commit(self, writes: Writes, held: Versions) -> int | None:
         built = statement(writes, self._versions, held)
         version: int | None = None
-        if writes.trims or writes.purges:
+        if writes.trims or writes.purges or writes.purged_flows:
             await self._begin()
+        for flow in writes.purged_flows:
+            for table in FLOW_SCOPED:
+                await self._connection.execute(
+                    f"DELETE FROM {table} WHERE partition_key = $1 AND flow_id = $2", flow.partition, flow.flow_id
+                )
         for purge in writes.purges:
             await self._purge(purge)
         if not built.empty:

@@ -13,9 +13,11 @@ from flowfabric.model.changes import (
     Claimable,
     Descendants,
     Downstream,
+    First,
     Get,
     GetFull,
     Key,
+    LiveMembers,
     Need,
     Select,
 )
@@ -25,6 +27,7 @@ from flowfabric.model.literals import PENDING_CLAIM
 from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, StreamHead
 from flowfabric.stores.protocol import Filling
 from flowfabric.stores.rows import (
+    ENDED_LIST,
     STREAM_HEAD_COLUMNS,
     WAITING_LIST,
     ExecutionRows,
@@ -73,10 +76,11 @@ def _kind_rows(kind: Any) -> KindRows:
 
 
 @cache
-def _select_by(kind: Any, fields: tuple[str, ...]) -> str:
+def _select_by(kind: Any, fields: tuple[str, ...], limit: int = SELECT_LIMIT + 1) -> str:
     rows = _kind_rows(kind)
     where = _where(rows.table, fields, "t")
-    return f"SELECT {rows.select_list} FROM {rows.table.name} t WHERE {where} LIMIT {SELECT_LIMIT + 1}"
+    order = ", ".join(f"t.{column.name}" for field in rows.table.key if (column := rows.table.column(field)))
+    return f"SELECT {rows.select_list} FROM {rows.table.name} t WHERE {where} ORDER BY {order} LIMIT {limit}"
 
 
 def _where(table: Any, fields: tuple[str, ...], alias: str) -> str:
@@ -111,6 +115,10 @@ def load(connection: sqlite3.Connection, needs: Iterable[Need], view: Filling, n
             _load_downstream(connection, need, view)
         elif type(need) is Descendants:
             _load_descendants(connection, need, view)
+        elif type(need) is First:
+            view.put_first(need, _put_records(connection, need, need.limit, view))
+        elif type(need) is LiveMembers:
+            _load_live_members(connection, need, view)
 
 
 def _put(view: Filling, row: Any) -> Execution:
@@ -154,22 +162,40 @@ def _load_one(connection: sqlite3.Connection, kind: Any, key: Key, view: Filling
 
 
 def _load_selected(connection: sqlite3.Connection, need: Select, view: Filling) -> None:
+    keys = _put_records(connection, need, SELECT_LIMIT + 1, view)
+    if len(keys) > SELECT_LIMIT:
+        raise ResourceExhausted("select", SELECT_LIMIT)
+    view.put_selected(need, keys)
+
+
+def _put_records(connection: sqlite3.Connection, need: Select | First, limit: int, view: Filling) -> list[Key]:
     keys: list[Key] = []
     if need.kind is Execution:
-        sql = f"{_NARROW} WHERE {_where(EXECUTION, need.fields, 'e')} LIMIT {SELECT_LIMIT + 1}"
+        order = f"ORDER BY e.partition_key, e.execution_id LIMIT {limit}"
+        sql = f"{_NARROW} WHERE {_where(EXECUTION, need.fields, 'e')} {order}"
         members = connection.execute(sql, _encoded(EXECUTION, need.fields, need.values))
         keys += [_put(view, row).execution_id for row in members]
     else:
         rows = _kind_rows(need.kind)
         for row in connection.execute(
-            _select_by(need.kind, need.fields), _encoded(rows.table, need.fields, need.values)
+            _select_by(need.kind, need.fields, limit), _encoded(rows.table, need.fields, need.values)
         ):
             record = rows.read(row)
             view.put_loaded(need.kind, record.key, record)
             keys.append(record.key)
-    if len(keys) > SELECT_LIMIT:
-        raise ResourceExhausted("select", SELECT_LIMIT)
-    view.put_selected(need, keys)
+    return keys
+
+
+_LIVE_MEMBERS = (
+    f"{_NARROW} WHERE e.partition_key = ?1 AND e.flow_id = ?2 AND e.execution_id > ?3 "
+    f"AND e.lifecycle_phase NOT IN ({ENDED_LIST}) ORDER BY e.execution_id LIMIT ?4"
+)
+
+
+def _load_live_members(connection: sqlite3.Connection, need: LiveMembers, view: Filling) -> None:
+    after = uuid_to_blob(need.after) if need.after else b""
+    where = (need.partition, uuid_to_blob(need.flow_id), after, need.limit)
+    view.put_selected(need, [_put(view, row).execution_id for row in connection.execute(_LIVE_MEMBERS, where)])
 
 
 _EDGE_ROWS, _GROUP_ROWS = KindRows(Edge, DIALECT), KindRows(EdgeGroup, DIALECT, "g")

@@ -12,7 +12,16 @@ from flowfabric.model.changes import Key, PurgeExecution, Writes
 from flowfabric.model.records import Execution, StreamHead
 from flowfabric.stores.protocol import Conflict
 from flowfabric.stores.rows import insert_groups, stored_fields
-from flowfabric.stores.schema import DROP_SIGNAL_KEYS, EXECUTION_SCOPED, OUTBOXES, TABLES, Column, Table, split_wire
+from flowfabric.stores.schema import (
+    DROP_SIGNAL_KEYS,
+    EXECUTION_SCOPED,
+    FLOW_SCOPED,
+    OUTBOXES,
+    TABLES,
+    Column,
+    Table,
+    split_wire,
+)
 from flowfabric.stores.sqlite.codec import DIALECT, uuid_to_blob
 
 Params = Callable[[Any], tuple[Any, ...]]
@@ -116,6 +125,10 @@ def apply(connection: sqlite3.Connection, writes: Writes) -> None:
     """Write everything. The caller holds the write lock; a row that vanished means the batch was decided on sand."""
     for purge in writes.purges:
         _purge(connection, purge)
+    for flow in writes.purged_flows:
+        where = (flow.partition, uuid_to_blob(flow.flow_id))
+        for table in FLOW_SCOPED:
+            connection.execute(f"DELETE FROM {table} WHERE partition_key = ? AND flow_id = ?", where)
     for kind, dropped in writes.drops.items():
         if dropped:
             sql, params = _delete(kind)

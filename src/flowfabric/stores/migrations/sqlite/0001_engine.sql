@@ -260,6 +260,9 @@ CREATE TABLE ff_edge_group (
     PRIMARY KEY (partition_key, flow_id, downstream_eid)
 );
 
+CREATE INDEX ff_edge_group_flag_idx ON ff_edge_group (partition_key, flow_id, downstream_eid)
+    WHERE cancel_siblings_pending_flag;
+
 CREATE TABLE ff_pending_cancel_groups (
     partition_key  INTEGER NOT NULL,
     flow_id        BLOB NOT NULL,
