@@ -8,14 +8,16 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
+from flowfabric.engine import Engine
 from tests.servers import PostgreSQL, Valkey, die_with_parent
 
 FULL_RUN_TIMEOUT_S = 1800
@@ -70,7 +72,11 @@ class Administrator:
 
     def execute(self, statement: str) -> None:
         """Run one statement on a connection that is kept."""
-        self._thread.submit(lambda: self._runner.run(self._execute(statement))).result()
+        self.run(self._execute(statement))
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine here."""
+        self._thread.submit(lambda: self._runner.run(work)).result()
 
     def close(self) -> None:
         """Give up the connection and the thread."""
@@ -112,14 +118,47 @@ def postgres_dsn(
     postgres_server: PostgreSQL | ExternalPostgreSQL, postgres_administrator: Administrator
 ) -> Iterator[str]:
     """The address of a fresh, empty database that only this test uses."""
+    yield from _database(postgres_server, postgres_administrator, "template0")
+
+
+def _database(
+    postgres_server: PostgreSQL | ExternalPostgreSQL, postgres_administrator: Administrator, template: str
+) -> Iterator[str]:
     name = f"ff_test_{secrets.token_hex(8)}"
     # Copying files beats writing them through the log by a third, but needs checkpoints: only cheap without fsync.
     strategy = "STRATEGY file_copy" if isinstance(postgres_server, PostgreSQL) else ""
-    postgres_administrator.execute(f"CREATE DATABASE {name} TEMPLATE template0 {strategy}")
+    postgres_administrator.execute(f"CREATE DATABASE {name} TEMPLATE {template} {strategy}")
     try:
         yield with_database(postgres_server.dsn, name)
     finally:
         postgres_administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def postgres_template(
+    postgres_server: PostgreSQL | ExternalPostgreSQL, postgres_administrator: Administrator
+) -> Iterator[str]:
+    """The name of a database with all tables and no rows: copying it is quicker than making them again."""
+    name = f"ff_template_{secrets.token_hex(8)}"
+    postgres_administrator.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    engine_once = Engine.open(with_database(postgres_server.dsn, name))
+    postgres_administrator.run(_open_and_close(engine_once))
+    try:
+        yield name
+    finally:
+        postgres_administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def _open_and_close(opening: Awaitable[Engine]) -> None:
+    await (await opening).close()
+
+
+@pytest.fixture
+def prepared_postgres_dsn(
+    postgres_server: PostgreSQL | ExternalPostgreSQL, postgres_administrator: Administrator, postgres_template: str
+) -> Iterator[str]:
+    """The address of a database that only this test uses, with tables and without rows."""
+    yield from _database(postgres_server, postgres_administrator, postgres_template)
 
 
 def with_database(dsn: str, name: str) -> str:

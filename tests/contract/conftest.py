@@ -15,7 +15,7 @@ from tests.contract.probe import ManualClock, Probe
 STORES: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "memory": lambda request, folder: "memory://",
     "sqlite": lambda request, folder: f"sqlite:///{folder}/ff.db",
-    "postgres": lambda request, folder: request.getfixturevalue("postgres_dsn"),
+    "postgres": lambda request, folder: request.getfixturevalue("prepared_postgres_dsn"),
 }
 
 

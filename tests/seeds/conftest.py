@@ -14,7 +14,7 @@ from tests.seeds.support import Database, uuid_like
 def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of a fresh, empty database; SQLite is opened as the originals open it."""
     if request.param == "postgres":
-        return request.getfixturevalue("postgres_dsn")
+        return request.getfixturevalue("prepared_postgres_dsn")
     monkeypatch.setenv("FF_DEV_MODE", "1")
     return f"file:rfc-023-{uuid_like()}?mode=memory&cache=shared"
 
