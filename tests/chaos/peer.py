@@ -10,7 +10,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from flowfabric import ClaimPolicy, Contention, ContentionKind, EngineError, ExecutionId, Handle, State, Transport
+from flowfabric import (
+    ClaimPolicy,
+    Contention,
+    ContentionKind,
+    EngineError,
+    ExecutionId,
+    Handle,
+    State,
+    Transport,
+    cursor_from_text,
+    cursor_to_text,
+)
 from flowfabric.engine import Engine
 from flowfabric.engine import leases as engine_leases
 from flowfabric.model.handles import decode
@@ -58,6 +69,16 @@ class Peer:
         handle = await claim
         at = time.monotonic()
         return None if handle is None else {"id": decode(handle.opaque)[1].execution_id, "at": at}
+
+    async def follow(self, cursor: str, until: int) -> None:
+        """Say the cursor and the execution of every completion event behind a cursor, until there were so many. Woken
+        by others only."""
+        self.engine.store.event_poll_s = 3_600.0
+        events = await self.engine.subscribe_completion(cursor_from_text(cursor))
+        say("following")
+        for _ in range(until):
+            event = await anext(events)
+            say([cursor_to_text(event.cursor), event.execution_id])
 
     async def lifecycles(self, count: int, lane: str, expected: int, ttl_ms: int = 30_000) -> dict[str, Any]:
         """Create ``count`` executions and complete whatever there is, until ``expected`` have ended in all."""
