@@ -17,6 +17,9 @@ PICKUP_P50_MS = Target(6.8, 3.0, of="value")
 PICKUP_P99_MS = Target(17.0, 8.0, of="value")
 BACKLOG = Target(2.0, 1.2)
 MISMATCH = Target(3.0, 1.5)
+#: Events delivered against events written, and writing with a subscriber in the same process against without.
+FOLLOWED = Target(0.95, 0.99)
+WRITING_WHILE_FOLLOWED = Target(0.6, 0.8)
 
 #: Jobs per second drained by one worker of each peer, with the multiples asked of us. Recorded, not measured here.
 PEERS = {

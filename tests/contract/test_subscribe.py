@@ -115,7 +115,7 @@ async def test_one_hint_for_a_commit(engine: Engine, monkeypatch: pytest.MonkeyP
     told: list[Any] = []
     await engine.create_executions([{"lane_id": "many"}] * 100)
     handles = await engine.claim_many("many", policy=policy(), limit=100)
-    monkeypatch.setattr(engine.store, "publish", lambda topics: told.append(sorted(topics)))
+    monkeypatch.setattr(engine.store, "publish", lambda topics, urgent: told.append(sorted(topics)))
     commits: list[int] = []
     run = engine._batcher._run
 
@@ -141,7 +141,7 @@ async def test_many_events_while_the_consumer_sleeps(engine: Engine, probe: Prob
         async for event in events:
             found.append(event.execution_id)
             # One page at most, however far behind.
-            assert len(events._ready) < subject.PAGE
+            assert len(events._ready) < subject.LARGEST_PAGE
             if len(found) == 10_000:
                 break
     assert [each.uuid_text for each in found] == [row.uuid for row in await probe.events(rows.CompletionEvent)]

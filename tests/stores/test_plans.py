@@ -16,8 +16,9 @@ from flowfabric.engine import Engine
 from flowfabric.stores.postgres import reading
 from flowfabric.stores.postgres.store import WRITER_SETTINGS, Replanning
 from flowfabric.stores.postgres.writing import Statement
-from flowfabric.stores.questions import Due, NextDue
-from flowfabric.stores.schema import ATTEMPT, EXECUTION
+from flowfabric.stores.questions import Due, NextDue, ReadEvents
+from flowfabric.stores.schema import ATTEMPT, EXECUTION, OUTBOXES
+from flowfabric.stores.sqlevents import old_events
 from flowfabric.stores.sqlite import store as sqlite_store
 from flowfabric.stores.sqlite.reading import _CANDIDATES, _SETS
 from flowfabric.stores.sqlquestions import SqlQuestions
@@ -202,3 +203,29 @@ async def test_sqlite_timers_find_what_is_due_by_index(sqlite: Any, timer: str) 
     assert "_idx" in found
     assert "SCAN e" not in found.replace("SCAN e USING INDEX", "")
     assert "SCAN a" not in found.replace("SCAN a USING INDEX", "")
+
+
+# -------------------------------------------------------------------------------------------------------------- events
+
+
+@pytest.mark.parametrize("kind", OUTBOXES, ids=lambda kind: kind.__name__)
+async def test_events_are_read_in_the_order_of_their_key(postgres: Any, kind: Any) -> None:
+    from flowfabric.stores.postgres import store
+
+    for question in (ReadEvents(kind, 5, None, 256), ReadEvents(kind, 5, 2_000, 256, "default", "blue")):
+        asked = store._QUESTIONS.compile(question)
+        found = await plan(postgres, store._dollars(asked.sql), *asked.params)
+        assert f"{OUTBOXES[kind].name}_pkey" in found
+        assert "Seq Scan" not in found
+
+
+@pytest.mark.parametrize("kind", OUTBOXES, ids=lambda kind: kind.__name__)
+async def test_sqlite_events_are_read_in_the_order_of_their_key(sqlite: Any, kind: Any) -> None:
+    name = OUTBOXES[kind].name
+    for question in (ReadEvents(kind, 5, None, 256), ReadEvents(kind, 5, 2_000, 256, "default", "blue")):
+        asked = sqlite_store._QUESTIONS.compile(question)
+        found = steps(sqlite, asked.sql, *asked.params)
+        assert f"SEARCH {name} USING INTEGER PRIMARY KEY (rowid>?" in found
+        assert f"SCAN {name}" not in found
+    old = steps(sqlite, old_events(name, 1_000), 5)
+    assert "TEMP B-TREE" not in old, "the first rows come from the key, however many there are"

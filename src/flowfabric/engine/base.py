@@ -90,12 +90,13 @@ class EngineBase:
         if outcome.streams:
             self._streams.wake(outcome.streams)
             topics.update({f"{STREAM_TOPIC}{stream_bucket(stream)}" for stream in outcome.streams})
+        urgent = bool(topics)
         if outcome.writes is not None and outcome.writes.events:
             kinds = set(map(type, outcome.writes.events))
             self._events.wake(kinds)
             topics.add(EVENT_TOPIC + "".join(sorted([EVENT_LETTERS[kind] for kind in kinds])))
         if topics:
-            self.store.publish(topics)
+            self.store.publish(topics, urgent=urgent)
         for command in outcome.then:
             self._go_on(command)
         if self._timer is not None and outcome.writes is not None:

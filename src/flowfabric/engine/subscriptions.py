@@ -40,8 +40,8 @@ from flowfabric.stores.schema import OUTBOXES
 
 _log = logging.getLogger("flowfabric.engine")
 
-#: Events a subscription reads at a time.
-PAGE = 256
+#: Events a subscription reads at a time, and how many it may come to while it is behind.
+PAGE, LARGEST_PAGE = 256, 1_024
 #: How long to wait before looking again at events that are held back: at first, and at most.
 HELD_FIRST_S, HELD_LAST_S = 0.002, 0.1
 #: How long to wait before trying again when the store is out of reach, and how often.
@@ -74,6 +74,7 @@ class Subscription(Generic[EventType]):
         self._position = position
         self._delivered = cursor_at(position)
         self._ready: deque[Any] = deque()
+        self._size = PAGE
         self._woken: asyncio.Future[None] | None = None
         self._reading = False
         self._closed = False
@@ -141,7 +142,7 @@ class Subscription(Generic[EventType]):
         failures = 0
         while not self._is_over():
             try:
-                return await self._feed.page(self._position, PAGE)
+                return await self._feed.page(self._position, self._size)
             except (Transport, Conflict) as error:
                 if self._is_over():
                     break
@@ -174,6 +175,7 @@ class Subscription(Generic[EventType]):
                 ready.append(event)
         self._ready.extend(ready)
         self._position = page.position
+        self._size = min(2 * self._size, LARGEST_PAGE) if page.more else PAGE
 
     def _report(self, error: EngineError) -> None:
         _log.warning("passed over an event: %s", error)

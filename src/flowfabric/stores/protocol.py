@@ -90,8 +90,9 @@ class Store(Protocol):
 
     async def server_time_ms(self) -> int: ...
 
-    def publish(self, topics: Iterable[str]) -> None:
-        """Tell other processes that something was committed. A hint, nothing more."""
+    def publish(self, topics: Iterable[str], *, urgent: bool = True) -> None:
+        """Tell other processes that something was committed. A hint, nothing more; one that is not urgent may wait
+        a little for company."""
         ...
 
     def heard(self) -> AsyncIterator[str | None]:

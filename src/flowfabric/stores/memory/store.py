@@ -96,7 +96,7 @@ class MemoryStore:
         """The store's time."""
         return self._clock()
 
-    def publish(self, topics: Iterable[str]) -> None:
+    def publish(self, topics: Iterable[str], *, urgent: bool = True) -> None:
         """There is no other process to tell."""
 
     async def heard(self) -> AsyncIterator[str | None]:

@@ -268,9 +268,9 @@ class PostgresStore:
 
     # -- other processes -----------------------------------------------------------------------------------------
 
-    def publish(self, topics: Iterable[str]) -> None:
+    def publish(self, topics: Iterable[str], *, urgent: bool = True) -> None:
         """Notify other processes, soon and together."""
-        self._wakeups.publish(topics)
+        self._wakeups.publish(topics, urgent)
 
     async def heard(self) -> AsyncIterator[str | None]:
         """What other processes notified."""

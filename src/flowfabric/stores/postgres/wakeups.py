@@ -17,6 +17,8 @@ import asyncpg
 _log = logging.getLogger("flowfabric.stores.postgres")
 CHANNEL = "ff_wake"
 SEND_INTERVAL_S = 0.005
+#: How long a hint that is not urgent waits after the last one that was sent.
+UNHURRIED_INTERVAL_S = 0.02
 SENDER_GRACE_S = 2.0
 RECONNECT_FIRST_S, RECONNECT_LAST_S = 0.1, 1.0
 #: Payloads of NOTIFY are limited; topics beyond this many bytes become "look at everything".
@@ -33,20 +35,30 @@ class Wakeups:
         self._dsn = dsn
         self._dirty: set[str] = set()
         self._due = asyncio.Event()
+        self._quiet_until = float("-inf")
+        self._later: asyncio.TimerHandle | None = None
         self._sender: asyncio.Task[None] | None = None
         #: The server's name for our sending connection: what comes from there is no news.
         self._sender_pid: int | None = None
         self._closed = False
         self._stop = asyncio.Event()
 
-    def publish(self, topics: Iterable[str]) -> None:
-        """Send these soon."""
+    def publish(self, topics: Iterable[str], urgent: bool = True) -> None:
+        """Send these soon, or, if they are not urgent and something was sent just now, a little later."""
         if self._closed:
             return
         self._dirty.update(topics)
-        self._due.set()
+        loop = asyncio.get_running_loop()
+        if urgent or loop.time() >= self._quiet_until:
+            self._due.set()
+        elif self._later is None:
+            self._later = loop.call_at(self._quiet_until, self._send_rest)
         if self._sender is None:
-            self._sender = asyncio.get_running_loop().create_task(self._send(), name="flowfabric-notify")
+            self._sender = loop.create_task(self._send(), name="flowfabric-notify")
+
+    def _send_rest(self) -> None:
+        self._later = None
+        self._due.set()
 
     async def _send(self) -> None:
         connection: Any = None
@@ -55,6 +67,9 @@ class Wakeups:
                 await self._due.wait()
                 self._due.clear()
                 topics, self._dirty = self._dirty, set()
+                self._quiet_until = asyncio.get_running_loop().time() + UNHURRIED_INTERVAL_S
+                if not topics:
+                    continue
                 try:
                     if connection is None or connection.is_closed():
                         connection = await _connect(self._dsn)
@@ -107,6 +122,8 @@ class Wakeups:
         self._closed = True
         self._stop.set()
         self._due.set()
+        if self._later is not None:
+            self._later.cancel()
         if self._sender is not None:
             # A sender that is connecting is let finish: a connection given up half-way complains later.
             await asyncio.wait((self._sender,), timeout=SENDER_GRACE_S)

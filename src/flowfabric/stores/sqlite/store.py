@@ -226,7 +226,7 @@ class SqliteStore:
 
     # -- other processes -----------------------------------------------------------------------------------------
 
-    def publish(self, topics: Iterable[str]) -> None:
+    def publish(self, topics: Iterable[str], *, urgent: bool = True) -> None:
         """Other processes on the file notice commits by themselves."""
 
     async def heard(self) -> AsyncIterator[str | None]:
