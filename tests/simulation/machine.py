@@ -172,6 +172,7 @@ class Machine(RuleBasedStateMachine):
         if not waiting:
             return
         answers = self.world.call(self.engine, [call for _, call, _, _ in waiting])
+        self.answered([label for label, _, _, _ in waiting])
         refused = True
         for (label, _, model, held), answer in zip(waiting, answers, strict=True):
             found = plain(answer)
@@ -182,6 +183,9 @@ class Machine(RuleBasedStateMachine):
             self.keep(answer, wanted)
             self.same_answer_again(label, held, wanted)
         self.compare(refused)
+
+    def answered(self, labels: list[str]) -> None:
+        """The engine has answered and the oracle has not been asked yet."""
 
     def ask(self, model: Callable[[], Any]) -> Any:
         try:

@@ -309,9 +309,11 @@ def picture_of_event(event: Any) -> tuple[Any, ...]:
 
 def differences(found: Any, wanted: Any, where: str = "") -> list[str]:
     """Where two pictures differ, as lines to read."""
+    if found == wanted:
+        return []
     if isinstance(found, dict) and isinstance(wanted, dict):
         lines = []
         for key in sorted(found.keys() | wanted.keys(), key=str):
             lines += differences(found.get(key, "(absent)"), wanted.get(key, "(absent)"), f"{where}.{key}")
         return lines
-    return [] if found == wanted else [f"{where}: engine {found!r}, oracle {wanted!r}"]
+    return [f"{where}: engine {found!r}, oracle {wanted!r}"]
