@@ -19,6 +19,7 @@ from flowfabric import (
     Outgoing,
     Quorum,
     ScannerFilter,
+    UsageDimensions,
     ValidationKind,
 )
 from flowfabric.model.results import ExpiredLeaseCursor, ResumeGrant, ResumeToken
@@ -146,12 +147,28 @@ _GRAPHS = [
     Bad(FlowGraph({"a": {}, "b": {}}, [("a", "b"), ("b", "a")]), "conflict cycle_detected cycle_detected"),
 ]  # fmt: skip
 
+_AMOUNTS: list[Any] = [
+    {"a": -1}, {"a": 2**63}, {"a": HUGE}, {"a": "5"}, {"a": None}, {"a": True}, {"a": 1.0}, {"": 1}, {5: 1}, {None: 1},
+    {"\x00": 1}, {"\ud800": 1}, {"x" * 1_025: 1}, {str(n): 1 for n in range(65)}, 5, True, "a", [("a", 1)], object(),
+]  # fmt: skip
+
 BAD: dict[str, list[Bad]] = {
     "id": _IDS + NONE,
     "id?": _IDS,
     "uuid": _UUIDS + NONE,
     "uuid?": _UUIDS,
     "uuids": _invalid(5, None, True, UUID, b"x", {UUID: 1}, [5], [None], [UUID, "x"]),
+    "interval": NO_NUMBER + NONE + _invalid(-1, HUGE),
+    "amounts": _invalid(*_AMOUNTS) + NONE,
+    "amounts?": _invalid(*_AMOUNTS),
+    "amount list": _invalid(None, 5, "1", b"1", {"a": 1}, [], [1, 1], [-1], [2**63], ["1"], [None], [True], [1.0]),
+    "dimensions": _invalid(None, 5, "a", b"a", {"a": 1}, [], ["a", "b"], [""], [5], [None], ["\x00"], ["\ud800"]),
+    "usage": _invalid(
+        None, 5, {"a": 1}, object(), UsageDimensions(-1), UsageDimensions(0, HUGE), UsageDimensions("1"),
+        UsageDimensions(None), UsageDimensions(0, 0, -1), UsageDimensions(0, 0, "1"), UsageDimensions(dedup_key=5),
+        UsageDimensions(dedup_key="\x00"), UsageDimensions(dedup_key="x" * 1_025),
+        *[UsageDimensions(custom=bad) for bad in [*_AMOUNTS, None]],
+    ),
     "edge policy": _invalid(*_EDGE_POLICIES),
     "graph": _GRAPHS,
     "direction": _invalid(None, "out", 5, object(), Outgoing, *[Outgoing(bad.value) for bad in _IDS],
@@ -228,6 +245,7 @@ BAD: dict[str, list[Bad]] = {
         *[_token(expires_at_ms=bad) for bad in ("5", None, 1.5, True)],
     ),
     "handle": _invalid(None, "handle", b"bytes", 5, object(), {"opaque": b""}),
+    "handle?": _invalid("handle", b"bytes", 5, object(), {"opaque": b""}),
     "fence": _invalid(*_FENCES),
     "frame": _invalid(*_FRAMES)
     + _refusals(ValidationKind.INVALID_FRAME_TYPE, Frame(b"x", "odd"), Frame(b"x", None), Frame(b"x", 5))

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from flowfabric.core.view import View, claim_order
 from flowfabric.model import literals as lit
+from flowfabric.model.budget_records import QuotaWindow
 from flowfabric.model.changes import (
     Act,
     Change,
@@ -310,7 +311,11 @@ async def test_a_row_that_vanished_refuses_the_whole_batch(store: MemoryStore) -
 
 
 async def test_repeatable_inserts_change_nothing(store: MemoryStore) -> None:
-    assert {kind for kind, table in TABLES.items() if table.repeatable} == {WorkerEvent, PendingCancelGroup}
+    assert {kind for kind, table in TABLES.items() if table.repeatable} == {
+        WorkerEvent,
+        PendingCancelGroup,
+        QuotaWindow,
+    }
     event = WorkerEvent("main", "w-1", "heartbeat", 5, None)
     await commit(store, event)
     await commit(store, WorkerEvent("main", "w-1", "heartbeat", 5, "other"), execution(1))

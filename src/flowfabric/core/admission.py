@@ -58,6 +58,7 @@ def block_execution(command: BlockExecution, view: View, context: Context) -> De
         public_state=public_state,
         blocking_reason=command.reason,
         blocking_detail=command.detail,
+        blocked_by=None,
         # An unblocked row is eligible at once; a wake time left behind would keep timers looking at it.
         delay_until_ms=None,
         last_mutation_at_ms=context.now,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from flowfabric.core import holdings, lease
+from flowfabric.core import admitting, holdings, lease
 from flowfabric.core.context import Context
-from flowfabric.core.grants import grants_of, live_grant, stale_grants
+from flowfabric.core.grants import ClaimForWorker, grants_of, live_grant, promise, stale_grants
 from flowfabric.core.lanes import refuse_withholding, withholds
 from flowfabric.core.minting import uuid_text
 from flowfabric.core.view import View
@@ -33,7 +34,7 @@ from flowfabric.model.events import Event
 from flowfabric.model.handles import Handle, HandleKind
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.records import Attempt, Execution, Lane
-from flowfabric.model.results import Claimed, OperatorLease, ResumeToken
+from flowfabric.model.results import Claimed, Granted, NoWork, OperatorLease, ResumeToken
 
 
 class Claim(Struct, gc=False):
@@ -59,28 +60,61 @@ def claim(command: Claim, view: View, context: Context) -> Decision:
     found = view.claimable(command.lane_id, command.capabilities, command.limit)
     if found and withholds(view, command.lane_id):
         return Decision(handles)
+    for execution in found:
+        if execution.budget_ids is not None or execution.quota_policy_id is not None:
+            return _claim_admitted(command, view, context)
     for position, execution in enumerate(found):
         if execution.eligibility_state == lit.PENDING_CLAIM:
             acts += [Drop(grant) for grant in stale_grants(view, execution, context.now)]
-        attempt = view.attempt(execution.execution_id, execution.attempt_index)
-        interrupted = execution.attempt_state == lit.ATTEMPT_INTERRUPTED
-        granted = lease.grant(
-            context,
-            execution,
-            attempt,
-            lease.Granting(
-                command.worker_id,
-                command.worker_instance_id,
-                command.lease_ttl_ms,
-                uuid_text(command.entropy, 2 * position),
-                uuid_text(command.entropy, 2 * position + 1),
-                HandleKind.RESUMED if interrupted else HandleKind.FRESH,
-            ),
-        )
+        granted = _leased(command, view, context, execution, position)
         acts += granted.acts
         events += granted.events
         handles.append(granted.handle)
     return Decision(handles, tuple(acts), tuple(events))
+
+
+def _claim_admitted(command: Claim, view: View, context: Context) -> Decision:
+    """The same where budgets or quotas have a say: each candidate is tested when it is its turn."""
+    handles: list[Handle] = []
+    look = admitting.Look(view, context, command.lane_id, command.capabilities, command.limit)
+    for execution in look:
+        stale = execution.eligibility_state == lit.PENDING_CLAIM
+        drops = [Drop(grant) for grant in stale_grants(view, execution, context.now)] if stale else []
+        granted = _leased(command, view, context, execution, len(handles))
+        view.fold(Decision(None, (*drops, *granted.acts), granted.events))
+        handles.append(granted.handle)
+    return Decision(admitting.Unfinished() if look.unfinished else handles)
+
+
+def _leased(command: Claim, view: View, context: Context, execution: Execution, position: int) -> lease.Grant:
+    attempt = view.attempt(execution.execution_id, execution.attempt_index)
+    interrupted = execution.attempt_state == lit.ATTEMPT_INTERRUPTED
+    return lease.grant(
+        context,
+        execution,
+        attempt,
+        lease.Granting(
+            command.worker_id,
+            command.worker_instance_id,
+            command.lease_ttl_ms,
+            uuid_text(command.entropy, 2 * position),
+            uuid_text(command.entropy, 2 * position + 1),
+            HandleKind.RESUMED if interrupted else HandleKind.FRESH,
+        ),
+    )
+
+
+def claim_for_worker(command: ClaimForWorker, view: View, context: Context) -> Decision:
+    """A grant for the first execution in claim order, or nothing."""
+    lane_id, able = command.lane_id or "", frozenset(command.worker_capabilities)
+    if not view.claimable(lane_id, able, 1) or withholds(view, lane_id):
+        return Decision(NoWork())
+    look = admitting.Look(view, context, lane_id, able, 1)
+    for execution in look:
+        terms = msgspec.structs.replace(command, lane_id=None)
+        grant, acts = promise(view, context, execution, terms)
+        return Decision(Granted(grant), acts)
+    return Decision(admitting.Unfinished() if look.unfinished else NoWork())
 
 
 class ClaimExecution(Struct, gc=False):

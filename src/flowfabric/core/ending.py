@@ -20,6 +20,8 @@ def ended(execution: Execution, now: int, public_state: str, outcome: str, **fie
         fields["blocking_reason"] = None
     if execution.delay_until_ms is not None:
         fields["delay_until_ms"] = None
+    if execution.admitted_at_ms is not None:
+        fields["admitted_at_ms"] = None
     fields |= kept_until(execution, now)
     return change(
         execution,
@@ -51,6 +53,7 @@ def cancelled_row(execution: Execution, now: int, reason: str, by: str, eligibil
         cancellation_reason=execution.cancellation_reason or reason,
         cancelled_by=execution.cancelled_by or by,
         last_mutation_at_ms=now,
+        **({} if execution.admitted_at_ms is None else {"admitted_at_ms": None}),
         **kept_until(execution, now),
     )
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from flowfabric.core.context import Context, saturate
-from flowfabric.core.lanes import refuse_withholding, withholds
+from flowfabric.core.lanes import refuse_withholding
 from flowfabric.core.signing import CURRENT_KEY, signing_key
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
@@ -25,7 +25,7 @@ from flowfabric.model.errors import (
 )
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.records import Execution, Grant, Lane
-from flowfabric.model.results import ClaimGrant, Granted, GrantIssued, NoWork
+from flowfabric.model.results import ClaimGrant, GrantIssued
 
 
 def grants_of(view: View, execution: Execution) -> list[Grant]:
@@ -157,16 +157,6 @@ class ClaimForWorker(Terms, gc=False):
     def needs(self) -> tuple[Need, ...]:
         lane = self.lane_id or ""
         return (Claimable(lane, frozenset(self.worker_capabilities), 1), Get(Lane, lane), CURRENT_KEY)
-
-
-def claim_for_worker(command: ClaimForWorker, view: View, context: Context) -> Decision:
-    """A grant for the first execution in claim order, or nothing."""
-    found = view.claimable(command.lane_id or "", frozenset(command.worker_capabilities), 1)
-    if not found or withholds(view, command.lane_id or ""):
-        return Decision(NoWork())
-    terms = msgspec.structs.replace(command, lane_id=None)
-    grant, acts = promise(view, context, found[0], terms)
-    return Decision(Granted(grant), acts)
 
 
 class SweepGrants(Struct, gc=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowfabric.core import quotas, reservations
 from flowfabric.core.context import Context
 from flowfabric.core.view import View
 from flowfabric.model.changes import Act
@@ -9,10 +10,16 @@ from flowfabric.model.records import Attempt, Execution
 
 
 def lapsed(view: View, context: Context, execution: Execution, attempt: Attempt | None) -> tuple[Act, ...]:
-    """What was reserved under a lease that ends now goes back."""
+    """What was reserved under a lease that ends now goes back. It may be folded, so the caller may not refuse
+    afterwards."""
+    if attempt is not None and attempt.reservation_count:
+        reservations.lapse(view, context, execution, attempt)
     return ()
 
 
 def freed(view: View, context: Context, execution: Execution, attempt: Attempt | None) -> tuple[Act, ...]:
-    """What an execution that ends now gives back, its lease's reservations included."""
+    """What an execution that ends now gives back, its lease's reservations included. It may be folded, so the caller
+    may not refuse afterwards."""
+    if execution.quota_policy_id is not None:
+        quotas.give_back(view, context, execution)
     return lapsed(view, context, execution, attempt)

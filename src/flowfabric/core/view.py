@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from flowfabric.model.budget_records import QuotaWindow
 from flowfabric.model.changes import (
     Change,
     Claimable,
@@ -25,11 +26,14 @@ from flowfabric.model.changes import (
     Get,
     GetFull,
     Key,
+    Listed,
     LiveMembers,
     MarkDispatched,
     Need,
+    Peek,
     PurgeExecution,
     PurgeFlow,
+    Recent,
     Select,
     TrimStream,
     Writes,
@@ -90,6 +94,10 @@ class View:
         #: First records of a select: how many were asked for, and the keys found.
         self._firsts: dict[Select, tuple[int, list[Key]]] = {}
         self._scans: dict[tuple[str, frozenset[str]], _Scan] = {}
+        self._peeked: dict[Any, dict[Key, Any]] = {}
+        self._listed: dict[tuple[str, str], tuple[int, list[str]]] = {}
+        self._recent: dict[Recent, tuple[int, int | None]] = {}
+        self._bound: list[Execution] = []
         self._held = held
         self._start()
 
@@ -108,6 +116,9 @@ class View:
         self._edges: dict[tuple[str, str], dict[Key, None]] = {}
         self._fresh: dict[str, list[tuple[int, int, str, str]]] = {}
         self._believed: dict[tuple[Any, Key], Any] = {}
+        self._windows: dict[tuple[int, str, str], list[QuotaWindow]] = {}
+        #: What to carry on after the commit: (kind, name) -> how much, ``None`` for as much as there is.
+        self.following: dict[tuple[str, str], int | None] = {}
         self.folds = 0
         for scan in self._scans.values():
             scan.position = 0
@@ -150,8 +161,30 @@ class View:
 
     def put_claimable(self, need: Claimable, keys: list[str]) -> None:
         """The answer to a ``Claimable``; its executions and attempts were put one by one."""
+        executions = self._current.get(Execution, {})
+        for key in keys:
+            execution = executions[key]
+            if execution.budget_ids is not None or execution.quota_policy_id is not None:
+                self._bound.append(execution)
         exhausted = len(keys) < need.limit
         self._scans[(need.lane_id, need.capabilities)] = _Scan(keys, need.limit, exhausted)
+
+    def put_peeked(self, kind: Any, key: Key, record: Any) -> None:
+        """A record as it was a moment ago, free for others to change."""
+        self._peeked.setdefault(kind, {})[key] = record
+
+    def put_listed(self, need: Listed, keys: list[str]) -> None:
+        """The answer to a ``Listed``; its executions and attempts were put one by one."""
+        self._listed[(need.what, need.name)] = (need.limit, keys)
+
+    def put_recent(self, need: Recent, count: int, oldest_ms: int | None) -> None:
+        """The answer to a ``Recent``."""
+        self._recent[need] = (count, oldest_ms)
+
+    def newly_bound(self) -> list[Execution]:
+        """Claim candidates that name a budget or a quota, each once."""
+        bound, self._bound = self._bound, []
+        return bound
 
     def has(self, need: Need) -> bool:
         """Whether asking for ``need`` would not raise ``Missing`` because of it."""
@@ -168,6 +201,13 @@ class View:
         if type(need) is First:
             known = self._firsts.get(Select(need.kind, need.fields, need.values))
             return known is not None and known[0] >= need.limit
+        if type(need) is Peek:
+            return need.key in self._peeked.get(need.kind, ()) or self.has(Get(need.kind, need.key))
+        if type(need) is Listed:
+            asked = self._listed.get((need.what, need.name))
+            return asked is not None and asked[0] >= need.limit
+        if type(need) is Recent:
+            return need in self._recent
         return need in self._selected or need in self._descendants
 
     def require(self, needs: Iterable[Need]) -> None:
@@ -205,6 +245,44 @@ class View:
         if missing:
             raise Missing(*missing)
         return found
+
+    def peek(self, kind: type[_RecordType], key: Key) -> _RecordType | None:
+        """The record as it is or was a moment ago; enough to test something that is not written."""
+        table = self._current.get(kind)
+        if table is not None and key in table:
+            return table[key]  # type: ignore[no-any-return]
+        peeked = self._peeked.get(kind)
+        if peeked is not None and key in peeked:
+            return peeked[key]  # type: ignore[no-any-return]
+        raise Missing(Peek(kind, key))
+
+    def listed(self, what: str, name: str, limit: int) -> list[Execution]:
+        """Executions as ``Listed`` says, in its order, as this batch has left them: the caller looks again."""
+        asked = self._listed.get((what, name))
+        if asked is None or asked[0] < limit:
+            raise Missing(Listed(what, name, limit))
+        current = self._current.get(Execution, {})
+        return [current[key] for key in asked[1][:limit] if current[key] is not None]
+
+    def recent(self, need: Recent) -> tuple[int, int | None]:
+        """``(admissions in the window, time of the oldest)``, this batch's own included."""
+        found = self._recent.get(need)
+        if found is None:
+            raise Missing(need)
+        added = self._windows.get(need[:3])
+        if not added:
+            return found
+        return found[0] + len(added), added[0].admitted_at_ms if found[1] is None else found[1]
+
+    def fresh_in(self, lane_id: str) -> list[Execution]:
+        """Executions of a lane that this batch itself has made claimable."""
+        current = self._current.get(Execution, {})
+        return [current[entry[3]] for entry in self._fresh.get(lane_id, ())]
+
+    def follow(self, kind: str, name: str, amount: int | None = None) -> None:
+        """Carry something on as soon as this batch is committed; asked for several times, it happens once."""
+        before = self.following.get((kind, name), 0)
+        self.following[(kind, name)] = None if before is None or amount is None else before + amount
 
     def execution(self, execution_id: str) -> Execution | None:
         """The execution with its narrow fields."""
@@ -376,6 +454,8 @@ class View:
             self._note_claimable(record, table.get(key))  # type: ignore[arg-type]
         elif kind is Edge:
             self._note_edge(record)  # type: ignore[arg-type]
+        elif kind is QuotaWindow and fields is None:
+            self._windows.setdefault(key[:3], []).append(record)  # type: ignore[arg-type]
         table[key] = record
         if key in puts:
             before = puts[key]

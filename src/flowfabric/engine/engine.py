@@ -10,11 +10,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from flowfabric.engine import checks
+from flowfabric.engine.budgets import Budgets
 from flowfabric.engine.control import Control
 from flowfabric.engine.flow_timers import FlowTimers
 from flowfabric.engine.flows import Flows
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
+from flowfabric.engine.quotas import Quotas
 from flowfabric.engine.reads import Reads
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.streams import Streams
@@ -29,7 +31,20 @@ from flowfabric.stores.protocol import Store
 _log = logging.getLogger("flowfabric.engine")
 
 
-class Engine(Lanes, FlowTimers, Flows, Leases, Suspensions, Signals, Control, Reads, Streams, Subscriptions):
+class Engine(
+    Lanes,
+    FlowTimers,
+    Flows,
+    Budgets,
+    Quotas,
+    Leases,
+    Suspensions,
+    Signals,
+    Control,
+    Reads,
+    Streams,
+    Subscriptions,
+):
     """Runs executions on a store. Open one with ``Engine.open``; the object is the same whatever the store.
 
     ``Engine.open`` alone starts no timers: workers and servers do, and so does ``timers=True``.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from flowfabric.core.admitting import Unfinished
 from flowfabric.core.cancel import CancelHeld
 from flowfabric.core.claim import Claim, ClaimExecution, ClaimFromResumeGrant, ClaimResumedExecution, IssueGrantAndClaim
 from flowfabric.core.fences import Fence
@@ -84,9 +85,16 @@ class Leases(EngineBase):
             return Claim(lane_id, able, worker_id, instance, ttl_ms, limit, os.urandom(32 * limit))
 
         if not wait_ms:
-            handles: list[Handle] = await self._submit(command())
+            handles: list[Handle] = await self._claim_now(command)
             return handles
         return await self._claim_waiting(lane_id, able, command, wait_ms)
+
+    async def _claim_now(self, command: Callable[[], Any]) -> Any:
+        """The answer to a claim, which may have to make its way past many that are not admitted."""
+        answer = await self._submit(command())
+        while type(answer) is Unfinished:
+            answer = await self._submit(command())
+        return answer
 
     async def _claim_waiting(self, lane_id: str, able: frozenset[str], command: Any, wait_ms: int) -> list[Handle]:
         self._listen()
@@ -96,7 +104,7 @@ class Leases(EngineBase):
             waiter = self._lanes.park(lane_id, able)
             handles: list[Handle] = []
             try:
-                handles = await self._submit(command())
+                handles = await self._claim_now(command)
                 remaining = deadline - loop.time()
                 if handles and waiter.future.done():
                     # Served already when it was woken for other work: somebody else must look at that.
@@ -122,20 +130,19 @@ class Leases(EngineBase):
         grant_ttl_ms: int = 5_000,
     ) -> Granted | NoWork:
         """A grant for the next execution this worker could run, to be redeemed with ``claim_execution``."""
-        answer: Granted | NoWork = await self._submit(
-            ClaimForWorker(
-                "",
-                checks.text(worker_id, "worker_id", empty=False),
-                checks.text(worker_instance_id, "worker_instance_id", empty=False),
-                checks.lane(lane_id),
-                checks.capability_list(worker_capabilities),
-                checks.ttl_ms(grant_ttl_ms, "grant_ttl_ms"),
-                None,
-                None,
-                None,
-                os.urandom(32),
-            )
+        command = ClaimForWorker(
+            "",
+            checks.text(worker_id, "worker_id", empty=False),
+            checks.text(worker_instance_id, "worker_instance_id", empty=False),
+            checks.lane(lane_id),
+            checks.capability_list(worker_capabilities),
+            checks.ttl_ms(grant_ttl_ms, "grant_ttl_ms"),
+            None,
+            None,
+            None,
+            os.urandom(32),
         )
+        answer: Granted | NoWork = await self._claim_now(lambda: command)
         return answer
 
     async def issue_claim_grant(

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from flowfabric.engine import checks
 from flowfabric.engine.suspension_timers import brings_timeout
+from flowfabric.model.budget_records import Budget, QuotaPolicy
 from flowfabric.model.changes import Writes
 from flowfabric.model.errors import EngineError, Validation, ValidationKind
 from flowfabric.model.records import Attempt, Execution, Suspension
@@ -52,6 +53,10 @@ TIMERS: tuple[Timer, ...] = (
     Timer("execution_deadline", 5_000, 1_000, "FF_EXECUTION_DEADLINE_INTERVAL_S"),
     Timer("suspension_timeout", 2_000, 1_000, "FF_SUSPENSION_TIMEOUT_INTERVAL_S"),
     Timer("pending_wp_expiry", 5_000, 100, "FF_PENDING_WP_EXPIRY_INTERVAL_S"),
+    Timer("budget_reset", 15_000, 20, "FF_BUDGET_RESET_INTERVAL_S"),
+    Timer("quota_window", 5_000, 1_000, "FF_QUOTA_WINDOW_INTERVAL_S"),
+    Timer("budget_reconciler", 30_000, 100, "FF_BUDGET_RECONCILER_INTERVAL_S"),
+    Timer("quota_reconciler", 30_000, 1_000, "FF_QUOTA_RECONCILER_INTERVAL_S"),
     Timer("unblock", 5_000, 100, "FF_UNBLOCK_INTERVAL_S"),
     Timer("grant_sweep", 1_000, 1_000, "FF_GRANT_SWEEP_INTERVAL_MS"),
     Timer("worker_registry_ttl_sweep", 30_000, 1_000, "FF_WORKER_REGISTRY_TTL_INTERVAL_S"),
@@ -63,7 +68,18 @@ TIMERS: tuple[Timer, ...] = (
     Timer("retention_trimmer", 60_000, 20, "FF_RETENTION_TRIMMER_INTERVAL_S"),
 )
 #: Timers that fire at a stored time, so that the loop can sleep until then.
-_TIMED = ("lease_expiry", "delayed_promoter", "attempt_timeout", "execution_deadline", "suspension_timeout")
+_TIMED = (
+    "lease_expiry",
+    "delayed_promoter",
+    "attempt_timeout",
+    "execution_deadline",
+    "suspension_timeout",
+    "budget_reset",
+    "quota_window",
+)
+
+#: Where else a commit may leave something that falls due.
+_DUE_FIELDS = ((Budget, "next_reset_at_ms"), (QuotaPolicy, "next_room_at_ms"))
 
 
 class Poison:
@@ -155,6 +171,12 @@ class TimerLoop:
             if execution is not None and execution.delay_until_ms is not None and execution.delay_until_ms < planned:
                 self._wake.set()
                 return
+        for kind, field in _DUE_FIELDS:
+            for key in writes.puts.get(kind, ()):
+                due = getattr(writes.records[kind][key], field)
+                if due is not None and due < planned:
+                    self._wake.set()
+                    return
         for key in writes.puts.get(Attempt, ()):
             expires = writes.records[Attempt][key].lease_expires_at_ms
             if expires is not None and expires < planned:

@@ -25,6 +25,7 @@ from flowfabric.core.timers import (
 )
 from flowfabric.core.workers import SweepWorker
 from flowfabric.engine import checks
+from flowfabric.engine.budget_timers import BudgetTimers
 from flowfabric.engine.suspension_timers import SuspensionTimers
 from flowfabric.engine.timer_loop import MAX_ROUNDS, TIMERS, Poison, TimerLoop, checked_intervals
 from flowfabric.model import literals as lit
@@ -43,7 +44,7 @@ TRIM_BATCH, MAX_TRIM_ROUNDS = 1_000, 250
 HISTORY_MS = 7 * 24 * 3600 * 1000
 
 
-class Timers(SuspensionTimers):
+class Timers(SuspensionTimers, BudgetTimers):
     """The part of the engine that acts when time passes."""
 
     _filter: ScannerFilter = ScannerFilter()
@@ -84,6 +85,9 @@ class Timers(SuspensionTimers):
         return await self._for_each("grant_sweep", limit, SweepGrants)
 
     async def _tick_unblock(self, limit: int) -> int:
+        return await self._let_routes_go(limit) + await self._let_room_go(limit)
+
+    async def _let_routes_go(self, limit: int) -> int:
         """Let go what some live worker of the lane can run, however many others are blocked before it."""
         resting = self._poison.setdefault("unblock", Poison()).tick()
         routable: list[str] = []
@@ -115,7 +119,7 @@ class Timers(SuspensionTimers):
         ]
 
     async def _worker_arrived(self) -> None:
-        while await self._tick_unblock(1_000) == 1_000:
+        while await self._let_routes_go(1_000) == 1_000:
             pass
 
     async def _tick_worker_registry_ttl_sweep(self, limit: int) -> int:

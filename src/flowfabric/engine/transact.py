@@ -13,8 +13,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from flowfabric.core.admitting import companions
 from flowfabric.core.context import Context
 from flowfabric.core.create import CreateExecution, CreateExecutions
+from flowfabric.core.following import followers
 from flowfabric.core.rules import RULES
 from flowfabric.core.submit import SubmitFlow
 from flowfabric.core.view import Missing, View
@@ -73,6 +75,9 @@ async def _decide_and_commit(
     for _ in range(MAX_ROUNDS):
         if needs:
             await transaction.load(_merged(needs), view)
+            bound = view.newly_bound()
+            while bound and (more := companions(view, bound)):
+                await transaction.load(more, view)
         context = Context(await transaction.now(), store.tag, store.shown, settings.reclaim_grace_ms)
         decided, needs = _decide(view, commands, context)
         needs = needs or view.unproved()
@@ -92,6 +97,8 @@ async def _decide_and_commit(
     answers = [item if isinstance(item, EngineError) else item.result for item in decided]
     streams = [stream for item in decided if isinstance(item, Decision) for stream in item.wakes]
     then = [command for item in decided if isinstance(item, Decision) for command in item.then]
+    if view.following:
+        then += followers(view)
     return Outcome(answers, view.fresh_work(), streams, writes, then)
 
 

@@ -86,7 +86,38 @@ class LiveMembers(NamedTuple):
     limit: int
 
 
-Need: TypeAlias = Get | GetFull | Select | Claimable | Downstream | Descendants | First | LiveMembers
+class Peek(NamedTuple):
+    """One record by its key, without keeping others from changing it. Good for looking, not for writing."""
+
+    kind: Any
+    key: Key
+
+
+#: What ``Listed`` can list: executions a budget or quota blocks, in claim order, and executions that name a budget and
+#: wait for a worker.
+BLOCKED, NAMING = "blocked", "naming"
+
+
+class Listed(NamedTuple):
+    """The first ``limit`` executions that something is said of by a budget's or quota's id."""
+
+    what: str
+    name: str
+    limit: int
+
+
+class Recent(NamedTuple):
+    """How many admissions a quota's window holds now, and how old the oldest is."""
+
+    partition: int
+    quota_policy_id: str
+    dimension: str
+    window_ms: int
+
+
+Need: TypeAlias = (
+    Get | GetFull | Select | Claimable | Downstream | Descendants | First | LiveMembers | Peek | Listed | Recent
+)
 
 
 class Change(Struct, gc=False):

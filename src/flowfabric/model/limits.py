@@ -32,6 +32,9 @@ MAX_CONDITION_NODES: Final = 1_024
 MAX_COMPOSITE_DEPTH: Final = 4
 #: Concurrent stream tails of one engine.
 MAX_STREAM_TAILS: Final = 1_024
+#: Levels of budgets above each other, and dimensions of one budget or charge.
+MAX_BUDGET_DEPTH: Final = 8
+MAX_DIMENSIONS: Final = 64
 #: Entries of one page.
 MAX_PAGE: Final = 1_000
 MAX_EXPIRED_PAGE: Final = 10_000

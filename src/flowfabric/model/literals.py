@@ -42,6 +42,8 @@ GRANTABLE_STATES = frozenset({ELIGIBLE_NOW, PENDING_CLAIM})
 ADMISSION_BLOCKS = frozenset(
     {BLOCKED_BY_BUDGET, BLOCKED_BY_QUOTA, BLOCKED_BY_ROUTE, BLOCKED_BY_OPERATOR, BLOCKED_BY_LANE_STATE}
 )
+#: Blocks that end when a budget or a quota has room again.
+ROOM_BLOCKS = frozenset({BLOCKED_BY_BUDGET, BLOCKED_BY_QUOTA})
 
 # public_state
 PUBLIC_WAITING = "waiting"

@@ -12,6 +12,16 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
+from flowfabric.model.budget_records import (
+    Budget,
+    BudgetDedup,
+    BudgetSpend,
+    BudgetUsage,
+    QuotaAdmitted,
+    QuotaPolicy,
+    QuotaWindow,
+    Reservation,
+)
 from flowfabric.model.tokens import redacted
 
 Text: TypeAlias = str | None | UnsetType
@@ -54,6 +64,8 @@ class Execution(Struct, gc=False):
     blocked_by: str | None = None
     #: Signals recorded so far; ``None`` until the execution has its first waitpoint.
     signal_count: int | None = None
+    #: When its quota admitted it; empty while it takes no slot there.
+    admitted_at_ms: int | None = None
     #: Highest epoch among earlier attempts; worked out when the row is read, never stored.
     epoch_floor: int = 0
     payload: bytes | None | UnsetType = UNSET
@@ -554,4 +566,12 @@ Record: TypeAlias = (
     | StreamSummary
     | Worker
     | WorkerEvent
+    | Budget
+    | BudgetUsage
+    | BudgetDedup
+    | BudgetSpend
+    | Reservation
+    | QuotaPolicy
+    | QuotaWindow
+    | QuotaAdmitted
 )

@@ -185,6 +185,34 @@ class TrimHistory(Struct, frozen=True):
     limit: int
 
 
+class ListGates(Struct, frozen=True):
+    """Ids of budgets or quota policies behind an id, ascending -> ``list[str]``.
+
+    ``what`` says which: ``budgets`` and ``quotas`` are all of them, ``budget_reset`` budgets whose reset is due,
+    ``quota_room`` policies whose window has room by ``now``, ``quota_drift`` policies whose slots do not add up, and
+    ``blocked`` whatever keeps executions waiting for room.
+    """
+
+    what: str
+    now: int
+    after: str | None
+    limit: int
+
+
+class ExpiredGuards(Struct, frozen=True):
+    """Quota guards past their time -> ``list[(quota policy id, execution id)]``."""
+
+    now: int
+    limit: int
+
+
+class TrimAdmission(Struct, frozen=True):
+    """Delete window entries and keys of reports that no longer count -> rows deleted."""
+
+    now: int
+    limit: int
+
+
 class CountRows(Struct, frozen=True):
     """How many executions are in each phase, for invariants and people -> ``dict[phase, int]``."""
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from flowfabric.model.literals import ENDED_PHASES, WAITING_PHASES
+from flowfabric.model.changes import BLOCKED, NAMING
+from flowfabric.model.literals import ENDED_PHASES, ROOM_BLOCKS, WAITING_PHASES
 from flowfabric.model.records import EXECUTION_WIDE_FIELDS, Attempt, Execution, StreamHead
 from flowfabric.stores.schema import ATTEMPT, EXECUTION, TABLES, Column, Table, is_wire_keyed
 
@@ -17,6 +18,21 @@ from flowfabric.stores.schema import ATTEMPT, EXECUTION, TABLES, Column, Table, 
 WAITING_LIST = ", ".join(f"'{phase}'" for phase in sorted(WAITING_PHASES))
 #: The phases that an execution ends in, likewise.
 ENDED_LIST = ", ".join(f"'{phase}'" for phase in sorted(ENDED_PHASES))
+
+#: The states that end when a budget or a quota has room.
+WAITING_FOR_ROOM = ", ".join(f"'{state}'" for state in sorted(ROOM_BLOCKS))
+#: What follows the select of executions for each ``Listed``: ``?1`` is the budget's or quota's id, ``?2`` the limit.
+LISTED = {
+    BLOCKED: f"WHERE e.blocked_by = ?1 AND e.eligibility_state IN ({WAITING_FOR_ROOM}) "
+    "ORDER BY e.priority DESC, e.created_at_ms, e.execution_id LIMIT ?2",
+    NAMING: "WHERE e.budget_ids IS NOT NULL AND e.terminal_at_ms IS NULL "
+    f"AND ',' || e.budget_ids || ',' LIKE '%,' || ?1 || ',%' AND e.lifecycle_phase IN ({WAITING_LIST}) LIMIT ?2",
+}
+#: How many admissions a window holds, and the time of the oldest.
+RECENT = (
+    "SELECT count(*), min(admitted_at_ms) FROM ff_quota_window WHERE partition_key = ?1 AND quota_policy_id = ?2 "
+    "AND dimension = ?3 AND admitted_at_ms > ?4"
+)
 
 
 class Dialect(Struct, frozen=True):

@@ -7,6 +7,16 @@ from typing import Any
 
 from msgspec import Struct
 
+from flowfabric.model.budget_records import (
+    Budget,
+    BudgetDedup,
+    BudgetSpend,
+    BudgetUsage,
+    QuotaAdmitted,
+    QuotaPolicy,
+    QuotaWindow,
+    Reservation,
+)
 from flowfabric.model.changes import Key
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
 from flowfabric.model.records import (
@@ -114,6 +124,7 @@ EXECUTION = Table(
         quota_policy_id=TEXT,
         blocked_by=TEXT,
         signal_count=INT,
+        admitted_at_ms=BIG,
         payload=BYTES,
         result=BYTES,
         raw_fields=JSON,
@@ -471,6 +482,129 @@ TABLES: Mapping[Any, Table] = {
             ("namespace", "worker_instance_id", "event_at_ms", "event_kind"),
             repeatable=True,
         ),
+        Table(
+            Budget,
+            "ff_budget_policy",
+            _columns(
+                partition=SMALL,
+                budget_id=TEXT,
+                policy_json=JSON,
+                created_at_ms=BIG,
+                updated_at_ms=BIG,
+                scope_type=TEXT,
+                scope_id=TEXT,
+                enforcement_mode=TEXT,
+                breach_count=BIG,
+                soft_breach_count=BIG,
+                last_breach_at_ms=BIG,
+                last_breach_dim=TEXT,
+                next_reset_at_ms=BIG,
+                ancestor_ids=TEXT,
+                reset_count=BIG,
+                last_reset_at_ms=BIG,
+                breached_at_ms=BIG,
+                waiting_since_ms=BIG,
+                cancelling_since_ms=BIG,
+            ),
+            ("budget_id",),
+        ),
+        Table(
+            BudgetUsage,
+            "ff_budget_usage",
+            _columns(
+                partition=SMALL,
+                budget_id=TEXT,
+                dimensions_key=TEXT,
+                current_value=BIG,
+                last_reset_at_ms=BIG,
+                updated_at_ms=BIG,
+                reserved_value=BIG,
+            ),
+            ("partition", "budget_id", "dimensions_key"),
+        ),
+        Table(
+            BudgetDedup,
+            "ff_budget_usage_dedup",
+            _columns(partition=SMALL, dedup_key=TEXT, outcome_json=JSON, applied_at_ms=BIG, expires_at_ms=BIG),
+            ("partition", "dedup_key"),
+        ),
+        Table(
+            BudgetSpend,
+            "ff_budget_usage_by_exec",
+            _columns(
+                partition=SMALL,
+                budget_id=TEXT,
+                uuid=UUID,
+                dimensions_key=TEXT,
+                delta_total=BIG,
+                updated_at_ms=BIG,
+                reset_count=BIG,
+                levels=JSON,
+            ),
+            ("partition", "budget_id", "uuid", "dimensions_key"),
+        ),
+        Table(
+            Reservation,
+            "ff_budget_reservation",
+            _columns(
+                reservation_id=UUID,
+                partition=SMALL,
+                uuid=UUID,
+                attempt_index=INT,
+                lease_epoch=BIG,
+                budget_id=TEXT,
+                amounts=JSON,
+                state=TEXT,
+                created_at_ms=BIG,
+                closed_at_ms=BIG,
+            ),
+            ("reservation_id",),
+        ),
+        Table(
+            QuotaPolicy,
+            "ff_quota_policy",
+            _columns(
+                partition=SMALL,
+                quota_policy_id=TEXT,
+                requests_per_window_seconds=BIG,
+                max_requests_per_window=BIG,
+                active_concurrency_cap=BIG,
+                active_concurrency=BIG,
+                created_at_ms=BIG,
+                updated_at_ms=BIG,
+                waiting_since_ms=BIG,
+                next_room_at_ms=BIG,
+            ),
+            ("quota_policy_id",),
+        ),
+        Table(
+            QuotaWindow,
+            "ff_quota_window",
+            _columns(
+                partition=SMALL,
+                quota_policy_id=TEXT,
+                dimension=TEXT,
+                admitted_at_ms=BIG,
+                execution_id=TEXT,
+                expires_at_ms=BIG,
+            ),
+            ("partition", "quota_policy_id", "dimension", "admitted_at_ms", "execution_id"),
+            repeatable=True,
+        ),
+        Table(
+            QuotaAdmitted,
+            "ff_quota_admitted",
+            _columns(
+                partition=SMALL,
+                quota_policy_id=TEXT,
+                execution_id=TEXT,
+                admitted_at_ms=BIG,
+                expires_at_ms=BIG,
+                dimension=TEXT,
+                counted=BOOL,
+            ),
+            ("partition", "quota_policy_id", "execution_id"),
+        ),
     )
 }
 
@@ -566,6 +700,13 @@ EXECUTION_SCOPED = (
     "ff_signal",
     "ff_attempt",
     "ff_exec_idempotency",
+    "ff_budget_reservation",
+)
+#: Tables that name an execution in rows of their own partition: the table, and how it spells the execution.
+EXECUTION_NAMED = (
+    ("ff_budget_usage_by_exec", "uuid"),
+    ("ff_quota_window", "wire"),
+    ("ff_quota_admitted", "wire"),
 )
 
 #: What its signals used up goes by the execution's waitpoints, so it goes before them.

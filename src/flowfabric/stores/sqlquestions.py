@@ -8,13 +8,14 @@ from typing import Any
 from flowfabric.model import literals as lit
 from flowfabric.model.records import Lane, Waitpoint, Worker
 from flowfabric.stores import questions as ask
+from flowfabric.stores.budgetquestions import BudgetQuestions, admission_trims
 from flowfabric.stores.flowquestions import ALL_DISPATCHED, FLOW_IS_OVER, Asked, FlowQuestions, Text
-from flowfabric.stores.rows import WAITING_LIST, Dialect, ExecutionRows, KindRows, execution_select
+from flowfabric.stores.rows import WAITING_FOR_ROOM, WAITING_LIST, Dialect, ExecutionRows, KindRows, execution_select
 from flowfabric.stores.schema import OUTBOXES, split_wire
 from flowfabric.stores.sqlevents import OutboxRows
 
 
-class SqlQuestions(FlowQuestions):
+class SqlQuestions(FlowQuestions, BudgetQuestions):
     """Compiles questions for one dialect. ``tag_value`` is the expression for a tag of ``e`` named by a mark,
     ``last_id`` the one for the last id a table has handed out."""
 
@@ -210,6 +211,8 @@ class SqlQuestions(FlowQuestions):
             ),
             "(SELECT min(lease_expires_at_ms) FROM ff_attempt WHERE lease_expires_at_ms IS NOT NULL)",
             "(SELECT min(attempt_timeout_at_ms) FROM ff_attempt WHERE attempt_timeout_at_ms IS NOT NULL)",
+            "(SELECT min(next_reset_at_ms) FROM ff_budget_policy WHERE next_reset_at_ms IS NOT NULL)",
+            "(SELECT min(next_room_at_ms) FROM ff_quota_policy WHERE next_room_at_ms IS NOT NULL)",
             (
                 "(SELECT min(deadline_at_ms) FROM ff_exec_core "
                 "WHERE deadline_at_ms IS NOT NULL AND terminal_at_ms IS NULL)"
@@ -303,6 +306,11 @@ _DUE: Mapping[str, tuple[str, str, str]] = {
         "c.dispatched_at_ms IS NULL AND c.flow_id IS NOT NULL AND c.occurred_at_ms <= {}",
         "c.occurred_at_ms",
     ),
+    "ungated": (
+        _CORE,
+        f"e.blocked_by IS NULL AND e.eligibility_state IN ({WAITING_FOR_ROOM})",
+        "e.created_at_ms",
+    ),
     "retention": (
         _CORE,
         f"e.terminal_at_ms <= {{}} AND e.purge_at_ms IS NULL AND {FLOW_IS_OVER} AND {ALL_DISPATCHED}",
@@ -320,3 +328,8 @@ def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
         ("ff_signal_dedup WHERE expires_at_ms <= ?1", question.now),
         ("ff_suspend_dedup WHERE created_at_ms < ?1", question.registry_before_ms),
     ]
+
+
+def trims(question: ask.TrimHistory | ask.TrimAdmission) -> list[tuple[str, int]]:
+    """``(table and condition, time)`` of what a question deletes."""
+    return history_trims(question) if isinstance(question, ask.TrimHistory) else admission_trims(question)

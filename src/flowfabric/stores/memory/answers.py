@@ -14,7 +14,7 @@ import msgspec
 from flowfabric.model import literals as lit
 from flowfabric.model.records import Attempt, Execution, FrameRow, Lane, Suspension, Waitpoint, Worker
 from flowfabric.stores import questions as ask
-from flowfabric.stores.memory import flowanswers
+from flowfabric.stores.memory import budgetanswers, flowanswers
 from flowfabric.stores.memory import indexes as index
 from flowfabric.stores.memory.reading import forgotten_by_grants
 from flowfabric.stores.memory.tables import Tables, wire_id
@@ -188,6 +188,7 @@ _OTHERWISE: Mapping[str, Callable[[Tables, ask.Due], Iterator[str]]] = {
     "unblock": lambda tables, question: _blocked(tables, lit.BLOCKED_BY_ROUTE),
     "lane_blocked": lambda tables, question: _blocked(tables, lit.BLOCKED_BY_LANE_STATE),
     "undispatched": flowanswers.undispatched,
+    "ungated": budgetanswers.ungated,
     "retention": lambda tables, question: _over(tables, _ended(tables, question)),
     "purge": lambda tables, question: _over(tables, (at[1] for at in _until(tables, question, index.PURGE))),
 }
@@ -234,9 +235,12 @@ def _tag(execution: Execution, name: str) -> Any:
     return tags.get(name) if isinstance(tags, dict) else None
 
 
+_NEXT_DUE = (index.DELAY, index.DEADLINE, index.SUSPENSION_TIMEOUT, index.BUDGET_RESET, index.QUOTA_ROOM)
+
+
 def _next_due(tables: Tables, question: ask.NextDue) -> int | None:
     run = tables.indexes.run
-    firsts = [run(family).first() for family in (index.DELAY, index.DEADLINE, index.SUSPENSION_TIMEOUT)]
+    firsts = [run(family).first() for family in _NEXT_DUE]
     held = (_current(tables, run(family).between()) for family in (index.LEASE_EXPIRY, index.ATTEMPT_TIMEOUT))
     firsts += [next(entries, None) for entries in held]
     return min((first[0] for first in firsts if first is not None), default=None)
@@ -257,4 +261,5 @@ _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.ScanEligible: _scan_eligible,
     ask.CountRows: _count_rows,
     **flowanswers.ANSWERS,
+    **budgetanswers.ANSWERS,
 }

@@ -12,6 +12,16 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from flowfabric.model import literals as lit
+from flowfabric.model.budget_records import (
+    Budget,
+    BudgetDedup,
+    BudgetSpend,
+    BudgetUsage,
+    QuotaAdmitted,
+    QuotaPolicy,
+    QuotaWindow,
+    Reservation,
+)
 from flowfabric.model.records import (
     Attempt,
     Binding,
@@ -58,10 +68,21 @@ BLOCKED = "blocked"
 #: Members that wait for others, by their ids.
 WAITING_CHILDREN = "waiting_children"
 SUSPENDED = "suspended"
+#: Who waits for a budget or quota, in claim order; who names a budget and waits for a worker.
+GATED = "gated"
+NAMING_BUDGET = "naming_budget"
+#: Of budgets, quotas and what they leave behind: ``(time, key)``.
+BUDGET_RESET = "budget_reset"
+QUOTA_ROOM = "quota_room"
+GUARD_EXPIRY = "guard_expiry"
+WINDOW_EXPIRY = "window_expiry"
+DEDUP_EXPIRY = "dedup_expiry"
 
 _BY_EXECUTION = ("partition", "uuid")
 _BY_FLOW = ("partition", "flow_id")
 _BY_DOWNSTREAM = ("partition", "flow_id", "downstream")
+_BY_BUDGET = ("partition", "budget_id")
+_BY_WINDOW = ("partition", "quota_policy_id", "dimension")
 
 #: Equalities that are indexed: a run of keys for each distinct combination of these fields' values.
 GROUPS: Mapping[Any, tuple[tuple[str, ...], ...]] = {
@@ -81,6 +102,11 @@ GROUPS: Mapping[Any, tuple[tuple[str, ...], ...]] = {
     Edge: (_BY_DOWNSTREAM, ("partition", "flow_id", "upstream"), _BY_FLOW),
     EdgeGroup: (_BY_DOWNSTREAM, _BY_FLOW),
     PendingCancelGroup: (_BY_FLOW,),
+    Reservation: (_BY_EXECUTION,),
+    BudgetUsage: (_BY_BUDGET,),
+    BudgetSpend: ((*_BY_BUDGET, "uuid"), ("uuid",)),
+    QuotaWindow: (_BY_WINDOW, ("execution_id",)),
+    QuotaAdmitted: (("partition", "quota_policy_id"), ("execution_id",)),
 }
 
 
@@ -95,6 +121,10 @@ def values_of(fields: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 def group_family(kind: Any, fields: tuple[str, ...]) -> Any:
     """The family of an indexed equality."""
     return (kind, fields)
+
+
+#: The family of a quota's windows.
+WINDOWS = group_family(QuotaWindow, _BY_WINDOW)
 
 
 def claim_family(lane_id: str) -> Any:
@@ -127,6 +157,10 @@ def _execution_entries(record: Execution) -> list[Entry]:
         entries.append((WAITING_CHILDREN, None, key))
     if record.eligibility_state in lit.ADMISSION_BLOCKS:
         entries.append((BLOCKED, record.eligibility_state, (created, key)))
+        if record.eligibility_state in lit.ROOM_BLOCKS:
+            entries.append((GATED, record.blocked_by, claim_entry(record)))
+    if record.budget_ids is not None and record.lifecycle_phase in lit.WAITING_PHASES:
+        entries += [(NAMING_BUDGET, name, (created, key)) for name in record.budget_ids.split(",")]
     return entries
 
 
@@ -181,6 +215,20 @@ def _worker_event_entries(record: WorkerEvent) -> list[Entry]:
     return [(WORKER_HISTORY, None, (record.event_at_ms, record.key))]
 
 
+def _budget_entries(record: Budget) -> list[Entry]:
+    due = record.next_reset_at_ms
+    return [] if due is None else [(BUDGET_RESET, None, (due, record.key))]
+
+
+def _quota_entries(record: QuotaPolicy) -> list[Entry]:
+    due = record.next_room_at_ms
+    return [] if due is None else [(QUOTA_ROOM, None, (due, record.key))]
+
+
+def _expiring(family: str) -> Callable[[Any], list[Entry]]:
+    return lambda record: [(family, None, (record.expires_at_ms, record.key))]
+
+
 _OWN: Mapping[Any, Callable[[Any], list[Entry]]] = {
     Execution: _execution_entries,
     Attempt: _attempt_entries,
@@ -191,6 +239,11 @@ _OWN: Mapping[Any, Callable[[Any], list[Entry]]] = {
     SignalDedup: _signal_dedup_entries,
     SuspendDedup: _suspend_dedup_entries,
     WorkerEvent: _worker_event_entries,
+    Budget: _budget_entries,
+    QuotaPolicy: _quota_entries,
+    QuotaAdmitted: _expiring(GUARD_EXPIRY),
+    QuotaWindow: _expiring(WINDOW_EXPIRY),
+    BudgetDedup: _expiring(DEDUP_EXPIRY),
 }
 _GROUPED = {
     kind: [(group_family(kind, fields), values_of(fields)) for fields in groups] for kind, groups in GROUPS.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
@@ -9,6 +10,7 @@ from typing import Any
 
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import (
+    BLOCKED,
     DOWNSTREAM_LIMIT,
     SELECT_LIMIT,
     Claimable,
@@ -18,14 +20,17 @@ from flowfabric.model.changes import (
     Get,
     GetFull,
     Key,
+    Listed,
     LiveMembers,
     Need,
+    Peek,
+    Recent,
     Select,
 )
 from flowfabric.model.errors import ResourceExhausted
 from flowfabric.model.flows import EdgeState
 from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Grant
-from flowfabric.stores.memory.indexes import GRANT_EXPIRY, claim_entry, claim_family
+from flowfabric.stores.memory.indexes import GATED, GRANT_EXPIRY, NAMING_BUDGET, WINDOWS, claim_entry, claim_family
 from flowfabric.stores.memory.tables import Tables, wire_id
 from flowfabric.stores.protocol import Filling
 
@@ -33,7 +38,7 @@ from flowfabric.stores.protocol import Filling
 def load(tables: Tables, needs: Iterable[Need], view: Filling, now: int) -> None:
     """Fill a view with everything asked for."""
     for need in needs:
-        if type(need) is Get:
+        if type(need) is Get or type(need) is Peek:
             _load_one(tables, need.kind, need.key, view)
         elif type(need) is GetFull:
             _load_full(tables, need.execution_id, view)
@@ -49,6 +54,10 @@ def load(tables: Tables, needs: Iterable[Need], view: Filling, now: int) -> None
             view.put_first(need, _put_records(tables, need, need.limit, view))
         elif type(need) is LiveMembers:
             _load_live_members(tables, need, view)
+        elif type(need) is Listed:
+            _load_listed(tables, need, view)
+        elif type(need) is Recent:
+            _load_recent(tables, need, view, now)
 
 
 def _load_one(tables: Tables, kind: Any, key: Key, view: Filling) -> None:
@@ -142,6 +151,22 @@ def _load_claimable(tables: Tables, need: Claimable, view: Filling, now: int) ->
     for execution_id in ids:
         _put_execution(tables, execution_id, view)
     view.put_claimable(need, ids)
+
+
+def _load_listed(tables: Tables, need: Listed, view: Filling) -> None:
+    run = tables.indexes.run(GATED if need.what == BLOCKED else NAMING_BUDGET, need.name)
+    ids = [entry[-1] for entry in islice(run.between(), need.limit)]
+    for execution_id in ids:
+        _put_execution(tables, execution_id, view)
+    view.put_listed(need, ids)
+
+
+def _load_recent(tables: Tables, need: Recent, view: Filling, now: int) -> None:
+    name = need[:3]
+    run = tables.indexes.run(WINDOWS, name)
+    low, high = (*name, now - need.window_ms + 1), (*name, math.inf)
+    oldest = next(iter(run.between(low, high)), None)
+    view.put_recent(need, run.count(low, high), None if oldest is None else oldest[3])
 
 
 def forgotten_by_grants(tables: Tables, lane_id: str, now: int) -> Iterator[Execution]:

@@ -17,9 +17,9 @@ from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.memory.answers import answer
 from flowfabric.stores.memory.reading import load
 from flowfabric.stores.memory.tables import Outboxes, Tables
-from flowfabric.stores.memory.writing import apply, trim_history
+from flowfabric.stores.memory.writing import apply, trim_admission, trim_history
 from flowfabric.stores.protocol import Conflict, Filling, Transaction, Versions
-from flowfabric.stores.questions import EventBounds, ReadEvents, TrimHistory
+from flowfabric.stores.questions import EventBounds, ReadEvents, TrimAdmission, TrimHistory
 
 _EventType = TypeVar("_EventType", bound=Event)
 
@@ -78,6 +78,8 @@ class MemoryStore:
             return self._outboxes.between(question)
         if isinstance(question, EventBounds):
             return self._outboxes.bounds(question.kind)
+        if isinstance(question, TrimAdmission):
+            return trim_admission(self._tables, question)
         return answer(self._tables, question)
 
     def events(self, kind: type[_EventType], after: int = 0) -> list[tuple[int, _EventType]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from flowfabric.model.budget_records import BudgetDedup, BudgetSpend, QuotaAdmitted, QuotaWindow, Reservation
 from flowfabric.model.changes import Key, PurgeExecution, PurgeFlow, Writes
 from flowfabric.model.events import CompletionEvent
 from flowfabric.model.records import (
@@ -34,14 +35,21 @@ from flowfabric.model.records import (
     Waitpoint,
     WorkerEvent,
 )
-from flowfabric.stores.memory.indexes import BINDING_EXPIRY, SIGNAL_KEY_EXPIRY, SUSPEND_ANSWERS, WORKER_HISTORY
+from flowfabric.stores.memory.indexes import (
+    BINDING_EXPIRY,
+    DEDUP_EXPIRY,
+    SIGNAL_KEY_EXPIRY,
+    SUSPEND_ANSWERS,
+    WINDOW_EXPIRY,
+    WORKER_HISTORY,
+)
 from flowfabric.stores.memory.tables import Outboxes, Tables, wire_id
 from flowfabric.stores.protocol import Conflict
-from flowfabric.stores.questions import TrimHistory
+from flowfabric.stores.questions import TrimAdmission, TrimHistory
 from flowfabric.stores.schema import OUTBOXES, TABLES
 
 #: What an execution owns, by the fields (partition, uuid).
-_OWNED = (FrameRow, StreamSummary, StreamHead, Grant, Suspension, Waitpoint, Signal, Attempt, Binding)
+_OWNED = (FrameRow, StreamSummary, StreamHead, Grant, Suspension, Waitpoint, Signal, Attempt, Binding, Reservation)
 #: Fields that a rule may leave unset, and what is stored then.
 _UNSET: dict[Any, dict[str, Any]] = {
     Execution: {**dict.fromkeys(EXECUTION_WIDE_FIELDS), "raw_fields": "{}"},
@@ -145,6 +153,9 @@ def _purge(tables: Tables, purge: PurgeExecution) -> None:
     owned += tables.select(CancelBacklogMember, partition=purge.partition, execution_id=purge.execution_id)
     for waitpoint in tables.select(Waitpoint, partition=purge.partition, uuid=purge.uuid):
         owned += tables.select(SignalDedup, partition=purge.partition, waitpoint_id=waitpoint.waitpoint_id)
+    owned += tables.select(BudgetSpend, uuid=purge.uuid)
+    owned += tables.select(QuotaWindow, execution_id=purge.execution_id)
+    owned += tables.select(QuotaAdmitted, execution_id=purge.execution_id)
     for record in owned:
         tables.delete(type(record), record.key)
     tables.delete(Execution, purge.execution_id)
@@ -182,6 +193,17 @@ def trim_history(tables: Tables, outboxes: Outboxes, question: TrimHistory) -> i
     )
     for kind, family, before_ms in by_age:
         old = list(islice(tables.indexes.run(family).between(None, (before_ms,)), question.limit))
+        for _, key in old:
+            tables.delete(kind, key)
+        deleted += len(old)
+    return deleted
+
+
+def trim_admission(tables: Tables, question: TrimAdmission) -> int:
+    """Delete what budgets and quotas no longer count, at most ``limit`` rows of each sort, and return how many went."""
+    deleted = 0
+    for kind, family in ((QuotaWindow, WINDOW_EXPIRY), (BudgetDedup, DEDUP_EXPIRY)):
+        old = list(islice(tables.indexes.run(family).between(None, (question.now + 1,)), question.limit))
         for _, key in old:
             tables.delete(kind, key)
         deleted += len(old)

@@ -15,8 +15,11 @@ from flowfabric.model.changes import (
     Get,
     GetFull,
     Key,
+    Listed,
     LiveMembers,
     Need,
+    Peek,
+    Recent,
     Select,
 )
 from flowfabric.model.errors import ResourceExhausted
@@ -27,6 +30,8 @@ from flowfabric.stores.postgres.codec import DIALECT, SENT
 from flowfabric.stores.protocol import Filling
 from flowfabric.stores.rows import (
     ENDED_LIST,
+    LISTED,
+    RECENT,
     STREAM_HEAD_COLUMNS,
     WAITING_LIST,
     ExecutionRows,
@@ -131,6 +136,9 @@ _HEADS = (
     "ON m.partition_key = k.p AND m.execution_id = k.u AND m.attempt_index = k.i"
 )
 
+_LISTED = {what: f"{NARROW} {tail.replace('?', '$')}" for what, tail in LISTED.items()}
+_RECENT = RECENT.replace("?", "$")
+
 
 class Loader:
     """Loads what rules ask for on one connection and remembers the version of every row."""
@@ -160,6 +168,7 @@ class Loader:
         records: dict[Any, list[Key]] = {}
         selects: dict[tuple[Any, tuple[str, ...]], list[Select]] = {}
         claims: list[Claimable] = []
+        others: list[Need] = []
         for need in needs:
             if type(need) is Get:
                 if need.kind is Execution:
@@ -172,6 +181,8 @@ class Loader:
                 selects.setdefault((need.kind, need.fields), []).append(need)
             elif type(need) is Claimable:
                 claims.append(need)
+            else:
+                others.append(need)
         executions = [each for each in executions if each not in full]
         await self._lock_both(full, executions)
         await self._executions(full, view, wide=True)
@@ -183,6 +194,22 @@ class Loader:
             await self._selected(kind, fields, asked, view)
         for kind, keys in records.items():
             await self._records(kind, keys, view)
+        if others:
+            await self._others(others, view, now)
+
+    async def _others(self, needs: list[Need], view: Filling, now: int) -> None:
+        """What budgets and quotas ask for, behind the locks that keep what is counted here from changing."""
+        peeks: dict[Any, list[Key]] = {}
+        for need in needs:
+            if type(need) is Peek:
+                peeks.setdefault(need.kind, []).append(need.key)
+        for kind, keys in peeks.items():
+            await self._records(kind, keys, view, locked=False)
+        for need in needs:
+            if type(need) is Listed:
+                await self._listed(need, view)
+            elif type(need) is Recent:
+                await self._recent(need, view, now)
 
     def _put(self, view: Filling, row: Any, *, wide: bool = False) -> Execution:
         execution, attempt, version, attempt_version = _ROWS.read_wide(row) if wide else _ROWS.read(row)
@@ -340,9 +367,22 @@ class Loader:
                 raise ResourceExhausted("select", SELECT_LIMIT)
             view.put_selected(need, keys)
 
-    async def _records(self, kind: Any, keys: list[Key], view: Filling) -> None:
+    async def _listed(self, need: Listed, view: Filling) -> None:
+        lock = " FOR UPDATE OF e SKIP LOCKED" if self._locked else ""
+        rows = await self._fetch(_LISTED[need.what] + lock, need.name, need.limit)
+        keys = [self._put(view, row).execution_id for row in rows]
+        await self._read_moved(view)
+        view.put_listed(need, keys)
+
+    async def _recent(self, need: Recent, view: Filling, now: int) -> None:
+        row = (await self._fetch(_RECENT, *need[:3], now - need.window_ms))[0]
+        view.put_recent(need, row[0], row[1])
+
+    async def _records(self, kind: Any, keys: list[Key], view: Filling, *, locked: bool | None = None) -> None:
+        locked = self._locked if locked is None else locked
+        put = view.put_loaded if locked or not self._locked else view.put_peeked
         for key in keys:
-            view.put_loaded(kind, key, None)
+            put(kind, key, None)
         table = TABLES[kind]
         wanted = [values for values in (key_values(kind, key) for key in keys) if _fits(table, table.key, values)]
         if not wanted:
@@ -357,10 +397,11 @@ class Loader:
                     self._versions[(kind, head.key)] = row[10]
             return
         decoder = kind_rows(kind)
-        for row in await self._fetch(select_by(kind, decoder.table.key, self._locked), *columns):
+        for row in await self._fetch(select_by(kind, decoder.table.key, locked), *columns):
             record = decoder.read(row)
-            view.put_loaded(kind, record.key, record)
-            self._versions[(kind, record.key)] = row[decoder.width]
+            put(kind, record.key, record)
+            if locked:
+                self._versions[(kind, record.key)] = row[decoder.width]
 
 
 def _fits(table: Table, fields: tuple[str, ...], values: tuple[Any, ...]) -> bool:

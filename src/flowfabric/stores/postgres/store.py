@@ -24,9 +24,16 @@ from flowfabric.stores.postgres.reading import Loader
 from flowfabric.stores.postgres.wakeups import Wakeups
 from flowfabric.stores.postgres.writing import statement
 from flowfabric.stores.protocol import Conflict, Filling, Versions
-from flowfabric.stores.schema import DROP_SIGNAL_KEYS, EXECUTION_SCOPED, FLOW_SCOPED, OUTBOXES, split_wire
+from flowfabric.stores.schema import (
+    DROP_SIGNAL_KEYS,
+    EXECUTION_NAMED,
+    EXECUTION_SCOPED,
+    FLOW_SCOPED,
+    OUTBOXES,
+    split_wire,
+)
 from flowfabric.stores.sqlevents import HORIZON_RISES, old_events
-from flowfabric.stores.sqlquestions import SqlQuestions, history_trims
+from flowfabric.stores.sqlquestions import SqlQuestions, trims
 
 _log = logging.getLogger("flowfabric.stores.postgres")
 _QUESTIONS = SqlQuestions(
@@ -225,16 +232,18 @@ class PostgresStore:
 
     async def query(self, question: Any) -> Any:
         """Lists and pages."""
-        if isinstance(question, questions.TrimHistory):
+        if isinstance(question, questions.TrimHistory | questions.TrimAdmission):
             return await self._trim_history(question)
         asked = _QUESTIONS.compile(question)
         with _errors():
             return asked.read(await self._pool.fetch(_dollars(asked.sql), *asked.params))
 
-    async def _trim_history(self, question: questions.TrimHistory) -> int:
+    async def _trim_history(self, question: questions.TrimHistory | questions.TrimAdmission) -> int:
         deleted = 0
         with _errors():
             for outbox in OUTBOXES.values():
+                if not isinstance(question, questions.TrimHistory):
+                    break
                 old = old_events(outbox.name, question.limit)
                 deleted += await self._pool.fetchval(
                     _dollars(
@@ -245,7 +254,7 @@ class PostgresStore:
                     ),
                     question.events_before_ms,
                 )
-            for condition, before in history_trims(question):
+            for condition, before in trims(question):
                 table = condition.split()[0]
                 done = await self._pool.execute(
                     _dollars(
@@ -402,6 +411,9 @@ class _PostgresTransaction:
             purge.partition,
             purge.execution_id,
         )
+        for table, spelling in EXECUTION_NAMED:
+            named = purge.uuid if spelling == "uuid" else purge.execution_id
+            await self._connection.execute(f"DELETE FROM {table} WHERE execution_id = $1", named)
         await self._connection.execute(
             "DELETE FROM ff_exec_core WHERE partition_key = $1 AND execution_id = $2", purge.partition, purge.uuid
         )

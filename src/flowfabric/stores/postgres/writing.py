@@ -49,6 +49,8 @@ _UNIFORM = frozenset(
         "budget_ids",
         "quota_policy_id",
         "blocked_by",
+        "admitted_at_ms",
+        "waiting_since_ms",
         "reservation_count",
         "terminal_outcome",
         "required_capabilities",

@@ -17,8 +17,11 @@ from flowfabric.model.changes import (
     Get,
     GetFull,
     Key,
+    Listed,
     LiveMembers,
     Need,
+    Peek,
+    Recent,
     Select,
 )
 from flowfabric.model.errors import ResourceExhausted
@@ -28,6 +31,8 @@ from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Stream
 from flowfabric.stores.protocol import Filling
 from flowfabric.stores.rows import (
     ENDED_LIST,
+    LISTED,
+    RECENT,
     STREAM_HEAD_COLUMNS,
     WAITING_LIST,
     ExecutionRows,
@@ -69,6 +74,8 @@ _FORGOTTEN = (
     "AND (o.expires_at_ms = 0 OR o.expires_at_ms > ?5))"
 )
 
+_LISTED = {what: f"{_NARROW} {tail}" for what, tail in LISTED.items()}
+
 
 @cache
 def _kind_rows(kind: Any) -> KindRows:
@@ -100,11 +107,8 @@ def _encoded(table: Any, fields: tuple[str, ...], values: tuple[Any, ...]) -> li
 def load(connection: sqlite3.Connection, needs: Iterable[Need], view: Filling, now: int) -> None:
     """Fill a view with everything asked for."""
     for need in needs:
-        if type(need) is Get:
-            if need.kind is Execution:
-                _load_execution(connection, need.key, view)
-            else:
-                _load_one(connection, need.kind, need.key, view)
+        if type(need) is Get or type(need) is Peek:
+            _load_one(connection, need.kind, need.key, view)
         elif type(need) is GetFull:
             _load_full(connection, need.execution_id, view)
         elif type(need) is Select:
@@ -119,6 +123,12 @@ def load(connection: sqlite3.Connection, needs: Iterable[Need], view: Filling, n
             view.put_first(need, _put_records(connection, need, need.limit, view))
         elif type(need) is LiveMembers:
             _load_live_members(connection, need, view)
+        elif type(need) is Listed:
+            rows = connection.execute(_LISTED[need.what], (need.name, need.limit)).fetchall()
+            view.put_listed(need, [_put(view, row).execution_id for row in rows])
+        elif type(need) is Recent:
+            since = now - need.window_ms
+            view.put_recent(need, *connection.execute(RECENT, (*need[:3], since)).fetchone())
 
 
 def _put(view: Filling, row: Any) -> Execution:
@@ -149,6 +159,9 @@ def _load_full(connection: sqlite3.Connection, execution_id: str, view: Filling)
 
 
 def _load_one(connection: sqlite3.Connection, kind: Any, key: Key, view: Filling) -> None:
+    if kind is Execution:
+        _load_execution(connection, key, view)
+        return
     values = key_values(kind, key)
     if kind is StreamHead:
         partition, uuid, index = values

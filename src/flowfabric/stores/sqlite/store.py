@@ -25,7 +25,7 @@ from flowfabric.stores.sqlite.codec import DIALECT
 from flowfabric.stores.sqlite.location import Location, locate
 from flowfabric.stores.sqlite.reading import load
 from flowfabric.stores.sqlite.writing import apply
-from flowfabric.stores.sqlquestions import SqlQuestions, history_trims
+from flowfabric.stores.sqlquestions import SqlQuestions, trims
 
 _log = logging.getLogger("flowfabric.stores.sqlite")
 # By comparing names and not by a path into the document: no quoting helps a path whose name holds quotes.
@@ -193,18 +193,19 @@ class SqliteStore:
 
     async def query(self, question: Any) -> Any:
         """Lists and pages."""
-        if isinstance(question, questions.TrimHistory):
+        if isinstance(question, questions.TrimHistory | questions.TrimAdmission):
             return await self.run(lambda: self._trim_history(question))
         asked = _QUESTIONS.compile(question)
         with _errors():
             return asked.read(self._reader.execute(asked.sql, asked.params).fetchall())
 
-    async def _trim_history(self, question: questions.TrimHistory) -> int:
+    async def _trim_history(self, question: questions.TrimHistory | questions.TrimAdmission) -> int:
         deleted = 0
         async with self.transaction():
-            for outbox in OUTBOXES.values():
-                deleted += self._trim_outbox(outbox.name, question)
-            for condition, before in history_trims(question):
+            if isinstance(question, questions.TrimHistory):
+                for outbox in OUTBOXES.values():
+                    deleted += self._trim_outbox(outbox.name, question)
+            for condition, before in trims(question):
                 table = condition.split()[0]
                 deleted += self._writer.execute(
                     f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {condition} LIMIT {int(question.limit)})",

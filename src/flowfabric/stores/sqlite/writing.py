@@ -14,6 +14,7 @@ from flowfabric.stores.protocol import Conflict
 from flowfabric.stores.rows import insert_groups, stored_fields
 from flowfabric.stores.schema import (
     DROP_SIGNAL_KEYS,
+    EXECUTION_NAMED,
     EXECUTION_SCOPED,
     FLOW_SCOPED,
     OUTBOXES,
@@ -212,4 +213,7 @@ def _purge(connection: sqlite3.Connection, purge: PurgeExecution) -> None:
         "DELETE FROM ff_cancel_backlog_member WHERE partition_key = ? AND execution_id = ?",
         (purge.partition, purge.execution_id),
     )
+    for table, spelling in EXECUTION_NAMED:
+        named = key[1] if spelling == "uuid" else purge.execution_id
+        connection.execute(f"DELETE FROM {table} WHERE execution_id = ?", (named,))
     connection.execute("DELETE FROM ff_exec_core WHERE partition_key = ? AND execution_id = ?", key)

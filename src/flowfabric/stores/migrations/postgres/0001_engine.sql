@@ -72,6 +72,7 @@ CREATE TABLE ff_exec_core (
     quota_policy_id         text,
     blocked_by              text,
     signal_count            integer,
+    admitted_at_ms          bigint,
     terminal_outcome        text,
     failure_reason          text,
     last_failure_message    text,

@@ -68,6 +68,7 @@ CREATE TABLE ff_exec_core (
     quota_policy_id         TEXT,
     blocked_by              TEXT,
     signal_count            INTEGER,
+    admitted_at_ms          INTEGER,
     terminal_outcome        TEXT,
     failure_reason          TEXT,
     last_failure_message    TEXT,

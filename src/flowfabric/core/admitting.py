@@ -1,0 +1,439 @@
+"""Admission: what an execution names must have room before it is claimed; whoever was kept back goes on when it has.
+
+Budgets are tested first, then the quota. A row that is denied is blocked with its reason, so that it does not stand in
+the way of those behind it; the mark on the budget or quota says that somebody waits. Whatever makes room there lets
+some go, first in claim order first, never more than fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from flowfabric.core import charging, quotas
+from flowfabric.core.admission import BLOCKS
+from flowfabric.core.context import Context, saturate
+from flowfabric.core.grants import stale_grants
+from flowfabric.core.view import Missing, View
+from flowfabric.model import literals as lit
+from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaAdmitted, QuotaPolicy
+from flowfabric.model.budgets import Admitted, AlreadyAdmitted, RateExceeded, read_terms
+from flowfabric.model.changes import BLOCKED, Act, Change, Decision, Drop, Get, Need, Peek, change
+from flowfabric.model.errors import Validation
+from flowfabric.model.ids import canonical_uuid
+from flowfabric.model.records import Execution
+
+#: Rows one claim blocks before it gives the others of its batch a turn; the caller goes on from there.
+DENIED_AT_ONCE = 500
+#: Candidates looked at ahead of those wanted, once one has been denied.
+_AHEAD = 64
+#: Executions let go by one commit.
+LET_GO_AT_ONCE = 32
+
+
+class Denial(NamedTuple):
+    """Who keeps an execution back, and why."""
+
+    gate: str
+    reason: str
+    detail: str
+    #: When a sliding window will have room.
+    room_at_ms: int | None = None
+
+
+class Unfinished(list[object]):
+    """Nothing was found yet, but not everything was looked at: ask again."""
+
+
+@lru_cache(maxsize=8_192)
+def named_budgets(budget_ids: str) -> tuple[str, ...]:
+    """The budgets an execution names; what is no id names none."""
+    return tuple(each for each in budget_ids.split(",") if canonical_uuid(each) == each)
+
+
+def is_bound(execution: Execution) -> bool:
+    """Whether admission has anything to test."""
+    return execution.budget_ids is not None or execution.quota_policy_id is not None
+
+
+# -- what a test looks at ----------------------------------------------------------------------------------------------
+
+
+def companions(view: View, executions: Iterable[Execution]) -> list[Need]:
+    """What testing these executions needs and the batch has not loaded, as far as it is known by now."""
+    needs: dict[Need, None] = {}
+    seen: set[str] = set()
+    for execution in executions:
+        if execution.budget_ids is not None and execution.budget_ids not in seen:
+            seen.add(execution.budget_ids)
+            for budget_id in named_budgets(execution.budget_ids):
+                _look_at(view, budget_id, needs)
+        if execution.quota_policy_id is not None:
+            _count_on(view, execution, needs)
+    return [need for need in needs if not view.has(need)]
+
+
+def _look_at(view: View, budget_id: str, needs: dict[Need, None]) -> None:
+    needs[Peek(Budget, budget_id)] = None
+    for level in _levels(view, budget_id, needs):
+        for dimension, _ in _capped(level):
+            needs[Peek(BudgetUsage, (level.partition, level.budget_id, dimension))] = None
+
+
+def _levels(view: View, budget_id: str, needs: dict[Need, None]) -> Iterator[Budget]:
+    """The levels that are loaded; those that are not become needs."""
+    if not view.has(Peek(Budget, budget_id)):
+        return
+    budget = view.peek(Budget, budget_id)
+    if budget is None:
+        return
+    yield budget
+    for each in charging.ancestors(budget):
+        needs[Peek(Budget, each)] = None
+        if view.has(Peek(Budget, each)) and (above := view.peek(Budget, each)) is not None:
+            yield above
+
+
+def _capped(budget: Budget) -> tuple[tuple[str, int], ...]:
+    try:
+        return read_terms(budget.policy_json).capped
+    except Validation:
+        return ()
+
+
+def _count_on(view: View, execution: Execution, needs: dict[Need, None]) -> None:
+    need = Get(QuotaPolicy, execution.quota_policy_id)
+    needs[need] = None
+    policy = view.get(QuotaPolicy, execution.quota_policy_id) if view.has(need) else None
+    if policy is not None:
+        needs[Get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution.execution_id))] = None
+        if policy.max_requests_per_window > 0:
+            needs[quotas.recent_need(policy)] = None
+
+
+def prepare(view: View, executions: Iterable[Execution]) -> None:
+    """Miss everything that testing these executions needs at once."""
+    needs = companions(view, executions)
+    if needs:
+        raise Missing(*needs)
+
+
+# -- testing -----------------------------------------------------------------------------------------------------------
+
+
+def _denied_by_budget(view: View, execution: Execution) -> Denial | None:
+    if execution.budget_ids is None:
+        return None
+    for budget_id in named_budgets(execution.budget_ids):
+        budget = view.peek(Budget, budget_id)
+        if budget is None:
+            continue
+        above = (view.peek(Budget, each) for each in charging.ancestors(budget))
+        for level in (budget, *above):
+            if level is not None and (why := exhausted(view, level)) is not None:
+                return Denial(level.budget_id, lit.WAITING_FOR_BUDGET, f"budget {level.budget_id}: {why}")
+    return None
+
+
+def exhausted(view: View, budget: Budget) -> str | None:
+    """Why a budget admits nobody; ``None`` if it does."""
+    try:
+        terms = read_terms(budget.policy_json)
+    except Validation as error:
+        return str(error.detail)
+    if not charging.refuses(budget, terms):
+        return None
+    if budget.cancelling_since_ms is not None:
+        return "breached; what waits is being cancelled"
+    for dimension, limit in terms.capped:
+        row = view.peek(BudgetUsage, (budget.partition, budget.budget_id, dimension))
+        if row is not None and row.current_value + row.reserved_value >= limit:
+            return f"{dimension} is used up ({row.current_value} spent, {row.reserved_value} reserved of {limit})"
+    return None
+
+
+def _denied_by_quota(view: View, context: Context, execution: Execution) -> Denial | None:
+    """As ``check_admission`` would answer, without taking a place."""
+    policy = _policy(view, execution)
+    if policy is None:
+        return None
+    guard = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution.execution_id))
+    if guard is not None and guard.expires_at_ms > context.now:
+        return None
+    refusal = quotas.full(view, context, policy, quotas.stored_terms(policy), guard)
+    return None if refusal is None else _quota_denial(context, policy, refusal)
+
+
+def _policy(view: View, execution: Execution) -> QuotaPolicy | None:
+    """The policy an execution is tested by: one that exists and limits something."""
+    if execution.quota_policy_id is None:
+        return None
+    policy = view.get(QuotaPolicy, execution.quota_policy_id)
+    if policy is None or (policy.max_requests_per_window == 0 and policy.active_concurrency_cap == 0):
+        return None
+    return policy
+
+
+def _quota_denial(context: Context, policy: QuotaPolicy, refusal: object) -> Denial:
+    name = policy.quota_policy_id
+    if isinstance(refusal, RateExceeded):
+        detail = f"quota {name}: {policy.max_requests_per_window} admissions in the window"
+        return Denial(name, lit.WAITING_FOR_QUOTA, detail, saturate(context.now + refusal.retry_after_ms))
+    return Denial(name, lit.WAITING_FOR_QUOTA, f"quota {name}: {policy.active_concurrency_cap} slots are taken")
+
+
+def admit(view: View, context: Context, execution: Execution) -> bool:
+    """Whether an execution may be claimed now. A place it takes, or the block it meets, is folded."""
+    denial = _denied_by_budget(view, execution)
+    if denial is not None:
+        _hold(view, denial.gate)
+        _block(view, context, execution, denial)
+        return False
+    policy = _policy(view, execution)
+    if policy is not None:
+        terms = quotas.stored_terms(policy)
+        result, acts = quotas.admission(view, context, policy, terms, execution.execution_id)
+        if not isinstance(result, Admitted | AlreadyAdmitted):
+            _block(view, context, execution, _quota_denial(context, policy, result))
+            return False
+        if acts:
+            view.fold(Decision(None, (*acts, change(execution, admitted_at_ms=context.now))))
+    _pace(view, execution)
+    return True
+
+
+def _hold(view: View, budget_id: str) -> None:
+    """Look again with the budget held, so that whoever makes room there comes after the block, and sees it."""
+    view.require((Get(Budget, budget_id),))
+    budget = view.get(Budget, budget_id)
+    if budget is not None:
+        view.require(Get(BudgetUsage, (budget.partition, budget_id, dimension)) for dimension, _ in _capped(budget))
+
+
+def _pace(view: View, execution: Execution) -> None:
+    """Somebody was admitted where others wait: another one may follow. So they go one by one as they are claimed,
+    until there is no room."""
+    if execution.budget_ids is None:
+        return
+    for budget_id in named_budgets(execution.budget_ids):
+        budget = view.peek(Budget, budget_id)
+        if budget is None:
+            continue
+        above = (view.peek(Budget, each) for each in charging.ancestors(budget))
+        for level in (budget, *above):
+            if level is not None and level.waiting_since_ms is not None:
+                view.follow(charging.LET_GO_BUDGET, level.budget_id, 1)
+
+
+def _block(view: View, context: Context, execution: Execution, denial: Denial) -> None:
+    acts: list[Act] = [_blocked(execution, denial, context.now)]
+    if execution.eligibility_state == lit.PENDING_CLAIM:
+        acts += [Drop(grant) for grant in stale_grants(view, execution, context.now)]
+    acts += _marked(view, context, denial)
+    view.fold(Decision(None, tuple(acts)))
+
+
+def _blocked(execution: Execution, denial: Denial, now: int) -> Change:
+    eligibility, public_state = BLOCKS[denial.reason]
+    return change(
+        execution,
+        lifecycle_phase=lit.RUNNABLE,
+        ownership_state=lit.UNOWNED,
+        eligibility_state=eligibility,
+        public_state=public_state,
+        blocking_reason=denial.reason,
+        blocking_detail=denial.detail,
+        blocked_by=denial.gate,
+        last_mutation_at_ms=now,
+    )
+
+
+def _marked(view: View, context: Context, denial: Denial) -> tuple[Act, ...]:
+    """The mark that somebody waits, where it is not there yet."""
+    if denial.reason == lit.WAITING_FOR_BUDGET:
+        budget = view.get(Budget, denial.gate)
+        if budget is None or budget.waiting_since_ms is not None:
+            return ()
+        return (change(budget, waiting_since_ms=context.now),)
+    policy = view.get(QuotaPolicy, denial.gate)
+    if policy is None:
+        return ()
+    fields: dict[str, object] = {} if policy.waiting_since_ms is not None else {"waiting_since_ms": context.now}
+    due, before = denial.room_at_ms, policy.next_room_at_ms
+    if due is not None and (before is None or before <= context.now or due < before):
+        fields["next_room_at_ms"] = due
+    return (change(policy, **fields),) if fields else ()
+
+
+class Look:
+    """The next executions in claim order that are admitted. Whoever iterates folds what it makes of each before it
+    takes the next. After ``DENIED_AT_ONCE`` the look ends early; ``unfinished`` says that it found nothing by then."""
+
+    def __init__(self, view: View, context: Context, lane_id: str, capabilities: frozenset[str], limit: int) -> None:
+        self._view = view
+        self._context = context
+        self._queue = (lane_id, capabilities)
+        self._limit = limit
+        self.unfinished = False
+
+    def __iter__(self) -> Iterator[Execution]:
+        view, limit = self._view, self._limit
+        given = denied = 0
+        while given < limit:
+            found = view.claimable(*self._queue, limit - given + (_AHEAD if denied else 0))
+            if not found:
+                return
+            self._prepare(found)
+            for execution in found:
+                if given == limit:
+                    break
+                if not is_bound(execution):
+                    given += 1
+                    yield execution
+                elif admit(view, self._context, execution):
+                    given += 1
+                    yield view.execution(execution.execution_id) or execution
+                elif (denied := denied + 1) == DENIED_AT_ONCE:
+                    self.unfinished = given == 0
+                    return
+
+    def _prepare(self, found: list[Execution]) -> None:
+        bound = [each for each in found if is_bound(each)]
+        if companions(self._view, bound):
+            # Other claims of this batch will take what it has just made claimable: ask for all of that together.
+            fresh = [each for each in self._view.fresh_in(self._queue[0]) if is_bound(each)]
+            prepare(self._view, [*bound, *fresh])
+
+
+# -- letting go --------------------------------------------------------------------------------------------------------
+
+
+class LetGo(Struct, gc=False):
+    """A budget or quota may have room: let those go who wait for it, at most ``limit``."""
+
+    #: ``charging.LET_GO_BUDGET`` or ``charging.LET_GO_QUOTA``.
+    kind: str
+    gate: str
+    limit: int | None = None
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Budget if self.kind == charging.LET_GO_BUDGET else QuotaPolicy, self.gate),)
+
+
+def let_go(command: LetGo, view: View, context: Context) -> Decision:
+    """Claimable again, the first in claim order first, as many as there is room for; how many."""
+    budget = view.get(Budget, command.gate) if command.kind == charging.LET_GO_BUDGET else None
+    policy = view.get(QuotaPolicy, command.gate) if command.kind == charging.LET_GO_QUOTA else None
+    places = _places(view, budget, policy)
+    if command.limit is not None:
+        places = min(places, command.limit)
+    number = min(places, LET_GO_AT_ONCE)
+    waiting: list[Execution] = []
+    found: list[Execution] = []
+    if number > 0:
+        # The gate is held by now, and with it everybody who could block another one.
+        found = view.listed(BLOCKED, command.gate, LET_GO_AT_ONCE + 1)
+        waiting = [each for each in found if _waits_for(each, command.gate)]
+        prepare(view, waiting[:number])
+    freed = sum(_let_one_go(view, context, each) for each in waiting[:number])
+    left = any(_waits_for(view.execution(each.execution_id), command.gate) for each in found)
+    nobody_left = number > 0 and len(found) <= LET_GO_AT_ONCE and not left
+    acts = _cleared(view, context, budget, policy, nobody_left)
+    if policy is not None and places > number and not nobody_left:
+        view.follow(charging.LET_GO_QUOTA, command.gate, None if command.limit is None else places - number)
+    return Decision(freed, acts)
+
+
+def _waits(execution: Execution) -> bool:
+    return execution.lifecycle_phase in lit.WAITING_PHASES and execution.eligibility_state in lit.ROOM_BLOCKS
+
+
+def _waits_for(execution: Execution | None, gate: str) -> bool:
+    return execution is not None and execution.blocked_by == gate and _waits(execution)
+
+
+def _places(view: View, budget: Budget | None, policy: QuotaPolicy | None) -> int:
+    """How many could go. Nobody knows what each of them will spend of a budget: one unit at least."""
+    if policy is not None:
+        if policy.max_requests_per_window == 0 and policy.active_concurrency_cap == 0:
+            return LET_GO_AT_ONCE
+        return quotas.room(view, policy, quotas.stored_terms(policy))
+    if budget is None:
+        return LET_GO_AT_ONCE  # a definition that is gone keeps nobody back
+    view.require(Get(BudgetUsage, (budget.partition, budget.budget_id, name)) for name, _ in _capped(budget))
+    if exhausted(view, budget) is not None:
+        return 0
+    if not charging.refuses(budget, read_terms(budget.policy_json)):
+        return LET_GO_AT_ONCE
+    return min((_left(view, budget, *each) for each in _capped(budget)), default=LET_GO_AT_ONCE)
+
+
+def _left(view: View, budget: Budget, dimension: str, limit: int) -> int:
+    row = view.get(BudgetUsage, (budget.partition, budget.budget_id, dimension))
+    return limit if row is None else limit - row.current_value - row.reserved_value
+
+
+def _let_one_go(view: View, context: Context, execution: Execution) -> bool:
+    """Claimable, or blocked by what else keeps it back: then it waits there."""
+    denial = _denied_by_budget(view, execution) or _denied_by_quota(view, context, execution)
+    if denial is not None:
+        if denial.gate != execution.blocked_by:
+            if denial.reason == lit.WAITING_FOR_BUDGET:
+                _hold(view, denial.gate)
+            _block(view, context, execution, denial)
+        return False
+    freed = change(
+        execution,
+        ownership_state=lit.UNOWNED,
+        eligibility_state=lit.ELIGIBLE_NOW,
+        public_state=lit.PUBLIC_WAITING,
+        blocking_reason=lit.WAITING_FOR_WORKER,
+        blocking_detail=None,
+        blocked_by=None,
+        last_mutation_at_ms=context.now,
+    )
+    view.fold(Decision(None, (freed,)))
+    return True
+
+
+def _cleared(
+    view: View, context: Context, budget: Budget | None, policy: QuotaPolicy | None, nobody_left: bool
+) -> tuple[Act, ...]:
+    if budget is not None:
+        if not nobody_left or budget.waiting_since_ms is None:
+            return ()
+        return (change(budget, waiting_since_ms=None),)
+    if policy is None:
+        return ()
+    due: int | None = None
+    if not nobody_left and policy.max_requests_per_window > 0:
+        need = quotas.recent_need(policy)
+        oldest = view.recent(need)[1]
+        due = None if oldest is None else saturate(oldest + need.window_ms)
+        if due is not None and due <= context.now:
+            due = context.now + 1
+    waits = None if nobody_left else policy.waiting_since_ms
+    if (waits, due) == (policy.waiting_since_ms, policy.next_room_at_ms):
+        return ()
+    return (change(policy, waiting_since_ms=waits, next_room_at_ms=due),)
+
+
+class LetBlockedGo(Struct, gc=False):
+    """Look again at one execution that a budget or quota blocks; a timer asks."""
+
+    execution_id: str
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+def let_blocked_go(command: LetBlockedGo, view: View, context: Context) -> Decision:
+    """Claimable if everything it names has room."""
+    execution = view.execution(command.execution_id)
+    if execution is None or not _waits(execution):
+        return Decision(0)
+    prepare(view, (execution,))
+    return Decision(int(_let_one_go(view, context, execution)))

@@ -1,0 +1,18 @@
+"""What a commit sets going beside its own decisions, as commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowfabric.core.admitting import LetGo
+from flowfabric.core.budgets import CancelPending
+from flowfabric.core.charging import CANCEL_PENDING
+from flowfabric.core.view import View
+
+
+def followers(view: View) -> list[Any]:
+    """One command for each thing that rules of this batch wanted carried on."""
+    return [
+        CancelPending(name) if kind == CANCEL_PENDING else LetGo(kind, name, amount)
+        for (kind, name), amount in view.following.items()
+    ]

@@ -1,0 +1,289 @@
+"""Budgets and reservations: what callers do with them."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flowfabric.core.budgets import CreateBudget, RecordSpend, ReleaseBudget, ReportUsage, ResetBudget, SetBudgetLimits
+from flowfabric.core.charging import ancestors
+from flowfabric.core.reservations import ReleaseReservation, ReserveBudget, SettleReservation
+from flowfabric.core.view import View
+from flowfabric.engine import budget_checks, checks
+from flowfabric.engine.base import EngineBase
+from flowfabric.model.budget_records import Budget, BudgetUsage
+from flowfabric.model.budgets import (
+    BudgetPage,
+    BudgetStatus,
+    BudgetTerms,
+    CreateBudgetResult,
+    LimitsSet,
+    OnHardLimit,
+    ReportUsageResult,
+    ReservationReleased,
+    ReserveResult,
+    Reset,
+    Settled,
+    SettleResult,
+    SoftBreach,
+    UsageAndLimits,
+    UsageDimensions,
+    read_terms,
+)
+from flowfabric.model.changes import Get, Select
+from flowfabric.model.errors import NotFound
+from flowfabric.model.handles import Handle
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.partitions import budget_partition
+from flowfabric.stores.questions import ListGates
+
+_log = logging.getLogger("flowfabric.budgets")
+
+
+class Budgets(EngineBase):
+    """The part of the engine that counts what executions spend."""
+
+    async def create_budget(
+        self,
+        *,
+        budget_id: str,
+        scope_type: str = "",
+        scope_id: str = "",
+        enforcement_mode: str = "strict",
+        on_hard_limit: str = OnHardLimit.FAIL,
+        on_soft_limit: str = "warn",
+        reset_interval_ms: int = 0,
+        dimensions: Iterable[str] = (),
+        hard_limits: Iterable[int] = (),
+        soft_limits: Iterable[int] = (),
+        parent_budget_id: str | None = None,
+        now: int | None = None,
+    ) -> CreateBudgetResult.Created | CreateBudgetResult.AlreadySatisfied:
+        """Define a budget. Limits stand beside their dimensions, 0 means none. What is charged to it is charged to the
+        budget it stands under, too."""
+        checks.optional_time_ms(now, "now")
+        budget_id = checks.uuid(budget_id, "budget_id")
+        names = list(checks.sequence(dimensions, "dimensions"))
+        terms = BudgetTerms(
+            budget_checks.parallel_amounts(names, hard_limits, "hard_limits"),
+            budget_checks.parallel_amounts(names, soft_limits, "soft_limits"),
+            checks.integer(reset_interval_ms, "reset_interval_ms", 0, 2**50),
+            checks.text(on_hard_limit, "on_hard_limit"),
+            checks.text(on_soft_limit, "on_soft_limit"),
+        )
+        answer: CreateBudgetResult.Created | CreateBudgetResult.AlreadySatisfied = await self._submit(
+            CreateBudget(
+                budget_partition(budget_id, self.partitions),
+                budget_id,
+                checks.text(scope_type, "scope_type"),
+                checks.text(scope_id, "scope_id"),
+                checks.text(enforcement_mode, "enforcement_mode"),
+                terms,
+                None if parent_budget_id is None else checks.uuid(parent_budget_id, "parent_budget_id"),
+            )
+        )
+        return answer
+
+    async def set_budget_limits(
+        self,
+        *,
+        budget_id: str,
+        hard_limits: Mapping[str, int] | None = None,
+        soft_limits: Mapping[str, int] | None = None,
+    ) -> LimitsSet:
+        """Raise or lower limits by dimension, 0 for none; what is not named stays. Whoever waits for the room that a
+        raised limit makes goes on at once."""
+        answer: LimitsSet = await self._submit(
+            SetBudgetLimits(
+                checks.uuid(budget_id, "budget_id"),
+                budget_checks.optional_amounts(hard_limits, "hard_limits"),
+                budget_checks.optional_amounts(soft_limits, "soft_limits"),
+            )
+        )
+        return answer
+
+    # -- charging ------------------------------------------------------------------------------------------------
+
+    async def report_usage(self, handle: Handle, budget_id: str, usage: UsageDimensions) -> ReportUsageResult:
+        """Charge what a worker has used. A lease that was lost meanwhile does not matter: used is used."""
+        self._payload(handle)
+        custom, built_in, key = budget_checks.usage(usage)
+        return await self._charge(ReportUsage(checks.uuid(budget_id, "budget_id"), custom, built_in, key))
+
+    async def report_usage_admin(
+        self,
+        *,
+        budget_id: str,
+        dimensions: Iterable[str],
+        deltas: Iterable[int],
+        dedup_key: str | None = None,
+        now: int | None = None,
+    ) -> ReportUsageResult:
+        """Charge amounts beside their dimensions."""
+        checks.optional_time_ms(now, "now")
+        amounts = budget_checks.parallel_amounts(list(checks.sequence(dimensions, "dimensions")), deltas, "deltas")
+        key = budget_checks.key(dedup_key, "dedup_key")
+        return await self._charge(ReportUsage(checks.uuid(budget_id, "budget_id"), amounts, {}, key))
+
+    async def record_spend(
+        self,
+        *,
+        budget_id: str,
+        execution_id: ExecutionId | str,
+        deltas: Mapping[str, int],
+        idempotency_key: str | None = None,
+        now: int | None = None,
+    ) -> ReportUsageResult:
+        """Charge what an execution has spent, so that ``release_budget`` can give it back."""
+        checks.optional_time_ms(now, "now")
+        identity = checks.execution_id(execution_id)
+        amounts = budget_checks.amounts(deltas, "deltas")
+        key = budget_checks.key(idempotency_key, "idempotency_key")
+        return await self._charge(
+            RecordSpend(checks.uuid(budget_id, "budget_id"), str.__str__(identity.uuid_text), amounts, key)
+        )
+
+    async def release_budget(self, *, budget_id: str, execution_id: ExecutionId | str, now: int | None = None) -> None:
+        """Give back what ``record_spend`` has charged for an execution since the budget's last reset."""
+        checks.optional_time_ms(now, "now")
+        identity = checks.execution_id(execution_id)
+        await self._submit(ReleaseBudget(checks.uuid(budget_id, "budget_id"), str.__str__(identity.uuid_text)))
+
+    async def reset_budget(self, *, budget_id: str, now: int | None = None) -> Reset:
+        """Begin anew with counters at 0. Reservations stay."""
+        checks.optional_time_ms(now, "now")
+        answer: Reset = await self._submit(ResetBudget(checks.uuid(budget_id, "budget_id"), False))
+        return answer
+
+    async def _charge(self, command: Any) -> ReportUsageResult:
+        answer: ReportUsageResult = await self._submit(command)
+        if isinstance(answer, SoftBreach):
+            _warn(answer)
+        return answer
+
+    # -- reservations --------------------------------------------------------------------------------------------
+
+    async def reserve_budget(
+        self, handle: Handle, budget_id: str, amounts: Mapping[str, int], idempotency_key: str | None = None
+    ) -> ReserveResult:
+        """Set amounts aside under this lease, before they are used. They come back when they are settled or released,
+        or when the lease ends."""
+        answer: ReserveResult = await self._submit(
+            ReserveBudget(
+                self._payload(handle),
+                checks.uuid(budget_id, "budget_id"),
+                budget_checks.amounts(amounts, "amounts"),
+                budget_checks.key(idempotency_key, "idempotency_key"),
+                str(uuid.uuid4()),
+            )
+        )
+        return answer
+
+    async def settle_reservation(
+        self, reservation_id: str, amounts: Mapping[str, int], handle: Handle | None = None
+    ) -> SettleResult:
+        """Charge what was really used and free the rest. More than was reserved must fit; if it does not, the
+        reservation is charged in full and the answer is the hard breach. With a handle, the reservation must belong to
+        its execution."""
+        answer: SettleResult = await self._submit(
+            SettleReservation(
+                checks.uuid(reservation_id, "reservation_id"),
+                budget_checks.amounts(amounts, "amounts"),
+                None if handle is None else self._payload(handle).execution_id,
+            )
+        )
+        if isinstance(answer, Settled) and answer.soft_breach is not None:
+            _warn(answer.soft_breach)
+        return answer
+
+    async def release_reservation(self, reservation_id: str, handle: Handle | None = None) -> ReservationReleased:
+        """Give back what was set aside without charging anything. With a handle, the reservation must belong to its
+        execution."""
+        answer: ReservationReleased = await self._submit(
+            ReleaseReservation(
+                checks.uuid(reservation_id, "reservation_id"),
+                None if handle is None else self._payload(handle).execution_id,
+            )
+        )
+        return answer
+
+    # -- reads ---------------------------------------------------------------------------------------------------
+
+    async def get_budget_status(self, budget_id: str) -> BudgetStatus:
+        """A budget with its counters and limits."""
+        [status] = await self._statuses([checks.uuid(budget_id, "budget_id")])
+        if status is None:
+            raise NotFound("budget")
+        return status
+
+    async def read_budget_usage_and_limits(self, budget_id: str) -> UsageAndLimits:
+        """Counters and limits as texts; empty for a budget that does not exist."""
+        [status] = await self._statuses([checks.uuid(budget_id, "budget_id")])
+        if status is None:
+            return UsageAndLimits({}, {})
+        limits = {f"hard:{name}": str(limit) for name, limit in status.hard_limits.items()}
+        limits |= {f"soft:{name}": str(limit) for name, limit in status.soft_limits.items()}
+        return UsageAndLimits(limits, {name: str(value) for name, value in status.usage.items()})
+
+    async def list_budgets(self, after: str | None = None, limit: int = 100) -> BudgetPage:
+        """Budgets in the order of their ids, from behind ``after`` on."""
+        size = checks.integer(limit, "limit", 1, MAX_PAGE)
+        cursor = None if after is None else checks.uuid(after, "after")
+        ids = await self._ask(ListGates("budgets", 0, cursor, size + 1))
+        found = await self._statuses(ids[:size])
+        following = ids[size - 1] if len(ids) > size else None
+        return BudgetPage(tuple(each for each in found if each is not None), following)
+
+    async def _statuses(self, ids: list[str]) -> list[BudgetStatus | None]:
+        view = await self._view(*(Get(Budget, each) for each in ids))
+        budgets = [view.get(Budget, each) for each in ids]
+        counters = await self._view(*(_counters(budget) for budget in budgets if budget is not None))
+        return [None if budget is None else _status(budget, counters) for budget in budgets]
+
+
+def _counters(budget: Budget) -> Select:
+    return Select(BudgetUsage, ("partition", "budget_id"), (budget.partition, budget.budget_id))
+
+
+def _status(budget: Budget, view: View) -> BudgetStatus:
+    rows = view.select(BudgetUsage, partition=budget.partition, budget_id=budget.budget_id)
+    rows = [row for row in rows if row.dimensions_key != "_init"]
+    terms = read_terms(budget.policy_json)
+    above = ancestors(budget)
+    return BudgetStatus(
+        budget.budget_id,
+        budget.scope_type,
+        budget.scope_id,
+        budget.enforcement_mode,
+        {row.dimensions_key: row.current_value for row in rows},
+        dict(terms.hard_limits),
+        dict(terms.soft_limits),
+        budget.breach_count,
+        budget.soft_breach_count,
+        _text(budget.last_breach_at_ms),
+        budget.last_breach_dim,
+        _text(budget.next_reset_at_ms),
+        _text(budget.created_at_ms),
+        {row.dimensions_key: row.reserved_value for row in rows if row.reserved_value},
+        terms.on_hard_limit,
+        terms.on_soft_limit,
+        above[0] if above else None,
+        _text(budget.breached_at_ms),
+    )
+
+
+def _text(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _warn(breach: SoftBreach) -> None:
+    _log.warning(
+        "budget %s: %s is at %d, above its limit of %d",
+        breach.budget_id,
+        breach.dimension,
+        breach.current_usage,
+        breach.soft_limit,
+    )

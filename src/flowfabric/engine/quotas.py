@@ -1,0 +1,121 @@
+"""Quotas: what callers do with them."""
+
+from __future__ import annotations
+
+import random
+
+from flowfabric.core.quotas import CheckAdmission, CreateQuotaPolicy, ReleaseAdmission
+from flowfabric.engine import budget_checks, checks
+from flowfabric.engine.base import EngineBase
+from flowfabric.model.budget_records import QuotaPolicy
+from flowfabric.model.budgets import (
+    AdmissionResult,
+    CreateQuotaPolicyResult,
+    QuotaPolicyInfo,
+    QuotaPolicyLimits,
+    QuotaPolicyPage,
+)
+from flowfabric.model.changes import Get
+from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.partitions import quota_partition
+from flowfabric.stores.questions import ListGates
+
+_MAX = 2**63 - 1
+
+
+class Quotas(EngineBase):
+    """The part of the engine that says how often, and how many at once."""
+
+    def _policy_command(self, quota_policy_id: str, window: int, requests: int, concurrent: int) -> CreateQuotaPolicy:
+        identity = checks.uuid(quota_policy_id, "quota_policy_id")
+        return CreateQuotaPolicy(quota_partition(identity, self.partitions), identity, window, requests, concurrent)
+
+    async def create_quota_policy(
+        self,
+        *,
+        quota_policy_id: str,
+        window_seconds: int = 60,
+        max_requests_per_window: int = 0,
+        max_concurrent: int = 0,
+        now: int | None = None,
+    ) -> CreateQuotaPolicyResult.Created | CreateQuotaPolicyResult.AlreadySatisfied:
+        """Define a quota: so many admissions in a sliding window, so many at once; 0 means no limit."""
+        checks.optional_time_ms(now, "now")
+        answer: CreateQuotaPolicyResult.Created | CreateQuotaPolicyResult.AlreadySatisfied = await self._submit(
+            self._policy_command(
+                quota_policy_id,
+                budget_checks.seconds(window_seconds, "window_seconds"),
+                checks.integer(max_requests_per_window, "max_requests_per_window", 0, _MAX),
+                checks.integer(max_concurrent, "max_concurrent", 0, _MAX),
+            )
+        )
+        return answer
+
+    async def check_admission(
+        self,
+        quota_policy_id: str,
+        dimension: str = "",
+        *,
+        execution_id: ExecutionId | str,
+        window_seconds: int,
+        rate_limit: int = 0,
+        concurrency_cap: int = 0,
+        jitter_ms: int = 0,
+        now: int | None = None,
+    ) -> AdmissionResult:
+        """Ask for admission by these numbers; claims ask by the policy's own. ``dimension`` names a window beside the
+        plain one."""
+        checks.optional_time_ms(now, "now")
+        name = checks.text(dimension, "dimension")
+        command = CheckAdmission(
+            self._policy_command(
+                quota_policy_id,
+                budget_checks.seconds(window_seconds, "window_seconds"),
+                checks.integer(rate_limit, "rate_limit", 0, _MAX),
+                checks.integer(concurrency_cap, "concurrency_cap", 0, _MAX),
+            ),
+            "" if name == "default" else name,
+            str.__str__(checks.execution_id(execution_id)),
+            random.randint(0, checks.integer(jitter_ms, "jitter_ms", 0, 2**31)),
+        )
+        answer: AdmissionResult = await self._submit(command)
+        return answer
+
+    async def release_admission(self, *, quota_policy_id: str, execution_id: ExecutionId | str) -> None:
+        """Give an execution's slot back; its request stays in the window. Safe to repeat."""
+        identity = str.__str__(checks.execution_id(execution_id))
+        await self._submit(ReleaseAdmission(checks.uuid(quota_policy_id, "quota_policy_id"), identity, False))
+
+    async def read_quota_policy_limits(self, quota_policy_id: str) -> QuotaPolicyLimits | None:
+        """The numbers of a policy, or nothing if there is none."""
+        identity = checks.uuid(quota_policy_id, "quota_policy_id")
+        policy = (await self._view(Get(QuotaPolicy, identity))).get(QuotaPolicy, identity)
+        return None if policy is None else _limits(policy)
+
+    async def list_quota_policies(self, after: str | None = None, limit: int = 100) -> QuotaPolicyPage:
+        """Quota policies in the order of their ids, from behind ``after`` on."""
+        size = checks.integer(limit, "limit", 1, MAX_PAGE)
+        cursor = None if after is None else checks.uuid(after, "after")
+        ids = await self._ask(ListGates("quotas", 0, cursor, size + 1))
+        view = await self._view(*(Get(QuotaPolicy, each) for each in ids[:size]))
+        found = [policy for each in ids[:size] if (policy := view.get(QuotaPolicy, each)) is not None]
+        shown = tuple(
+            QuotaPolicyInfo(policy.quota_policy_id, _limits(policy), policy.active_concurrency, policy.created_at_ms)
+            for policy in found
+        )
+        return QuotaPolicyPage(shown, ids[size - 1] if len(ids) > size else None)
+
+
+def _limits(policy: QuotaPolicy) -> QuotaPolicyLimits:
+    numbers = (
+        policy.max_requests_per_window,
+        policy.requests_per_window_seconds,
+        policy.active_concurrency_cap,
+    )
+    if min(numbers) < 0:
+        raise Validation(
+            ValidationKind.CORRUPTION, f"ff_quota_policy: policy {policy.quota_policy_id} has a negative limit"
+        )
+    return QuotaPolicyLimits(*numbers)
