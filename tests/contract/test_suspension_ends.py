@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from flowfabric import FailureClass, Handle, PublicState, State, StateKind, Suspended
+from flowfabric import FailureClass, FlowGraph, Handle, PublicState, State, StateKind, Suspended
 from flowfabric.conditions import OperatorOnly
 from flowfabric.engine import Engine
 from flowfabric.model.records import Signal, SignalDedup, Suspension, Waitpoint
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, id_of, policy, refused
-from tests.contract.seeding import flow_of, member, seed
+from tests.contract.seeding import alter, flow_of, member, seed
 from tests.contract.waiting import KEY, asking, closings, effect, signal, suspended, suspension_of, used_keys
 
 
@@ -44,6 +44,32 @@ async def test_cancelled_with_its_flow(engine: Engine, probe: Probe, by: str) ->
     assert await closings(probe, handle) == [("closed", "cancelled")]
     async with refused(probe, State, StateKind.TARGET_NOT_SIGNALABLE):
         await signal(engine, handle, outcome.details)
+
+
+@pytest.mark.parametrize("by", ["flow", "header", "skip"])
+async def test_many_members_at_once(engine: Engine, probe: Probe, by: str) -> None:
+    """However many of them wait: what they leave behind is looked up together."""
+    names = [f"member {number}" for number in range(40)]
+    edges = [("first", name) for name in names] if by == "skip" else []
+    graph = FlowGraph({name: {"lane_id": name} for name in ("first", *names)}, edges)
+    flow = await engine.submit_flow(graph)
+    handles = []
+    for name in names:
+        if by == "skip":
+            await alter(engine, flow.execution_ids[name], eligibility_state="eligible_now", blocking_reason=None)
+        handle = await engine.claim(name, (), policy())
+        assert handle is not None
+        await engine.suspend(handle, asking())
+        handles.append(handle)
+    if by == "flow":
+        await engine.cancel_flow(flow.flow_id)
+    elif by == "header":
+        await engine.cancel_flow_header(flow_id=flow.flow_id, cancellation_policy="cancel_all")
+    else:
+        await engine.cancel_execution(execution_id=flow.execution_ids["first"])
+    for handle in handles:
+        assert await suspension_of(probe, handle) is None
+        assert await closings(probe, handle) == [("closed", "skipped" if by == "skip" else "cancelled")]
 
 
 async def test_past_its_deadline(engine: Engine, probe: Probe, clock: ManualClock) -> None:

@@ -16,7 +16,15 @@ from msgspec.structs import replace
 
 from flowfabric.core import edges, holdings, lease
 from flowfabric.core.context import Context
-from flowfabric.core.ending import cancelled_row, completion, current_attempt, ended, leftovers, lost_lease
+from flowfabric.core.ending import (
+    cancelled_row,
+    completion,
+    current_attempt,
+    ended,
+    leftover_needs,
+    leftovers,
+    lost_lease,
+)
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import DOWNSTREAM_LIMIT, Act, Decision, Downstream, Get, Need, change, insert
@@ -140,10 +148,23 @@ class Cascade:
                 Downstream(end.execution.partition, end.execution.flow_id or "", end.execution.uuid) for end in level
             )
             self._cancelled_here = False
+            self._require_leftovers(level)
             for end in level:
                 self._follow_edges(end)
             if self._cancelled_here:
                 self._steps -= 2
+
+    def _require_leftovers(self, level: list[End]) -> None:
+        """Ask together for what children that may be skipped now would leave behind."""
+        view = self._view
+        ends = [end.execution for end in level]
+        edges_out = [edge for each in ends for edge in view.unresolved(each.partition, each.flow_id or "", each.uuid)]
+        wires = dict.fromkeys(_wire(edge.partition, edge.downstream) for edge in edges_out)
+        children = [child for wire in wires if (child := view.execution(wire)) is not None]
+        needs = list(leftover_needs(children))
+        if needs:
+            self._steps -= 1
+            view.require(needs)
 
     def _follow_edges(self, end: End) -> None:
         execution = end.execution
@@ -226,7 +247,7 @@ class Cascade:
         if attempt is not None:
             close = lease.taken if lease.is_live(attempt) else lease.closed
             acts.append(close(attempt, outcome=lit.OUTCOME_SKIPPED, terminal_at_ms=now))
-        self._end(child, attempt, acts, lit.ENDED_SKIPPED, DEPENDENCY_IMPOSSIBLE)
+        self._end(child, attempt, acts, lit.ENDED_SKIPPED, "skipped")
 
     def cancel(self, execution: Execution, reason: str) -> None:
         """A member that lost is cancelled as if an operator had done it."""
@@ -282,6 +303,8 @@ class Cascade:
         taken, left = uuids[: max(self._moves // 2, 0)], uuids[max(self._moves // 2, 0) :]
         wires = [_wire(partition, uuid) for uuid in taken]
         self._view.require(Get(Execution, wire) for wire in wires)
+        found = [self._view.execution(wire) for wire in wires]
+        self._view.require(leftover_needs(execution for execution in found if execution is not None))
         for wire in wires:
             execution = self._view.execution(wire)
             if execution is not None and execution.lifecycle_phase not in lit.ENDED_PHASES:

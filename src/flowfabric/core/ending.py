@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from flowfabric.core import lease
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.grants import dropped_grants
 from flowfabric.core.view import View
-from flowfabric.core.waits import waits_dropped
+from flowfabric.core.waits import has_waits, waits_dropped
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Act, Change, change
+from flowfabric.model.changes import Act, Change, Get, Need, Select, change
 from flowfabric.model.events import CompletionEvent, Event
 from flowfabric.model.policy import read_policy
-from flowfabric.model.records import Attempt, Execution
+from flowfabric.model.records import Attempt, Execution, Grant, Suspension, Waitpoint
 
 
 def ended(execution: Execution, now: int, public_state: str, outcome: str, **fields: object) -> Change:
@@ -81,6 +83,17 @@ def completion(execution: Execution, now: int, outcome: str, *, dispatched: bool
 def leftovers(view: View, execution: Execution, now: int, close_reason: str) -> tuple[Act, ...]:
     """What an execution that did not end by its holder leaves behind: grants, its suspension, open waitpoints."""
     return (*dropped_grants(view, execution), *waits_dropped(view, execution, now, close_reason))
+
+
+def leftover_needs(executions: Iterable[Execution]) -> Iterator[Need]:
+    """What ``leftovers`` of several executions will look at, so that it can be asked for together."""
+    for execution in executions:
+        where = (execution.partition, execution.uuid)
+        if execution.eligibility_state == lit.PENDING_CLAIM:
+            yield Select(Grant, ("partition", "uuid"), where)
+        if has_waits(execution):
+            yield Get(Suspension, where)
+            yield Select(Waitpoint, ("partition", "uuid"), where)
 
 
 def lost_lease(

@@ -7,7 +7,7 @@ from msgspec import Struct
 from flowfabric.core import holdings, lease
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.documents import dump_document, parse_document
-from flowfabric.core.ending import cancelled_row, completion, current_attempt, leftovers, lost_lease
+from flowfabric.core.ending import cancelled_row, completion, current_attempt, leftover_needs, leftovers, lost_lease
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Change, Decision, Drop, Get, Need, Select, change, insert
@@ -66,6 +66,7 @@ def cancel_flow_header(command: CancelFlowHeaderCommand, view: View, context: Co
         )
     now = context.now
     live = [member for member in members if member.lifecycle_phase not in lit.ENDED_PHASES]
+    view.require(leftover_needs(live))
     acts: list[Act] = [_cancelled_flow(flow, raw, now, command.cancellation_policy, command.reason)]
     if view.get(CancelBacklog, flow.key) is None:
         acts.append(insert(_backlog(flow, now, command.reason, command.cancellation_policy, "pending")))
@@ -211,6 +212,7 @@ def _cancelled_members(
 ) -> tuple[Decision, CancelledMembers]:
     after = found[-1].uuid if len(found) >= CANCEL_STEP else None
     chosen = [member for member in found if _is_chosen(member, policy)]
+    view.require(leftover_needs(chosen))
     acts: list[Act] = []
     events: list[Event] = []
     for member in chosen:

@@ -104,9 +104,14 @@ def closed(waitpoint: Waitpoint, now: int, reason: str) -> Change:
     return change(waitpoint, state=CLOSED, closed_at_ms=now, close_reason=reason)
 
 
+def has_waits(execution: Execution) -> bool:
+    """Whether a suspension or a waitpoint may belong to the execution."""
+    return execution.signal_count is not None or execution.lifecycle_phase == lit.SUSPENDED
+
+
 def waits_dropped(view: View, execution: Execution, now: int, reason: str) -> tuple[Act, ...]:
     """An execution that ends leaves no suspension and no open waitpoint. One that never had any pays nothing."""
-    if execution.signal_count is None and execution.lifecycle_phase != lit.SUSPENDED:
+    if not has_waits(execution):
         return ()
     acts: list[Act] = []
     suspension = view.get(Suspension, (execution.partition, execution.uuid))
