@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -13,7 +14,7 @@ from flowfabric.engine import subscriptions as subject
 from flowfabric.model import events as rows
 from flowfabric.model.subscriptions import cursor_at, event_id_of
 from tests.contract.following import LONG_S, finished, many_finished, names, now, rest, take
-from tests.contract.probe import START_MS, Probe, claimed, create, id_of, policy, shared_stores_only
+from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, id_of, policy, shared_stores_only
 
 SUBSCRIBE = (
     "subscribe_completion",
@@ -109,6 +110,19 @@ async def test_a_lost_hint_costs_time_only(engine: Engine, open_engine: Any, mon
     await asyncio.sleep(0.01)
     eid = await finished(await open_engine())
     assert [event.execution_id for event in await waiting] == [eid]
+
+
+async def test_two_engines_on_one_database_in_memory(clock: ManualClock) -> None:
+    url = f"file:followed-{uuid4()}?mode=memory&cache=shared"
+    async with (
+        await Engine.open(url, single_node=True, clock=clock) as engine,
+        await Engine.open(url, single_node=True, clock=clock) as other,
+    ):
+        events = await engine.subscribe_completion()
+        waiting = asyncio.create_task(take(events, 1))
+        await asyncio.sleep(0.01)
+        eid = await finished(other)
+        assert [event.execution_id for event in await waiting] == [eid]
 
 
 async def test_one_hint_for_a_commit(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

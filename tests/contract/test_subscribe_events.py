@@ -27,6 +27,7 @@ from flowfabric.model.subscriptions import cursor_at
 from tests.contract import seeding
 from tests.contract.following import finished, names, now, outcome_name, publish, rest, take
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, fence_of, id_of, policy
+from tests.contract.waiting import signal, suspended
 
 TTL_MS = 1_000
 TAGS = {"cairn.instance_id": "blue"}
@@ -263,6 +264,28 @@ async def test_signals(engine: Engine, stored: str, seen: Any) -> None:
     ]
 
 
+async def test_a_signal_that_resumes(engine: Engine) -> None:
+    wanted = ScannerFilter("acme", ("cairn.instance_id", "blue"))
+    events = await engine.subscribe_signal_delivery(filter=wanted)
+    leases = await engine.subscribe_lease_history(filter=wanted)
+    handle, details = await suspended(engine, namespace="acme", tags=TAGS)
+    sent = await signal(engine, handle, details, source_identity="bank")
+    again = await engine.claim("lane-of-one", policy=policy("w2-i1"))
+    assert again is not None
+    assert await take(events, 1) == [
+        SignalDeliveryEvent(
+            cursor_at(1),
+            id_of(handle),
+            sent.signal_id,
+            details.waitpoint_id,
+            "bank",
+            SignalDeliveryEffect.Satisfied(),
+            START_MS,
+        )
+    ]
+    assert [_told(event) for event in await take(leases, 3)] == ["Acquired w1-i1", "Revoked backend", "Acquired w2-i1"]
+
+
 async def test_signals_by_filter(engine: Engine) -> None:
     events = await engine.subscribe_signal_delivery(filter=ScannerFilter("acme", ("cairn.instance_id", "blue")))
     for namespace, tag in ((None, None), ("acme", None), (None, "blue"), ("acme", "blue")):
@@ -318,6 +341,14 @@ async def test_a_flow(engine: Engine) -> None:
 
 
 async def test_a_lane(engine: Engine) -> None:
+    events = await engine.subscribe_operator_event()
+    await engine.set_lane_state("billing", "paused", "closing time")
+    [event] = await take(events, 1)
+    assert (event.execution_id, event.flow_id, event.lane_id) == (None, None, "billing")
+    assert (event.event_type, event.at) == ("lane_paused", START_MS)
+
+
+async def test_a_lane_as_stored(engine: Engine) -> None:
     events = await engine.subscribe_operator_event()
     await publish(engine, rows.OperatorEvent(0, "billing", "lane_paused", '{"by": "me"}', 5, None, None))
     assert await take(events, 1) == [OperatorEvent(cursor_at(1), None, None, "billing", "lane_paused", {"by": "me"}, 5)]
