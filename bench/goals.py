@@ -15,6 +15,7 @@ TWO_PROCESSES = Target(1.4, 1.7)
 BULK = {"postgres": Target(15_000, 30_861, of="value"), "sqlite": Target(15_000, 30_861, of="value")}
 PICKUP_P50_MS = Target(6.8, 3.0, of="value")
 PICKUP_P99_MS = Target(17.0, 8.0, of="value")
+SIGNAL_P50_MS = Target(6.0, 4.0, of="value")
 BACKLOG = Target(2.0, 1.2)
 MISMATCH = Target(3.0, 1.5)
 #: Events delivered against events written, and writing with a subscriber in the same process against without.

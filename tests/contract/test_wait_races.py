@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Accepted, Cancelled, EngineError, Handle, Resumed, State, StateKind, Suspended, SuspendOutcome
+from flowfabric import (
+    Accepted,
+    Cancelled,
+    EngineError,
+    Handle,
+    Resumed,
+    State,
+    StateKind,
+    Suspended,
+    SuspendOutcome,
+    Validation,
+)
 from flowfabric.conditions import AllOf, ByName, Count, CountKind, OperatorOnly, Single
 from flowfabric.core.wait_invariants import check_waits
 from flowfabric.engine import Engine
@@ -155,6 +166,27 @@ async def test_one_first_key(rivals: Rivals, probe: Probe) -> None:
     assert len(await probe.select(SigningKey, active=True)) == 1
     for handle, pending in zip(handles, made, strict=True):
         assert isinstance(await rivals[1].deliver_signal(**addressed(handle, pending), signal_name="x"), Accepted)
+
+
+async def test_a_rotation_elsewhere_is_noticed(rivals: Rivals, clock: ManualClock) -> None:
+    """A process keeps keys in mind; what another one does to them counts at once."""
+    handle, details = await suspended(rivals[0], OperatorOnly())
+    for _ in range(2):
+        assert isinstance(await signal(rivals[0], handle, details), Accepted)
+    await rivals[1].rotate_waitpoint_hmac_secret_all(new_kid="k2", new_secret_hex="ab" * 32, grace_ms=5)
+    assert isinstance(await signal(rivals[0], handle, details), Accepted)
+    clock.advance(5)
+    for engine in rivals:
+        with pytest.raises(Validation) as caught:
+            await signal(engine, handle, details)
+        assert caught.value.detail == "token_expired"
+    await rivals[0].rotate_waitpoint_hmac_secret_all(new_kid="k3", new_secret_hex="cd" * 32, grace_ms=0)
+    for engine in rivals:
+        with pytest.raises(Validation) as caught:
+            await signal(engine, handle, details)
+        assert caught.value.detail == "invalid_token"
+    outcome = await rivals[1].suspend(await claimed(rivals[1], lane_id="next"), asking())
+    assert outcome.details.waitpoint_token.startswith("k3:")
 
 
 async def test_whoever_waits_is_woken(rivals: Rivals) -> None:

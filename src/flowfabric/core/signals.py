@@ -51,6 +51,8 @@ class DeliverSignal(Struct, gc=False):
     resume_delay_ms: int
     #: ``None`` takes the limit of the execution's policy, 0 means none.
     max_signals: int | None
+    #: Whether the signal's id was made for this call, so that nobody can have used it before.
+    new_id: bool = False
 
     def needs(self) -> tuple[Need, ...]:
         needs: list[Need] = [

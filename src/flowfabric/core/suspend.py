@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -205,6 +205,10 @@ class Suspend(Struct, gc=False):
     wait: Wait
     idempotency_key: str
     entropy: bytes
+
+    def fresh_waitpoints(self) -> Iterator[str]:
+        """Ids of the waitpoints that do not exist yet."""
+        return (each.waitpoint_id for each in self.wait.waitpoints if each.waitpoint_key is not None)
 
     def needs(self) -> tuple[Need, ...]:
         needs: list[Need] = [

@@ -27,6 +27,10 @@ class CreateWaitpoint(Struct, gc=False):
     expires_in_ms: int
     entropy: bytes
 
+    def fresh_waitpoints(self) -> tuple[str, ...]:
+        """Ids of the waitpoints that do not exist yet."""
+        return (self.waitpoint_id,)
+
     def needs(self) -> tuple[Need, ...]:
         return (
             Get(Execution, self.handle.execution_id),

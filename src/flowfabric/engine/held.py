@@ -1,7 +1,7 @@
 """Records the process has just written and may decide upon again without reading them.
 
-Only running executions with their leases, and lanes, are held. On PostgreSQL every use is checked at the commit by row
-version; on SQLite the whole of it is dropped as soon as another connection has written.
+Only running executions with their leases, lanes and signing keys are held. On PostgreSQL every use is checked at the
+commit by row version; on SQLite the whole of it is dropped as soon as another connection has written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from flowfabric.core.view import Held
 from flowfabric.model.changes import Key, Writes
 from flowfabric.model.literals import LEASED
-from flowfabric.model.records import Attempt, Execution, Lane
+from flowfabric.model.records import Attempt, Execution, Lane, SigningKey
 
 #: Running executions one process keeps in mind; beyond that the oldest are read again when needed.
 CAPACITY = 20_000
@@ -29,10 +29,12 @@ class HeldRecords(Held):
         self._executions: dict[str, tuple[Execution, int | None]] = {}
         self._attempts: dict[tuple[str, int], tuple[Attempt, int | None]] = {}
         self._lanes: dict[str, tuple[Lane, int | None]] = {}
+        self._keys: dict[str, tuple[SigningKey, int | None]] = {}
         self._tables: dict[Any, dict[Any, tuple[Any, int | None]]] = {
             Execution: self._executions,
             Attempt: self._attempts,
             Lane: self._lanes,
+            SigningKey: self._keys,
         }
 
     def find(self, kind: Any, key: Key) -> tuple[Any, bool]:
@@ -67,6 +69,8 @@ class HeldRecords(Held):
                     held.pop(key, None)
         for key in writes.puts.get(Lane, ()):
             self._lanes[key] = (writes.records[Lane][key], version)
+        for kid in (*writes.puts.get(SigningKey, ()), *writes.drops.get(SigningKey, ())):
+            self._keys.pop(kid, None)
         for purge in writes.purges:
             self._executions.pop(purge.execution_id, None)
 
@@ -91,6 +95,10 @@ class HeldRecords(Held):
     def learn_lane(self, lane: Lane, version: int | None) -> None:
         """Keep a lane as it was read."""
         self._lanes[lane.lane_id] = (lane, version)
+
+    def learn_key(self, key: SigningKey, version: int | None) -> None:
+        """Keep a signing key as it was read."""
+        self._keys[key.kid] = (key, version)
 
     def drop(self, entries: Iterable[tuple[Any, Key]]) -> None:
         """Forget what a lost race was decided upon."""

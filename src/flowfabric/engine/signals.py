@@ -184,6 +184,7 @@ class Signals(EngineBase):
             checks.time_ms(dedup_ttl_ms, "dedup_ttl_ms"),
             checks.time_ms(resume_delay_ms, "resume_delay_ms"),
             None if most is None else checks.integer(most, "max_signals_per_execution", 0, _MAX_SIGNALS),
+            new_id=signal_id is None,
         )
 
     # -- keys ----------------------------------------------------------------------------------------------------

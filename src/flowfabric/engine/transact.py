@@ -18,13 +18,16 @@ from flowfabric.core.context import Context
 from flowfabric.core.create import CreateExecution, CreateExecutions
 from flowfabric.core.following import followers
 from flowfabric.core.rules import RULES
+from flowfabric.core.signals import DeliverSignal
 from flowfabric.core.submit import SubmitFlow
+from flowfabric.core.suspend import Suspend
 from flowfabric.core.view import Missing, View
+from flowfabric.core.waitpoints import CreateWaitpoint
 from flowfabric.engine.held import Assumed, HeldRecords
 from flowfabric.model.changes import Claimable, Decision, Key, Need, Writes
 from flowfabric.model.errors import Bug, BugKind, Contention, ContentionKind, EngineError
 from flowfabric.model.limits import MAX_ROUNDS, MAX_TRIES
-from flowfabric.model.records import Binding, Execution, Flow, Lane
+from flowfabric.model.records import Binding, Execution, Flow, Lane, Signal, SigningKey, Waitpoint
 from flowfabric.stores.protocol import Conflict, Store, Transaction
 
 _log = logging.getLogger("flowfabric.engine")
@@ -94,6 +97,9 @@ async def _decide_and_commit(
         for lane in view.loaded(Lane):
             if lane.lane_id not in written:
                 settings.held.learn_lane(lane, transaction.version(Lane, lane.lane_id))
+        if SigningKey not in writes.puts and SigningKey not in writes.drops:
+            for key in view.loaded(SigningKey):
+                settings.held.learn_key(key, transaction.version(SigningKey, key.kid))
     answers = [item if isinstance(item, EngineError) else item.result for item in decided]
     streams = [stream for item in decided if isinstance(item, Decision) for stream in item.wakes]
     then = [command for item in decided if isinstance(item, Decision) for command in item.then]
@@ -103,7 +109,7 @@ async def _decide_and_commit(
 
 
 def _hoped_absent(commands: Sequence[Any]) -> set[tuple[Any, Key]]:
-    """Executions and idempotency keys that creates of this batch expect not to exist. The insert proves it."""
+    """What commands of this batch are about to insert and expect not to exist. The insert proves it."""
     absent: set[tuple[Any, Key]] = set()
     for command in commands:
         if type(command) is CreateExecution:
@@ -111,6 +117,11 @@ def _hoped_absent(commands: Sequence[Any]) -> set[tuple[Any, Key]]:
         elif type(command) is CreateExecutions:
             for item in command.items:
                 _hope(item, absent)
+        elif type(command) is DeliverSignal:
+            if command.new_id:
+                absent.add((Signal, (command.partition, command.uuid, command.signal_id)))
+        elif type(command) is Suspend or type(command) is CreateWaitpoint:
+            absent.update((Waitpoint, (command.partition, each)) for each in command.fresh_waitpoints())
         elif type(command) is SubmitFlow:
             absent.add((Flow, (command.flow.partition, command.flow.flow_id)))
             for item in command.nodes:
