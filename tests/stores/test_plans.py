@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -11,19 +12,30 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import ClaimPolicy
+from flowfabric import ClaimPolicy, Fresh, SuspendArgs
+from flowfabric.conditions import TimeoutOnly
 from flowfabric.engine import Engine
+from flowfabric.model.records import Signal, SignalDedup, SuspendDedup, Suspension, Waitpoint
 from flowfabric.stores.postgres import reading
 from flowfabric.stores.postgres.store import WRITER_SETTINGS, Replanning
 from flowfabric.stores.postgres.writing import Statement
 from flowfabric.stores.questions import Due, NextDue, ReadEvents
-from flowfabric.stores.schema import ATTEMPT, EXECUTION, OUTBOXES
+from flowfabric.stores.schema import ATTEMPT, EXECUTION, OUTBOXES, TABLES
 from flowfabric.stores.sqlevents import old_events
 from flowfabric.stores.sqlite import store as sqlite_store
 from flowfabric.stores.sqlite.reading import _CANDIDATES, _SETS
 from flowfabric.stores.sqlquestions import SqlQuestions
 
-TIMERS = ("intake", "delayed_promoter", "lease_expiry", "attempt_timeout", "execution_deadline", "grant_sweep")
+TIMERS = (
+    "intake",
+    "delayed_promoter",
+    "lease_expiry",
+    "attempt_timeout",
+    "execution_deadline",
+    "grant_sweep",
+    "suspension_timeout",
+    "pending_wp_expiry",
+)
 COMPLETE_FIELDS = (
     "lifecycle_phase",
     "ownership_state",
@@ -44,7 +56,21 @@ async def fill(engine: Engine) -> None:
         await engine.create_executions([{"lane_id": lane, "execution_kind": "op"} for _ in range(count)])
     for handle in await engine.claim_many("ended", policy=policy, limit=200):
         await engine.complete(handle)
-    await engine.claim_many("leased", policy=policy, limit=600)
+    held = await engine.claim_many("leased", policy=policy, limit=600)
+    args = SuspendArgs(waitpoints=[Fresh()], resume_condition=TimeoutOnly(), timeout_at=2**62)
+    await asyncio.gather(*(engine.suspend(handle, args) for handle in held[:200]))
+    pending = [await engine.create_waitpoint(handle, "k", 2**60) for handle in held[200:300]]
+    await asyncio.gather(
+        *(
+            engine.deliver_signal(
+                execution_id=handle.execution_id,
+                waitpoint_id=point.waitpoint_id,
+                waitpoint_token=point.hmac_token,
+                signal_name="early",
+            )
+            for handle, point in zip(held[200:300], pending, strict=True)
+        )
+    )
     needs_gpu = {"routing_requirements": {"required_capabilities": ["gpu"]}}
     await engine.create_executions([{"lane_id": "waiting", "policy": needs_gpu} for _ in range(300)])
 
@@ -141,6 +167,18 @@ async def test_the_next_due_time_is_read_from_indexes(postgres: Any) -> None:
     assert "Seq Scan" not in found
 
 
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("kind", [Waitpoint, Suspension, Signal, SignalDedup, SuspendDedup])
+async def test_what_signals_look_at_is_found_by_key(postgres: Any, kind: Any, count: int) -> None:
+    uuid, number = str(uuid4()), 0
+    for fields in {TABLES[kind].key, _EXECUTION if kind in (Waitpoint, Signal) else TABLES[kind].key}:
+        columns = [[number if field == "partition" else uuid] * count for field in fields]
+        found = await plan(postgres, reading.select_by(kind, fields, True), *columns)
+        assert "Seq Scan" not in found
+        for condition in re.findall(r'"Index Cond": "([^"]*)"', found):
+            assert condition.count("=") == len(fields), "the whole key must be looked up, not a part of it"
+
+
 def test_statements_are_planned_anew_while_tables_grow() -> None:
     replanning = Replanning()
     texts = {replanning.mark("SELECT 1")}
@@ -148,6 +186,9 @@ def test_statements_are_planned_anew_while_tables_grow() -> None:
         replanning.note(100)
         texts.add(replanning.mark("SELECT 1"))
     assert 10 < len(texts) < 20, "often enough while small, and not for ever"
+
+
+_EXECUTION = ("partition", "uuid")
 
 
 class _Row:
