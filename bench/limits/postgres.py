@@ -37,7 +37,7 @@ CLAIM = f"""
 WITH picked AS (
     SELECT partition_key, execution_id FROM ff_exec_core
     WHERE lane_id = '{LANE}' AND requirement_key = '' AND claimable
-    ORDER BY priority DESC, created_at_ms, execution_id LIMIT $1 FOR UPDATE SKIP LOCKED),
+    ORDER BY priority DESC, fair_rank, created_at_ms, execution_id LIMIT $1 FOR UPDATE SKIP LOCKED),
 core AS (
     UPDATE ff_exec_core e SET lifecycle_phase = 'active', ownership_state = 'leased',
         eligibility_state = 'not_applicable', public_state = 'running', attempt_state = 'running_attempt',

@@ -21,7 +21,7 @@ VALUES (0, ?1, '{LANE}', 0, 'submitted', 'unowned', 'eligible_now', 'waiting', '
 """
 NEXT = f"""
 SELECT execution_id FROM ff_exec_core WHERE lane_id = '{LANE}' AND requirement_key = '' AND claimable
-ORDER BY priority DESC, created_at_ms, execution_id LIMIT ?
+ORDER BY priority DESC, fair_rank, created_at_ms, execution_id LIMIT ?
 """
 CLAIM_CORE = """
 UPDATE ff_exec_core SET lifecycle_phase = 'active', ownership_state = 'leased', eligibility_state = 'not_applicable',

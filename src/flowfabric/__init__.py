@@ -119,7 +119,7 @@ from flowfabric.model.ids import (
     WorkerId,
     WorkerInstanceId,
 )
-from flowfabric.model.lanes import LaneSnapshot, LaneStateChanged
+from flowfabric.model.lanes import LaneFairnessChanged, LaneSnapshot, LaneStateChanged
 from flowfabric.model.partitions import PartitionCounts, PartitionFamily, PartitionKey
 from flowfabric.model.policy import (
     ExecutionPolicy,
@@ -325,6 +325,7 @@ __all__ = [
     "HardBreach",
     "Incoming",
     "InstanceTagEvent",
+    "LaneFairnessChanged",
     "LaneId",
     "LaneSnapshot",
     "LaneState",

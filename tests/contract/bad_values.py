@@ -256,6 +256,7 @@ BAD: dict[str, list[Bad]] = {
     "flow policy": _invalid("", "all", "CancelAll", 5, None, True, ["cancel_all"], object(), "cancel_all\x00"),
     "lanes": _invalid(5, None, True, "default", b"default", {"a": 1}, [5], [None], [""], ["żółw"], ["ok", "x" * 65]),
     "lane state": _invalid("", "open", "ACTIVE", "active\x00", "\ud800", 5, None, True, ["active"], object()),
+    "fair by": _invalid("", "tag", "tag:", "Namespace", "tag:a\nb", "tag:\x00", "\ud800", 5, True, ["namespace"]),
     "fields": _invalid(5, None, True, "lane_id", b"lane_id", [5], [None], [["lane_id"]]),
     "lease cursor": _invalid("x", 5, True, (1, "x"), object(), ExpiredLeaseCursor("5", f"{{fp:0}}:{UUID}"),
                              ExpiredLeaseCursor(5, "x"), ExpiredLeaseCursor(5, None)),

@@ -248,6 +248,7 @@ METHODS: dict[str, Method] = {
                                {"worker_instance_id": "name+", "namespace": "name", "reason": "short"}),
     "set_lane_state": Method(lambda w: {"lane_id": "new", "state": "paused"},
                              {"lane_id": "lane", "state": "lane state", "reason": "text", "now": "time?"}),
+    "set_lane_fairness": Method(lambda w: {"lane_id": "new", "by": "namespace"}, {"lane_id": "lane", "by": "fair by"}),
     "describe_lane": Method(lambda w: {"lane_id": "default"}, {"lane_id": "lane"}),
     "list_workers": Method(lambda w: {"namespace": "default"},
                            {"namespace": "name?", "after": "name?", "limit": "page?"}),

@@ -64,7 +64,7 @@ def capabilities_ignored_by_grants(monkeypatch: Any) -> None:
 @mutant
 def priority_order_reversed(monkeypatch: Any) -> None:
     def entry(execution: Any) -> Any:
-        return (execution.priority, execution.created_at_ms, execution.uuid, execution.execution_id)
+        return (execution.priority, 0, execution.created_at_ms, execution.uuid, execution.execution_id)
 
     for module in (indexes, reading):
         monkeypatch.setattr(module, "claim_entry", entry)
@@ -73,7 +73,7 @@ def priority_order_reversed(monkeypatch: Any) -> None:
 @mutant
 def oldest_goes_last(monkeypatch: Any) -> None:
     def entry(execution: Any) -> Any:
-        return (-execution.priority, -execution.created_at_ms, execution.uuid, execution.execution_id)
+        return (-execution.priority, 0, -execution.created_at_ms, execution.uuid, execution.execution_id)
 
     for module in (indexes, reading):
         monkeypatch.setattr(module, "claim_entry", entry)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from flowfabric.core.turns import Turns
 from flowfabric.model.budget_records import QuotaWindow
 from flowfabric.model.changes import (
     Change,
@@ -29,10 +30,12 @@ from flowfabric.model.changes import (
     Listed,
     LiveMembers,
     MarkDispatched,
+    Misplaced,
     Need,
     Peek,
     PurgeExecution,
     PurgeFlow,
+    Ranked,
     Recent,
     Select,
     TrimStream,
@@ -44,6 +47,10 @@ from flowfabric.model.literals import ENDED_PHASES, PENDING_CLAIM, is_claimable
 from flowfabric.model.records import Attempt, Edge, Execution, Grant, Record
 
 _RecordType = TypeVar("_RecordType", bound=Record)
+
+
+#: ``(view, execution as it will be, as it was) -> fields it changed``.
+Arrive: TypeAlias = "Callable[[View, Execution, Execution | None], tuple[str, ...]]"
 
 
 class Missing(Exception):
@@ -73,9 +80,9 @@ class _Scan:
         self.position = 0
 
 
-def claim_order(execution: Execution) -> tuple[int, int, str]:
-    """Priority first, then age, then id: the one order of every lane."""
-    return (-execution.priority, execution.created_at_ms, execution.uuid)
+def claim_order(execution: Execution) -> tuple[int, int, int, str]:
+    """Priority first, then turn (in fair lanes), then age, then id: the one order of every lane."""
+    return (-execution.priority, execution.fair_rank, execution.created_at_ms, execution.uuid)
 
 
 def _belongs(record: Any, purge: PurgeExecution) -> bool:
@@ -86,7 +93,7 @@ def _belongs(record: Any, purge: PurgeExecution) -> bool:
 class View:
     """Loaded records plus folded decisions; see the module's text."""
 
-    def __init__(self, held: Held | None = None) -> None:
+    def __init__(self, held: Held | None = None, arrive: Arrive | None = None) -> None:
         self._loaded: dict[Any, dict[Key, Any]] = {}
         self._full: set[str] = set()
         self._selected: dict[Need, list[Key]] = {}
@@ -99,6 +106,10 @@ class View:
         self._recent: dict[Recent, tuple[int, int | None]] = {}
         self._bound: list[Execution] = []
         self._held = held
+        #: Gives an execution that joins a queue its place there.
+        self._arrive = arrive
+        self._turns = Turns()
+        self._misplaced: dict[Misplaced, list[tuple[str, str | None]]] = {}
         self._start()
 
     def _start(self) -> None:
@@ -114,12 +125,14 @@ class View:
         self._purged_flows: list[PurgeFlow] = []
         #: Edges this batch has written, by flow and upstream.
         self._edges: dict[tuple[str, str], dict[Key, None]] = {}
-        self._fresh: dict[str, list[tuple[int, int, str, str]]] = {}
+        self._fresh: dict[str, list[tuple[int, int, int, str, str]]] = {}
         self._believed: dict[tuple[Any, Key], Any] = {}
         self._windows: dict[tuple[int, str, str], list[QuotaWindow]] = {}
         #: What to carry on after the commit: (kind, name) -> how much, ``None`` for as much as there is.
         self.following: dict[tuple[str, str], int | None] = {}
         self.folds = 0
+        self._turns.restart()
+        self._unplaced: list[Need] = []
         for scan in self._scans.values():
             scan.position = 0
 
@@ -186,6 +199,14 @@ class View:
         bound, self._bound = self._bound, []
         return bound
 
+    def put_ranked(self, need: Ranked, ranks: list[tuple[str, int]]) -> None:
+        """The answer to a ``Ranked``."""
+        self._turns.put(need, ranks)
+
+    def put_misplaced(self, need: Misplaced, found: list[tuple[str, str | None]]) -> None:
+        """The answer to a ``Misplaced``; its executions were put one by one."""
+        self._misplaced[need] = found
+
     def has(self, need: Need) -> bool:
         """Whether asking for ``need`` would not raise ``Missing`` because of it."""
         if type(need) is Get:
@@ -208,7 +229,9 @@ class View:
             return asked is not None and asked[0] >= need.limit
         if type(need) is Recent:
             return need in self._recent
-        return need in self._selected or need in self._descendants
+        if type(need) is Ranked:
+            return self._turns.has(need)
+        return need in self._selected or need in self._descendants or need in self._misplaced
 
     def require(self, needs: Iterable[Need]) -> None:
         """Ask for several things at once; what is missing is missed together."""
@@ -392,6 +415,23 @@ class View:
         fresh = self._fresh.get(lane_id)
         return self._with_fresh(found, fresh, capabilities, limit) if fresh else found
 
+    def rank(self, lane_id: str, priority: int, fair_key: str | None) -> int | None:
+        """The lowest rank that waits in a fair lane at a priority, or the highest one of a key; see ``Ranked``."""
+        touched: Mapping[Key, Any] = self._puts.get(Execution, {})
+        purged = self._purged.get(Execution, ())
+        found = self._turns.rank((lane_id, priority, fair_key), lambda key: key in touched or key in purged)
+        if type(found) is Ranked:
+            raise Missing(found)
+        return found  # type: ignore[return-value]
+
+    def misplaced(self, need: Misplaced) -> list[tuple[Execution, str | None]]:
+        """The answer to a ``Misplaced`` with the executions as they are now."""
+        found = self._misplaced.get(need)
+        if found is None:
+            raise Missing(need)
+        current = self._current.get(Execution, {})
+        return [(record, value) for key, value in found if (record := current[key]) is not None]
+
     def _moved(self, key: Key) -> bool:
         """Whether a candidate this batch has written to is one no longer, or stands among the fresh ones. One whose
         promise had run out is still a candidate unless it was promised anew."""
@@ -402,13 +442,13 @@ class View:
         return any(grants[each].uuid == execution.uuid for each in self._puts.get(Grant, ()))
 
     def _with_fresh(
-        self, found: list[Execution], fresh: list[tuple[int, int, str, str]], able: frozenset[str], limit: int
+        self, found: list[Execution], fresh: list[tuple[int, int, int, str, str]], able: frozenset[str], limit: int
     ) -> list[Execution]:
         """Candidates of the scan merged with those this batch itself has made claimable."""
         current = self._current[Execution]
         count = 0
         for entry in fresh:
-            execution = current[entry[3]]
+            execution = current[entry[-1]]
             if able.issuperset(execution.required_capabilities):
                 found.append(execution)
                 count += 1
@@ -451,7 +491,10 @@ class View:
         if table is None:
             table = self._current[kind] = {}
         if kind is Execution:
-            self._note_claimable(record, table.get(key))  # type: ignore[arg-type]
+            before = table.get(key)
+            if self._arrive is not None:
+                fields = self._placed(record, before, fields)  # type: ignore[arg-type]
+            self._note_claimable(record, before)  # type: ignore[arg-type]
         elif kind is Edge:
             self._note_edge(record)  # type: ignore[arg-type]
         elif kind is QuotaWindow and fields is None:
@@ -469,6 +512,23 @@ class View:
             table[key] = replace(record, **{name: None for name in fields if getattr(record, name) is UNSET})
         puts[key] = fields
 
+    def _placed(
+        self, execution: Execution, before: Execution | None, fields: tuple[str, ...] | None
+    ) -> tuple[str, ...] | None:
+        """Let an execution find its place in the queue it may join; the fields to write."""
+        assert self._arrive is not None
+        try:
+            placed = self._arrive(self, execution, before)
+        except Missing as missing:
+            # Everything will be decided again once it is loaded, so go on and find out what others miss.
+            self._unplaced.extend(missing.needs)
+            return fields
+        return tuple(dict.fromkeys(fields + placed)) if placed and fields is not None else fields
+
+    def unplaced(self) -> list[Need]:
+        """What is missing to give executions of this batch their places."""
+        return self._unplaced
+
     def _note_edge(self, edge: Edge) -> None:
         own = self._edges.get((edge.flow_id, edge.upstream))
         if own is None:
@@ -477,10 +537,12 @@ class View:
 
     def _note_claimable(self, execution: Execution, before: Execution | None) -> None:
         """Keep the list of executions that this batch leaves claimable, in claim order."""
+        if execution.fair_key is not None or (before is not None and before.fair_key is not None):
+            self._turns.note(execution)
         lane = self._fresh.get(execution.lane_id)
         if before is not None and lane:
             position = bisect_left(lane, (*claim_order(before), before.execution_id))
-            if position < len(lane) and lane[position][3] == execution.execution_id:
+            if position < len(lane) and lane[position][-1] == execution.execution_id:
                 del lane[position]
         if is_claimable(execution.lifecycle_phase, execution.eligibility_state):
             if lane is None:
@@ -541,4 +603,4 @@ class View:
     def fresh_work(self) -> dict[str, list[Execution]]:
         """Executions this batch leaves claimable, by lane: whom to wake."""
         current = self._current.get(Execution, {})
-        return {lane: [current[entry[3]] for entry in entries] for lane, entries in self._fresh.items() if entries}
+        return {lane: [current[entry[-1]] for entry in entries] for lane, entries in self._fresh.items() if entries}

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from flowfabric.core.admission import UnblockExecution
+from flowfabric.core.fairness import BY_NAMESPACE, BY_TAG, RankAnew, SetLaneFairness
 from flowfabric.core.lanes import SetLaneState
 from flowfabric.engine import checks
 from flowfabric.engine.base import LANE_TOPIC
 from flowfabric.engine.timers import Timers
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Get
+from flowfabric.model.changes import Get, Select
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.ids import LaneId, LaneIdError
-from flowfabric.model.lanes import LaneSnapshot, LaneStateChanged
+from flowfabric.model.lanes import LaneFairnessChanged, LaneSnapshot, LaneStateChanged
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.partitions import lane_partition
 from flowfabric.model.records import Lane
@@ -51,6 +52,20 @@ class Lanes(Timers):
             self.store.publish({LANE_TOPIC + lane})
         return answer
 
+    async def set_lane_fairness(self, lane_id: str, by: str | None = None) -> LaneFairnessChanged | AlreadySatisfied:
+        """Let keys take turns among executions of equal priority: ``by="namespace"``, ``by="tag:<key>"`` for the value
+        of a tag, or ``None`` for no turns. What waits already is ranked anew, beginning at once."""
+        answer: LaneFairnessChanged | AlreadySatisfied = await self._submit(
+            SetLaneFairness(checks.lane(lane_id), _fair_by(by))
+        )
+        return answer
+
+    async def _tick_lane_fairness(self, limit: int) -> int:
+        """Go on ranking the lanes whose setting has changed."""
+        marked = Select(Lane, ("fair_pending",), (True,))
+        lanes = (await self._view(marked)).select(Lane, fair_pending=True)
+        return await self._submit_all("lane_fairness", [lane.lane_id for lane in lanes][:limit], RankAnew)
+
     async def _released(self, lane: str) -> None:
         """Let go what was blocked because of the lane's state."""
         while True:
@@ -86,6 +101,15 @@ def _state(value: Any) -> str:
     return str.__str__(value)
 
 
+def _fair_by(value: Any) -> str | None:
+    if value is None:
+        return None
+    by = checks.text(value, "by")
+    if by != BY_NAMESPACE and not (by.startswith(BY_TAG) and by != BY_TAG and by.isprintable()):
+        raise checks.invalid(f"by: {by!r} is neither {BY_NAMESPACE!r} nor {BY_TAG + '<key>'!r} nor None")
+    return by
+
+
 def _snapshot(lane: Lane) -> LaneSnapshot:
     try:
         LaneId(lane.lane_id)
@@ -98,4 +122,6 @@ def _snapshot(lane: Lane) -> LaneSnapshot:
         lane.state_changed_at_ms,
         lane.registered_at_ms,
         lane.registered_by,
+        lane.fair_by,
+        lane.fair_pending,
     )

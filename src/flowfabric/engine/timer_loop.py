@@ -58,6 +58,7 @@ TIMERS: tuple[Timer, ...] = (
     Timer("budget_reconciler", 30_000, 100, "FF_BUDGET_RECONCILER_INTERVAL_S"),
     Timer("quota_reconciler", 30_000, 1_000, "FF_QUOTA_RECONCILER_INTERVAL_S"),
     Timer("unblock", 5_000, 100, "FF_UNBLOCK_INTERVAL_S"),
+    Timer("lane_fairness", 5_000, 1_000, "FF_LANE_FAIRNESS_INTERVAL_S"),
     Timer("grant_sweep", 1_000, 1_000, "FF_GRANT_SWEEP_INTERVAL_MS"),
     Timer("worker_registry_ttl_sweep", 30_000, 1_000, "FF_WORKER_REGISTRY_TTL_INTERVAL_S"),
     Timer("dependency_reconciler", 15_000, 1_000, "FF_DEPENDENCY_RECONCILER_INTERVAL_S"),

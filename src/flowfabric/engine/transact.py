@@ -16,6 +16,7 @@ from msgspec import Struct
 from flowfabric.core.admitting import companions
 from flowfabric.core.context import Context
 from flowfabric.core.create import CreateExecution, CreateExecutions
+from flowfabric.core.fairness import arrive
 from flowfabric.core.following import followers
 from flowfabric.core.rules import RULES
 from flowfabric.core.signals import DeliverSignal
@@ -57,7 +58,7 @@ async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
     store = settings.store
     for attempt in range(MAX_TRIES):
         trusting = store.holds and attempt == 0
-        view = View(Assumed(settings.held, _hoped_absent(commands)) if trusting else None)
+        view = View(Assumed(settings.held, _hoped_absent(commands)) if trusting else None, arrive)
         try:
             async with store.transaction() as transaction:
                 return await _decide_and_commit(settings, transaction, commands, view)
@@ -176,4 +177,4 @@ def _decide(view: View, commands: Sequence[Any], context: Context) -> tuple[list
         else:
             view.fold(decision)
             decided.append(decision)
-    return decided, needs
+    return decided, needs + view.unplaced()

@@ -48,6 +48,27 @@ class Claimable(NamedTuple):
     limit: int
 
 
+#: How many ranks a ``Ranked`` brings at first; more are asked for if this batch has taken those.
+RANKED_AT_ONCE = 4
+
+
+class Ranked(NamedTuple):
+    """Waiting executions of a fair lane and priority: those of the lowest ranks, or of a key's highest."""
+
+    lane_id: str
+    priority: int
+    fair_key: str | None
+    limit: int = RANKED_AT_ONCE
+
+
+class Misplaced(NamedTuple):
+    """Waiting executions of a lane that are not ranked as it is set now, each with the value its key follows from."""
+
+    lane_id: str
+    fair_by: str | None
+    limit: int
+
+
 #: How many outgoing edges of one member a ``Downstream`` brings at once.
 DOWNSTREAM_LIMIT = 512
 
@@ -116,7 +137,19 @@ class Recent(NamedTuple):
 
 
 Need: TypeAlias = (
-    Get | GetFull | Select | Claimable | Downstream | Descendants | First | LiveMembers | Peek | Listed | Recent
+    Get
+    | GetFull
+    | Select
+    | Claimable
+    | Ranked
+    | Misplaced
+    | Downstream
+    | Descendants
+    | First
+    | LiveMembers
+    | Peek
+    | Listed
+    | Recent
 )
 
 

@@ -6,6 +6,10 @@ from msgspec import Struct
 
 from flowfabric.model.states import LaneState
 
+#: What is between a lane's setting and a value in a stored key, and in front of the key of what came back to the queue.
+FAIR_SEPARATOR = "\x1f"
+FAIR_RETURNING = "+"
+
 
 class LaneStateChanged(Struct, frozen=True):
     """A lane went from one state to another."""
@@ -13,6 +17,13 @@ class LaneStateChanged(Struct, frozen=True):
     lane_id: str
     previous: LaneState
     state: LaneState
+
+
+class LaneFairnessChanged(Struct, frozen=True):
+    """A lane's keys take turns from now on, or no longer (``None``)."""
+
+    lane_id: str
+    fair_by: str | None
 
 
 class LaneSnapshot(Struct, frozen=True):
@@ -25,6 +36,10 @@ class LaneSnapshot(Struct, frozen=True):
     state_changed_at_ms: int | None
     registered_at_ms: int
     registered_by: str
+    #: What its keys are: ``namespace``, ``tag:<key>``, or nothing.
+    fair_by: str | None = None
+    #: Whether what waited when that changed is still being ranked.
+    fair_pending: bool = False
 
     @property
     def grants(self) -> bool:

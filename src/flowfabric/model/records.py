@@ -66,6 +66,9 @@ class Execution(Struct, gc=False):
     signal_count: int | None = None
     #: When its quota admitted it; empty while it takes no slot there.
     admitted_at_ms: int | None = None
+    #: Its place among waiting executions of equal priority, and whose turn it takes; see ``core.fairness``.
+    fair_rank: int = 0
+    fair_key: str | None = None
     #: Highest epoch among earlier attempts; worked out when the row is read, never stored.
     epoch_floor: int = 0
     payload: bytes | None | UnsetType = UNSET
@@ -185,6 +188,9 @@ class Lane(Struct, gc=False):
     state: str = "active"
     state_reason: str | None = None
     state_changed_at_ms: int | None = None
+    fair_by: str | None = None
+    fair_pending: bool = False
+    fair_changed_at_ms: int | None = None
 
     @property
     def key(self) -> str:

@@ -183,9 +183,9 @@ class SqlQuestions(FlowQuestions, BudgetQuestions):
         if q.partition is not None:
             text.add(f"e.partition_key = CAST({text.mark(q.partition)} AS integer)")
         now = text.mark(q.now)
-        tail = f"ORDER BY e.priority DESC, e.created_at_ms, e.execution_id LIMIT {int(q.limit)}"
+        tail = f"ORDER BY e.priority DESC, e.fair_rank, e.created_at_ms, e.execution_id LIMIT {int(q.limit)}"
         rows = (
-            "SELECT e.partition_key, e.execution_id, e.priority, e.created_at_ms FROM ff_exec_core e "
+            "SELECT e.partition_key, e.execution_id, e.priority, e.fair_rank, e.created_at_ms FROM ff_exec_core e "
             f"WHERE {text.where()} AND"
         )
         # Rows hidden by a claim grant that nobody used in time.

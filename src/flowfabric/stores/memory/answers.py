@@ -9,8 +9,6 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-import msgspec
-
 from flowfabric.model import literals as lit
 from flowfabric.model.records import Attempt, Execution, FrameRow, Lane, Suspension, Waitpoint, Worker
 from flowfabric.stores import questions as ask
@@ -221,18 +219,8 @@ def _is_asked_for(question: ask.Due, execution: Execution | None) -> bool:
         and (question.lane_id is None or execution.lane_id == question.lane_id)
         and (question.partition is None or execution.partition == question.partition)
         and (question.namespace is None or execution.namespace == question.namespace)
-        and (question.tag is None or _tag(execution, question.tag[0]) == question.tag[1])
+        and (question.tag is None or index.tag_of(execution, question.tag[0]) == question.tag[1])
     )
-
-
-def _tag(execution: Execution, name: str) -> Any:
-    """The value of a tag; ``None`` if there is none, or no document to look in."""
-    try:
-        document = msgspec.json.decode(execution.raw_fields or "{}")
-    except msgspec.DecodeError:
-        return None
-    tags = document.get("tags") if isinstance(document, dict) else None
-    return tags.get(name) if isinstance(tags, dict) else None
 
 
 _NEXT_DUE = (index.DELAY, index.DEADLINE, index.SUSPENSION_TIMEOUT, index.BUDGET_RESET, index.QUOTA_ROOM)

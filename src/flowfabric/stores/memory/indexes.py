@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+import msgspec
+
 from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import (
     Budget,
@@ -132,9 +134,30 @@ def claim_family(lane_id: str) -> Any:
     return ("claim", lane_id)
 
 
-def claim_entry(execution: Execution) -> tuple[int, int, str, str]:
+def claim_entry(execution: Execution) -> tuple[int, int, int, str, str]:
     """An execution's place in its lane's order; the id at the end leads back to it."""
-    return (-execution.priority, execution.created_at_ms, execution.uuid, execution.execution_id)
+    return (
+        -execution.priority,
+        execution.fair_rank,
+        execution.created_at_ms,
+        execution.uuid,
+        execution.execution_id,
+    )
+
+
+def rank_family(lane_id: str) -> Any:
+    """The family of a fair lane's ranks: a run for each priority, and one for each priority and key."""
+    return ("rank", lane_id)
+
+
+def tag_of(execution: Execution, name: str) -> Any:
+    """The value of a tag; ``None`` if there is none, or no document to look in."""
+    try:
+        document = msgspec.json.decode(execution.raw_fields or "{}")
+    except msgspec.DecodeError:
+        return None
+    tags = document.get("tags") if isinstance(document, dict) else None
+    return tags.get(name) if isinstance(tags, dict) else None
 
 
 def _execution_entries(record: Execution) -> list[Entry]:
@@ -142,6 +165,9 @@ def _execution_entries(record: Execution) -> list[Entry]:
     entries: list[Entry] = []
     if lit.is_claimable(record.lifecycle_phase, record.eligibility_state):
         entries.append((claim_family(record.lane_id), record.required_capabilities, claim_entry(record)))
+        if record.fair_key is not None:
+            ranks, place = rank_family(record.lane_id), (record.fair_rank, key)
+            entries += [(ranks, (record.priority, None), place), (ranks, (record.priority, record.fair_key), place)]
     if record.lifecycle_phase == lit.SUBMITTED:
         entries.append((INTAKE, None, (created, key)))
     # A member that waits for others keeps its own wake time; it counts once nothing else holds the member back.

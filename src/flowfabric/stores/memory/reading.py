@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -22,15 +22,27 @@ from flowfabric.model.changes import (
     Key,
     Listed,
     LiveMembers,
+    Misplaced,
     Need,
     Peek,
+    Ranked,
     Recent,
     Select,
 )
 from flowfabric.model.errors import ResourceExhausted
 from flowfabric.model.flows import EdgeState
+from flowfabric.model.lanes import FAIR_RETURNING, FAIR_SEPARATOR
 from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Grant
-from flowfabric.stores.memory.indexes import GATED, GRANT_EXPIRY, NAMING_BUDGET, WINDOWS, claim_entry, claim_family
+from flowfabric.stores.memory.indexes import (
+    GATED,
+    GRANT_EXPIRY,
+    NAMING_BUDGET,
+    WINDOWS,
+    claim_entry,
+    claim_family,
+    rank_family,
+    tag_of,
+)
 from flowfabric.stores.memory.tables import Tables, wire_id
 from flowfabric.stores.protocol import Filling
 
@@ -46,18 +58,10 @@ def load(tables: Tables, needs: Iterable[Need], view: Filling, now: int) -> None
             _load_selected(tables, need, view)
         elif type(need) is Claimable:
             _load_claimable(tables, need, view, now)
-        elif type(need) is Downstream:
-            _load_downstream(tables, need, view)
-        elif type(need) is Descendants:
-            _load_descendants(tables, need, view)
-        elif type(need) is First:
-            view.put_first(need, _put_records(tables, need, need.limit, view))
-        elif type(need) is LiveMembers:
-            _load_live_members(tables, need, view)
-        elif type(need) is Listed:
-            _load_listed(tables, need, view)
         elif type(need) is Recent:
             _load_recent(tables, need, view, now)
+        else:
+            _LOADERS[type(need)](tables, need, view)
 
 
 def _load_one(tables: Tables, kind: Any, key: Key, view: Filling) -> None:
@@ -169,6 +173,44 @@ def _load_recent(tables: Tables, need: Recent, view: Filling, now: int) -> None:
     view.put_recent(need, run.count(low, high), None if oldest is None else oldest[3])
 
 
+def _load_ranked(tables: Tables, need: Ranked, view: Filling) -> None:
+    run = tables.indexes.run(rank_family(need.lane_id), (need.priority, need.fair_key))
+    entries = run.between() if need.fair_key is None else run.backwards()
+    view.put_ranked(need, [(execution_id, rank) for rank, execution_id in islice(entries, need.limit)])
+
+
+def _load_misplaced(tables: Tables, need: Misplaced, view: Filling) -> None:
+    stray, unranked = _stray(tables, need), _unranked(tables, need)
+    ids = list(islice(stray, need.limit)) or list(islice(unranked, need.limit))
+    found: list[tuple[str, str | None]] = []
+    for execution_id in ids:
+        _put_execution(tables, execution_id, view)
+        execution = tables.all(Execution)[execution_id]
+        tag = (need.fair_by or "").partition(":")[2]
+        found.append((execution_id, tag_of(execution, tag) if tag else execution.namespace))
+    view.put_misplaced(need, found)
+
+
+def _stray(tables: Tables, need: Misplaced) -> Iterator[str]:
+    for (_, key), run in tables.indexes.runs(rank_family(need.lane_id)).items():
+        if key is not None and (
+            need.fair_by is None or not key.removeprefix(FAIR_RETURNING).startswith(need.fair_by + FAIR_SEPARATOR)
+        ):
+            yield from (execution_id for _, execution_id in run.between())
+
+
+def _unranked(tables: Tables, need: Misplaced) -> Iterator[str]:
+    """Within each run and priority those without a rank are the last ones: jump from one priority to the next."""
+    if need.fair_by is None:
+        return
+    for run in tables.indexes.runs(claim_family(need.lane_id)).values():
+        first = run.first()
+        while first is not None:
+            after = (first[0], 1)
+            yield from (entry[-1] for entry in run.between((first[0], 0), after))
+            first = next(run.between(after), None)
+
+
 def forgotten_by_grants(tables: Tables, lane_id: str, now: int) -> Iterator[Execution]:
     """Executions of the lane that are hidden by claim grants nobody used in time."""
     expired = tables.indexes.run(GRANT_EXPIRY).between(None, (now + 1,))
@@ -187,3 +229,19 @@ def forgotten_by_grants(tables: Tables, lane_id: str, now: int) -> Iterator[Exec
 def _has_live_grant(tables: Tables, execution: Execution, now: int) -> bool:
     grants = tables.matching(Grant, ("partition", "uuid"), (execution.partition, execution.uuid))
     return any(grant.kind == lit.GRANT_CLAIM and not 0 < grant.expires_at_ms <= now for grant in grants)
+
+
+def _load_first(tables: Tables, need: First, view: Filling) -> None:
+    view.put_first(need, _put_records(tables, need, need.limit, view))
+
+
+#: How the rarer needs are loaded.
+_LOADERS: Mapping[Any, Callable[[Tables, Any, Filling], None]] = {
+    Ranked: _load_ranked,
+    Misplaced: _load_misplaced,
+    Downstream: _load_downstream,
+    Descendants: _load_descendants,
+    First: _load_first,
+    LiveMembers: _load_live_members,
+    Listed: _load_listed,
+}

@@ -65,6 +65,11 @@ class SortedRun:
         """The smallest entry, or ``None``."""
         return self._chunks[0][0] if self._chunks else None
 
+    def backwards(self) -> Iterator[Any]:
+        """Entries from the last to the first. The run must not change while they are taken."""
+        for chunk in reversed(self._chunks):
+            yield from reversed(chunk)
+
     def between(self, low: Any = None, high: Any = None) -> Iterator[Any]:
         """Entries from ``low`` on and before ``high``. The run must not change while they are taken."""
         start = 0 if low is None else bisect_left(self._lasts, low)

@@ -17,15 +17,17 @@ from flowfabric.model.changes import (
     Key,
     Listed,
     LiveMembers,
+    Misplaced,
     Need,
     Peek,
+    Ranked,
     Recent,
     Select,
 )
 from flowfabric.model.errors import ResourceExhausted
 from flowfabric.model.literals import GRANT_CLAIM, PENDING_CLAIM
 from flowfabric.model.records import Attempt, Execution, StreamHead
-from flowfabric.stores.postgres import graph
+from flowfabric.stores.postgres import fair, graph
 from flowfabric.stores.postgres.codec import DIALECT, SENT
 from flowfabric.stores.protocol import Filling
 from flowfabric.stores.rows import (
@@ -50,7 +52,7 @@ _BY_IDS = (
 )
 _BY_ID = " WHERE e.partition_key = $1 AND e.execution_id = $2"
 LOCKED = " FOR UPDATE OF e"
-_ORDER = "e.priority DESC, e.created_at_ms, e.execution_id"
+_ORDER = "e.priority DESC, e.fair_rank, e.created_at_ms, e.execution_id"
 ANY_FORGOTTEN = (
     f"SELECT 1 FROM ff_claim_grant g WHERE g.kind = '{GRANT_CLAIM}' AND g.expires_at_ms > 0 AND g.expires_at_ms <= {{}}"
 )
@@ -79,11 +81,11 @@ _SETS = """WITH RECURSIVE sets(key, required) AS (
 CLAIM_ABLE = f"""{_SETS},
 heads AS MATERIALIZED (
     SELECT h.partition_key AS p, h.execution_id AS u FROM sets CROSS JOIN LATERAL (
-        SELECT c.partition_key, c.execution_id, c.priority, c.created_at_ms FROM ff_exec_core c
+        SELECT c.partition_key, c.execution_id, c.priority, c.fair_rank, c.created_at_ms FROM ff_exec_core c
         WHERE c.lane_id = $1 AND c.requirement_key = sets.key AND c.claimable
-        ORDER BY c.priority DESC, c.created_at_ms, c.execution_id LIMIT $3) h
+        ORDER BY c.priority DESC, c.fair_rank, c.created_at_ms, c.execution_id LIMIT $3) h
     WHERE sets.required <@ $2::text[]
-    ORDER BY h.priority DESC, h.created_at_ms, h.execution_id LIMIT $3)
+    ORDER BY h.priority DESC, h.fair_rank, h.created_at_ms, h.execution_id LIMIT $3)
 {_telling(NARROW, "$5")} JOIN heads ON heads.p = e.partition_key AND heads.u = e.execution_id
 WHERE e.claimable ORDER BY {_ORDER} LIMIT $4 FOR UPDATE OF e SKIP LOCKED"""
 #: Rows hidden by a claim grant that nobody used in time.
@@ -188,6 +190,7 @@ class Loader:
         await self._executions(full, view, wide=True)
         await self._executions(executions, view, wide=False)
         await self._graph(needs, view)
+        await self._fairness(needs, view)
         for claim in claims:
             await self._claimable(claim, view, now)
         for (kind, fields), asked in selects.items():
@@ -284,9 +287,19 @@ class Loader:
                 execution = self._put(view, row)
                 if need.capabilities.issuperset(execution.required_capabilities):
                     found.append(execution)
-            found.sort(key=lambda each: (-each.priority, each.created_at_ms, each.uuid))
+            found.sort(key=lambda each: (-each.priority, each.fair_rank, each.created_at_ms, each.uuid))
         await self._read_moved(view)
         view.put_claimable(need, [each.execution_id for each in found[: need.limit]])
+
+    async def _fairness(self, needs: Iterable[Need], view: Filling) -> None:
+        ranked = [need for need in needs if type(need) is Ranked]
+        if ranked:
+            await fair.load_ranked(self._fetch, ranked, view)
+        for need in needs:
+            if type(need) is Misplaced:
+                found = await fair.misplaced(self._fetch, need)
+                await self._executions([execution_id for execution_id, _ in found], view, wide=False)
+                view.put_misplaced(need, found)
 
     async def _graph(self, needs: Iterable[Need], view: Filling) -> None:
         ends = [need for need in needs if type(need) is Downstream]

@@ -48,6 +48,8 @@ _UNIFORM = frozenset(
         "retry_count",
         "budget_ids",
         "quota_policy_id",
+        "fair_rank",
+        "fair_key",
         "blocked_by",
         "admitted_at_ms",
         "waiting_since_ms",

@@ -64,3 +64,10 @@ DIALECT = Dialect(
         + ", 0)",
     },
 )
+
+#: The value of a tag of ``e`` that a mark names. By comparing names and not by a path into the document: no quoting
+#: helps a path whose name holds quotes.
+TAG_VALUE = (
+    "CASE WHEN json_valid(e.raw_fields) THEN "
+    "(SELECT tag.value FROM json_each(e.raw_fields, '$.tags') tag WHERE tag.key = {}) END"
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -19,8 +19,10 @@ from flowfabric.model.changes import (
     Key,
     Listed,
     LiveMembers,
+    Misplaced,
     Need,
     Peek,
+    Ranked,
     Recent,
     Select,
 )
@@ -41,6 +43,7 @@ from flowfabric.stores.rows import (
     stream_head,
 )
 from flowfabric.stores.schema import EXECUTION, key_values, split_wire
+from flowfabric.stores.sqlite import fair
 from flowfabric.stores.sqlite.codec import DIALECT, blob_to_uuid, uuid_to_blob
 
 _ROWS = ExecutionRows(DIALECT)
@@ -60,7 +63,7 @@ _SETS = (
 )
 _CANDIDATES = (
     f"{_NARROW} WHERE e.lane_id = ?1 AND e.requirement_key = ?2 AND e.claimable "
-    "ORDER BY e.priority DESC, e.created_at_ms, e.execution_id LIMIT ?3"
+    "ORDER BY e.priority DESC, e.fair_rank, e.created_at_ms, e.execution_id LIMIT ?3"
 )
 # Rows hidden by a claim grant that nobody used in time; usually there is none, which one look at an index tells.
 _EXPIRED = (
@@ -115,20 +118,11 @@ def load(connection: sqlite3.Connection, needs: Iterable[Need], view: Filling, n
             _load_selected(connection, need, view)
         elif type(need) is Claimable:
             _load_claimable(connection, need, view, now)
-        elif type(need) is Downstream:
-            _load_downstream(connection, need, view)
-        elif type(need) is Descendants:
-            _load_descendants(connection, need, view)
-        elif type(need) is First:
-            view.put_first(need, _put_records(connection, need, need.limit, view))
-        elif type(need) is LiveMembers:
-            _load_live_members(connection, need, view)
-        elif type(need) is Listed:
-            rows = connection.execute(_LISTED[need.what], (need.name, need.limit)).fetchall()
-            view.put_listed(need, [_put(view, row).execution_id for row in rows])
         elif type(need) is Recent:
             since = now - need.window_ms
             view.put_recent(need, *connection.execute(RECENT, (*need[:3], since)).fetchone())
+        else:
+            _LOADERS[type(need)](connection, need, view)
 
 
 def _put(view: Filling, row: Any) -> Execution:
@@ -266,5 +260,37 @@ def _load_claimable(connection: sqlite3.Connection, need: Claimable, view: Filli
                 candidates.append(execution)
                 sort = True
     if sort:
-        candidates.sort(key=lambda each: (-each.priority, each.created_at_ms, each.uuid))
+        candidates.sort(key=lambda each: (-each.priority, each.fair_rank, each.created_at_ms, each.uuid))
     view.put_claimable(need, [each.execution_id for each in candidates[: need.limit]])
+
+
+def _load_first(connection: sqlite3.Connection, need: First, view: Filling) -> None:
+    view.put_first(need, _put_records(connection, need, need.limit, view))
+
+
+def _load_ranked(connection: sqlite3.Connection, need: Ranked, view: Filling) -> None:
+    view.put_ranked(need, fair.ranked(connection, need))
+
+
+def _load_misplaced(connection: sqlite3.Connection, need: Misplaced, view: Filling) -> None:
+    found = fair.misplaced(connection, need)
+    for execution_id, _ in found:
+        _load_execution(connection, execution_id, view)
+    view.put_misplaced(need, found)
+
+
+def _load_listed(connection: sqlite3.Connection, need: Listed, view: Filling) -> None:
+    rows = connection.execute(_LISTED[need.what], (need.name, need.limit)).fetchall()
+    view.put_listed(need, [_put(view, row).execution_id for row in rows])
+
+
+#: How the rarer needs are loaded.
+_LOADERS: Mapping[Any, Callable[[sqlite3.Connection, Any, Filling], None]] = {
+    Ranked: _load_ranked,
+    Misplaced: _load_misplaced,
+    Downstream: _load_downstream,
+    Descendants: _load_descendants,
+    First: _load_first,
+    LiveMembers: _load_live_members,
+    Listed: _load_listed,
+}

@@ -21,20 +21,14 @@ from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.protocol import Conflict, Filling, Versions
 from flowfabric.stores.schema import OUTBOXES
 from flowfabric.stores.sqlevents import RAISE_HORIZON, old_events
-from flowfabric.stores.sqlite.codec import DIALECT
+from flowfabric.stores.sqlite.codec import DIALECT, TAG_VALUE
 from flowfabric.stores.sqlite.location import Location, locate
 from flowfabric.stores.sqlite.reading import load
 from flowfabric.stores.sqlite.writing import apply
 from flowfabric.stores.sqlquestions import SqlQuestions, trims
 
 _log = logging.getLogger("flowfabric.stores.sqlite")
-# By comparing names and not by a path into the document: no quoting helps a path whose name holds quotes.
-_QUESTIONS = SqlQuestions(
-    DIALECT,
-    "CASE WHEN json_valid(e.raw_fields) THEN "
-    "(SELECT tag.value FROM json_each(e.raw_fields, '$.tags') tag WHERE tag.key = {}) END",
-    "(SELECT seq FROM sqlite_sequence WHERE name = '{}')",
-)
+_QUESTIONS = SqlQuestions(DIALECT, TAG_VALUE, "(SELECT seq FROM sqlite_sequence WHERE name = '{}')")
 
 #: How long a writer waits for another process to finish before it gives up.
 LOCK_WAIT_S = 60.0

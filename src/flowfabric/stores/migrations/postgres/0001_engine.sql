@@ -73,6 +73,8 @@ CREATE TABLE ff_exec_core (
     blocked_by              text,
     signal_count            integer,
     admitted_at_ms          bigint,
+    fair_rank               bigint NOT NULL DEFAULT 0,
+    fair_key                text,
     terminal_outcome        text,
     failure_reason          text,
     last_failure_message    text,
@@ -92,7 +94,7 @@ CREATE TABLE ff_exec_core (
 ALTER TABLE ff_exec_core SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 
 -- The queue: one ordered run per lane and requirement set. Workers ask for the sets they cover.
-CREATE INDEX ff_exec_core_claim_idx ON ff_exec_core (lane_id, requirement_key, priority DESC, created_at_ms, execution_id)
+CREATE INDEX ff_exec_core_claim_idx ON ff_exec_core (lane_id, requirement_key, priority DESC, fair_rank, created_at_ms, execution_id)
     WHERE claimable;
 CREATE INDEX ff_exec_core_intake_idx ON ff_exec_core (created_at_ms) WHERE lifecycle_phase = 'submitted';
 CREATE INDEX ff_exec_core_blocked_idx ON ff_exec_core (eligibility_state, lane_id, created_at_ms)

@@ -69,6 +69,8 @@ CREATE TABLE ff_exec_core (
     blocked_by              TEXT,
     signal_count            INTEGER,
     admitted_at_ms          INTEGER,
+    fair_rank               INTEGER NOT NULL DEFAULT 0,
+    fair_key                TEXT,
     terminal_outcome        TEXT,
     failure_reason          TEXT,
     last_failure_message    TEXT,
@@ -84,7 +86,7 @@ CREATE TABLE ff_exec_core (
 );
 
 -- The queue: one ordered run per lane and requirement set. Workers ask for the sets they cover.
-CREATE INDEX ff_exec_core_claim_idx ON ff_exec_core (lane_id, requirement_key, priority DESC, created_at_ms, execution_id)
+CREATE INDEX ff_exec_core_claim_idx ON ff_exec_core (lane_id, requirement_key, priority DESC, fair_rank, created_at_ms, execution_id)
     WHERE claimable;
 CREATE INDEX ff_exec_core_intake_idx ON ff_exec_core (created_at_ms) WHERE lifecycle_phase = 'submitted';
 CREATE INDEX ff_exec_core_blocked_idx ON ff_exec_core (eligibility_state, lane_id, created_at_ms)
