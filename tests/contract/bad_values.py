@@ -255,6 +255,10 @@ BAD: dict[str, list[Bad]] = {
     "visibility": _invalid("", "some", "ALL", 5, None, True, ["all"], object()),
     "flow policy": _invalid("", "all", "CancelAll", 5, None, True, ["cancel_all"], object(), "cancel_all\x00"),
     "lanes": _invalid(5, None, True, "default", b"default", {"a": 1}, [5], [None], [""], ["żółw"], ["ok", "x" * 65]),
+    "weighted lanes": _invalid(
+        5, None, True, "a", ["a"], {}, {5: 1}, {None: 1}, {"": 1}, {"żółw": 1}, {"a": 0}, {"a": -1}, {"a": 1_001},
+        {"a": "1"}, {"a": None}, {"a": True}, {"a": 1.0}, {f"lane {n}": 1 for n in range(101)},
+    ),
     "lane state": _invalid("", "open", "ACTIVE", "active\x00", "\ud800", 5, None, True, ["active"], object()),
     "fair by": _invalid("", "tag", "tag:", "Namespace", "tag:a\nb", "tag:\x00", "\ud800", 5, True, ["namespace"]),
     "fields": _invalid(5, None, True, "lane_id", b"lane_id", [5], [None], [["lane_id"]]),

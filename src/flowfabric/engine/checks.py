@@ -22,7 +22,15 @@ from flowfabric.model.ids import (
 )
 from flowfabric.model.ids import check_capabilities as _check_tokens
 from flowfabric.model.jsontext import holds_nul
-from flowfabric.model.limits import MAX_NAME_BYTES, MAX_PAYLOAD_BYTES, MAX_REASON_BYTES, MAX_TAGS, MAX_TTL_MS
+from flowfabric.model.limits import (
+    MAX_LANES,
+    MAX_NAME_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_REASON_BYTES,
+    MAX_TAGS,
+    MAX_TTL_MS,
+    MAX_WEIGHT,
+)
 from flowfabric.model.literals import INSTANCE_TAG
 from flowfabric.model.results import ClaimPolicy, ExpiredLeaseCursor, ResumeGrant, ResumeToken, ScannerFilter
 from flowfabric.model.subscriptions import EventFamily, event_id_of
@@ -159,6 +167,16 @@ def lane(value: Any) -> str:
     if len(_known_lanes) < 10_000:
         _known_lanes.add(checked)
     return checked
+
+
+def weighted_lanes(value: Any) -> tuple[tuple[str, int], ...]:
+    """Lanes with the weights they are served by, in order of their names."""
+    if not isinstance(value, Mapping):
+        raise invalid(f"lanes: expected a mapping of lanes to weights, got {type(value).__name__}")
+    if not 1 <= len(value) <= MAX_LANES:
+        raise invalid(f"lanes: {len(value)}, between 1 and {MAX_LANES} can be served together")
+    lanes = {lane(name): integer(weight, f"weight of {name!r}", 1, MAX_WEIGHT) for name, weight in value.items()}
+    return tuple(sorted(lanes.items()))
 
 
 def optional_lane(value: Any) -> str | None:

@@ -36,22 +36,21 @@ class LaneWaiters:
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
 
-    def park(self, lane_id: str, capabilities: frozenset[str]) -> Waiter:
-        """Start waiting for work. Park first, then look: what comes in between is not missed."""
+    def park(self, lane_ids: tuple[str, ...], capabilities: frozenset[str]) -> Waiter:
+        """Start waiting for work on some lanes. Park first, then look: what comes in between is not missed."""
         waiter = Waiter(capabilities)
-        self._lanes.setdefault(lane_id, deque()).append(waiter)
+        for lane_id in lane_ids:
+            self._lanes.setdefault(lane_id, deque()).append(waiter)
         return waiter
 
-    def leave(self, lane_id: str, waiter: Waiter) -> None:
+    def leave(self, lane_ids: tuple[str, ...], waiter: Waiter) -> None:
         """Stop waiting."""
-        lane = self._lanes.get(lane_id)
-        if lane is not None:
-            try:
+        for lane_id in lane_ids:
+            lane = self._lanes.get(lane_id)
+            if lane is not None and waiter in lane:
                 lane.remove(waiter)
-            except ValueError:
-                return
-            if not lane:
-                del self._lanes[lane_id]
+                if not lane:
+                    del self._lanes[lane_id]
 
     def feed(self, lane_id: str, work: Iterable[Execution]) -> None:
         """Wake one able waiter for each execution that became claimable."""

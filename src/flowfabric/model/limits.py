@@ -35,6 +35,9 @@ MAX_STREAM_TAILS: Final = 1_024
 #: Levels of budgets above each other, and dimensions of one budget or charge.
 MAX_BUDGET_DEPTH: Final = 8
 MAX_DIMENSIONS: Final = 64
+#: Lanes one claim may serve together, and the weight of each.
+MAX_LANES: Final = 100
+MAX_WEIGHT: Final = 1_000
 #: Bytes of a value by which a lane is shared before its digest takes its place; and executions that are ranked anew
 #: in one transaction after a lane's setting has changed.
 MAX_FAIR_KEY_BYTES: Final = 128
