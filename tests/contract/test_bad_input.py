@@ -299,7 +299,7 @@ METHODS: dict[str, Method] = {
         for name in (
             "read_execution_state", "read_execution_info", "describe_execution", "get_execution_result",
             "read_execution_context", "read_current_attempt_index", "read_total_attempt_count",
-            "resolve_execution_flow_id", "get_execution_namespace", "evaluate_flow_eligibility",
+            "resolve_execution_flow_id", "get_execution_namespace", "evaluate_flow_eligibility", "explain",
         )
     },
     "read_exec_core_fields": Method(lambda w: {"partition": w.fresh.partition, **_one(w), "fields": ["lane_id"]},

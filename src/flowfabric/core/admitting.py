@@ -185,6 +185,11 @@ def _quota_denial(context: Context, policy: QuotaPolicy, refusal: object) -> Den
     return Denial(name, lit.WAITING_FOR_QUOTA, f"quota {name}: {policy.active_concurrency_cap} slots are taken")
 
 
+def would_deny(view: View, context: Context, execution: Execution) -> Denial | None:
+    """Who would keep an execution back if it were claimed now; nobody takes a place by asking."""
+    return _denied_by_budget(view, execution) or _denied_by_quota(view, context, execution)
+
+
 def admit(view: View, context: Context, execution: Execution) -> bool:
     """Whether an execution may be claimed now. A place it takes, or the block it meets, is folded."""
     denial = _denied_by_budget(view, execution)
@@ -378,7 +383,7 @@ def _left(view: View, budget: Budget, dimension: str, limit: int) -> int:
 
 def _let_one_go(view: View, context: Context, execution: Execution) -> bool:
     """Claimable, or blocked by what else keeps it back: then it waits there."""
-    denial = _denied_by_budget(view, execution) or _denied_by_quota(view, context, execution)
+    denial = would_deny(view, context, execution)
     if denial is not None:
         if denial.gate != execution.blocked_by:
             if denial.reason == lit.WAITING_FOR_BUDGET:

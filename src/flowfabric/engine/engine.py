@@ -12,6 +12,7 @@ from typing import Any, Self
 from flowfabric.engine import checks
 from flowfabric.engine.budgets import Budgets
 from flowfabric.engine.control import Control
+from flowfabric.engine.explaining import Explaining
 from flowfabric.engine.flow_timers import FlowTimers
 from flowfabric.engine.flows import Flows
 from flowfabric.engine.lanes import Lanes
@@ -42,6 +43,7 @@ class Engine(
     Signals,
     Control,
     Reads,
+    Explaining,
     Streams,
     Subscriptions,
 ):

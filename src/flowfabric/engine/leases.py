@@ -131,7 +131,7 @@ class Leases(EngineBase):
                 )
             finally:
                 rotation.end(began, answer)
-            return answer  # type: ignore[return-value]
+            return answer
 
         async def look() -> list[Handle]:
             answer = await once()

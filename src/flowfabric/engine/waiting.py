@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,7 +30,8 @@ class LaneWaiters:
     """Parked claims by lane. New work wakes as many as it can feed, and only those that could take it."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, deque[Waiter]] = {}
+        #: Waiters in the order they came. One that serves several lanes stands in each of them.
+        self._lanes: dict[str, dict[Waiter, None]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
@@ -40,15 +40,15 @@ class LaneWaiters:
         """Start waiting for work on some lanes. Park first, then look: what comes in between is not missed."""
         waiter = Waiter(capabilities)
         for lane_id in lane_ids:
-            self._lanes.setdefault(lane_id, deque()).append(waiter)
+            self._lanes.setdefault(lane_id, {})[waiter] = None
         return waiter
 
     def leave(self, lane_ids: tuple[str, ...], waiter: Waiter) -> None:
         """Stop waiting."""
         for lane_id in lane_ids:
             lane = self._lanes.get(lane_id)
-            if lane is not None and waiter in lane:
-                lane.remove(waiter)
+            if lane is not None:
+                lane.pop(waiter, None)
                 if not lane:
                     del self._lanes[lane_id]
 

@@ -89,6 +89,7 @@ WAITING_FOR_QUOTA = "waiting_for_quota"
 WAITING_FOR_CAPABLE_WORKER = "waiting_for_capable_worker"
 PAUSED_BY_OPERATOR = "paused_by_operator"
 PAUSED_BY_POLICY = "paused_by_policy"
+PAUSED_BY_FLOW_CANCEL = "paused_by_flow_cancel"
 
 # ff_attempt.outcome
 OUTCOME_SUCCESS = "success"

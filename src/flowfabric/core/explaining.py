@@ -1,0 +1,323 @@
+"""Why an execution is not running: the same looks that claims and timers take, put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from flowfabric.core import admitting
+from flowfabric.core.context import Context
+from flowfabric.core.edges import applied_total
+from flowfabric.core.grants import live_grant
+from flowfabric.core.view import View
+from flowfabric.core.waits import OPEN_STATES
+from flowfabric.model import literals as lit
+from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaPolicy
+from flowfabric.model.budgets import read_terms
+from flowfabric.model.changes import Get, Peek
+from flowfabric.model.errors import NotFound, Validation
+from flowfabric.model.explain import (
+    ExhaustedBudget,
+    Explanation,
+    FullQuota,
+    Gate,
+    GateDetail,
+    LeaseHolder,
+    OpenDependencies,
+    OpenSuspension,
+    OpenWaitpoint,
+    QueuePlace,
+)
+from flowfabric.model.flows import AllOf, AnyOf, EdgeState, read_edge_policy
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Lane, Suspension, Waitpoint, Worker
+
+#: Upstream executions that are named.
+MAX_NAMED = 20
+_ENDS = {
+    lit.PUBLIC_COMPLETED: "It has completed.",
+    lit.PUBLIC_FAILED: "It has failed for good.",
+    lit.PUBLIC_CANCELLED: "It was cancelled.",
+    lit.PUBLIC_EXPIRED: "It ran out of time.",
+    lit.PUBLIC_SKIPPED: "It was skipped: its flow made it unnecessary.",
+}
+_DELAYS = {
+    lit.WAITING_FOR_RETRY_BACKOFF: (Gate.RETRY_BACKOFF, "Its last attempt failed; it is tried again"),
+    lit.WAITING_FOR_RESUME_DELAY: (Gate.RESUME_DELAY, "It was resumed and goes on"),
+}
+
+
+def explain(execution_id: str, view: View, context: Context) -> Explanation:
+    """What an execution stands before. Whether workers could take it is for ``with_workers`` to say."""
+    execution = view.execution(execution_id)
+    if execution is None:
+        raise NotFound("execution", execution_id)
+    if execution.lifecycle_phase in lit.ENDED_PHASES:
+        return _ended(view, execution)
+    if execution.lifecycle_phase == lit.SUSPENDED:
+        return _suspended(view, execution)
+    if execution.lifecycle_phase == lit.ACTIVE:
+        return _held(execution, view.attempt(execution_id, execution.attempt_index), context.now)
+    if execution.lifecycle_phase in lit.WAITING_PHASES:
+        return _waiting(view, context, execution)
+    return _unknown(execution)
+
+
+def _said(
+    execution: Execution,
+    gate: Gate,
+    sentence: str,
+    *,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    detail: GateDetail = None,
+) -> Explanation:
+    since = since_ms if since_ms is not None else execution.last_mutation_at_ms
+    return Explanation(
+        ExecutionId.unchecked(execution.execution_id),
+        gate,
+        sentence,
+        execution.lane_id,
+        execution.created_at_ms if since is None else since,
+        until_ms,
+        detail,
+    )
+
+
+def _unknown(execution: Execution) -> Explanation:
+    where = f"phase {execution.lifecycle_phase!r}, eligibility {execution.eligibility_state!r}"
+    return _said(execution, Gate.UNKNOWN, f"Its row is in a state that this engine does not leave behind: {where}.")
+
+
+def _ended(view: View, execution: Execution) -> Explanation:
+    full = view.full(execution.execution_id)
+    sentence = _ENDS.get(execution.public_state, "It has ended.")
+    reason = None
+    if full is not None:
+        cancelled = execution.public_state == lit.PUBLIC_CANCELLED
+        reason = full.cancellation_reason if cancelled else full.last_failure_message
+    if isinstance(reason, str) and reason and execution.public_state != lit.PUBLIC_COMPLETED:
+        sentence = f"{sentence[:-1]} ({reason})."
+    return _said(execution, Gate.TERMINAL, sentence, since_ms=execution.terminal_at_ms)
+
+
+# -- held ----------------------------------------------------------------------------------------------------------
+
+
+def _held(execution: Execution, attempt: Attempt | None, now: int) -> Explanation:
+    instance = None if attempt is None else attempt.worker_instance_id
+    expires = None if attempt is None else attempt.lease_expires_at_ms
+    holder = LeaseHolder("" if attempt is None else attempt.worker_id or "", instance or "", expires)
+    if execution.ownership_state == lit.LEASE_REVOKED:
+        return _said(execution, Gate.LEASE_EXPIRED, "Its lease was revoked; it waits to be taken over.", detail=holder)
+    lost = execution.ownership_state == lit.LEASE_EXPIRED_RECLAIMABLE
+    if attempt is None or (not instance and not lost):
+        return _unknown(execution)
+    if lost or (expires is not None and expires <= now):
+        sentence = f"The lease of worker {instance} has run out; a timer puts it back into the queue."
+        return _said(execution, Gate.LEASE_EXPIRED, sentence, since_ms=expires, detail=holder)
+    sentence = f"Worker {instance} is at it."
+    return _said(execution, Gate.RUNNING, sentence, since_ms=attempt.started_at_ms, until_ms=expires, detail=holder)
+
+
+def _suspended(view: View, execution: Execution) -> Explanation:
+    suspension = view.get(Suspension, (execution.partition, execution.uuid))
+    if suspension is None:
+        return _unknown(execution)
+    waitpoints = tuple(
+        OpenWaitpoint(each.waitpoint_id, each.waitpoint_key, each.required_signal_names, each.signal_count)
+        for each in view.select(Waitpoint, partition=execution.partition, uuid=execution.uuid)
+        if each.state in OPEN_STATES
+    )
+    reason = suspension.reason_code or execution.blocking_reason or lit.WAITING_FOR_SIGNAL
+    names = sorted({name for each in waitpoints for name in each.required_signals})
+    wanted = f" It wants {', '.join(names)}." if names else ""
+    sentence = f"It is suspended ({reason}) until it is signalled.{wanted}"
+    if suspension.timeout_at_ms is not None:
+        sentence += " Without a signal its timeout decides."
+    return _said(
+        execution,
+        Gate.SUSPENDED,
+        sentence,
+        since_ms=suspension.suspended_at_ms,
+        until_ms=suspension.timeout_at_ms,
+        detail=OpenSuspension(reason, waitpoints, suspension.timeout_at_ms),
+    )
+
+
+# -- waiting -------------------------------------------------------------------------------------------------------
+
+
+def _waiting(view: View, context: Context, execution: Execution) -> Explanation:
+    if execution.blocking_reason == lit.PAUSED_BY_FLOW_CANCEL:
+        return _said(execution, Gate.FLOW_CANCELLED, "Its flow is being cancelled.")
+    match execution.eligibility_state:
+        case lit.ELIGIBLE_NOW:
+            return _claimable(view, context, execution)
+        case lit.PENDING_CLAIM:
+            return _promised(view, context, execution)
+        case lit.NOT_ELIGIBLE_UNTIL_TIME:
+            return _delayed(execution, context.now)
+        case lit.BLOCKED_BY_DEPENDENCIES:
+            return _dependent(view, execution)
+        case lit.BLOCKED_BY_BUDGET:
+            return _without_budget(view, execution, execution.blocked_by)
+        case lit.BLOCKED_BY_QUOTA:
+            return _without_quota(view, context, execution, execution.blocked_by)
+        case lit.BLOCKED_BY_ROUTE:
+            needs = ", ".join(execution.required_capabilities) or "nothing special"
+            return _said(execution, Gate.ROUTE, f"It was set aside until a worker registers that can run it ({needs}).")
+        case lit.BLOCKED_BY_OPERATOR:
+            return _said(execution, Gate.OPERATOR, f"An operator stopped it{_why(view, execution)}.")
+        case lit.BLOCKED_BY_LANE_STATE:
+            sentence = f"It was set aside because of the state of lane {execution.lane_id}{_why(view, execution)}."
+            return _said(execution, Gate.LANE_STATE, sentence)
+        case _:
+            return _unknown(execution)
+
+
+def _why(view: View, execution: Execution) -> str:
+    full = view.full(execution.execution_id)
+    detail = None if full is None else full.blocking_detail
+    return f": {detail}" if isinstance(detail, str) and detail else ""
+
+
+def _promised(view: View, context: Context, execution: Execution) -> Explanation:
+    grant = live_grant(view, execution, lit.GRANT_CLAIM, context.now)
+    if grant is None:
+        return _claimable(view, context, execution)
+    holder = LeaseHolder(grant.worker_id, grant.worker_instance_id, grant.expires_at_ms or None)
+    return _said(
+        execution,
+        Gate.GRANTED,
+        f"It is promised to worker {grant.worker_instance_id}, who has not claimed it yet.",
+        since_ms=grant.issued_at_ms,
+        until_ms=grant.expires_at_ms or None,
+        detail=holder,
+    )
+
+
+def _claimable(view: View, context: Context, execution: Execution) -> Explanation:
+    lane = view.get(Lane, execution.lane_id)
+    if lane is not None and lane.state in lit.WITHHOLDING_LANES:
+        gate = Gate.LANE_PAUSED if lane.state == lit.LANE_PAUSED else Gate.LANE_DISABLED
+        reason = f" ({lane.state_reason})" if lane.state_reason else ""
+        sentence = f"Lane {execution.lane_id} is {lane.state}{reason}: it grants nothing until somebody activates it."
+        return _said(execution, gate, sentence, since_ms=lane.state_changed_at_ms)
+    if admitting.is_bound(execution):
+        admitting.prepare(view, [execution])
+        denial = admitting.would_deny(view, context, execution)
+        if denial is not None and denial.reason == lit.WAITING_FOR_BUDGET:
+            return _without_budget(view, execution, denial.gate)
+        if denial is not None:
+            return _without_quota(view, context, execution, denial.gate, denial.room_at_ms)
+    return _said(execution, Gate.WAITING_FOR_WORKER, "It waits for a worker.")
+
+
+def _delayed(execution: Execution, now: int) -> Explanation:
+    gate, sentence = _DELAYS.get(execution.blocking_reason or "", (Gate.DELAYED, "It was delayed and goes on"))
+    due = execution.delay_until_ms
+    if due is None or due <= now:
+        sentence += " as soon as a timer has looked at it; its time has come"
+    else:
+        sentence += f" in {due - now} ms"
+    return _said(execution, gate, f"{sentence}.", until_ms=due)
+
+
+def _dependent(view: View, execution: Execution) -> Explanation:
+    if execution.flow_id is None:
+        return _unknown(execution)
+    group = view.get(EdgeGroup, (execution.partition, execution.flow_id, execution.uuid))
+    if group is None:
+        return _unknown(execution)
+    incoming = {"partition": execution.partition, "flow_id": execution.flow_id, "downstream": execution.uuid}
+    edges = view.first(MAX_NAMED, Edge, **incoming, edge_state=str(EdgeState.APPLIED))
+    open_ids = tuple(ExecutionId.of(edge.partition, edge.upstream) for edge in edges)
+    policy = read_edge_policy(group.policy)
+    total = applied_total(group)
+    match policy:
+        case AllOf():
+            name, needed = "all_of", total
+        case AnyOf():
+            name, needed = "any_of", 1
+        case _:
+            name, needed = "quorum", policy.k
+    left = max(needed - group.success_count, 0)
+    detail = OpenDependencies(name, needed, group.success_count, group.fail_count, group.skip_count, open_ids)
+    sentence = f"It waits for {left} more of {total} executions it depends on ({name})."
+    return _said(execution, Gate.DEPENDENCIES, sentence, detail=detail)
+
+
+def _without_budget(view: View, execution: Execution, budget_id: str | None) -> Explanation:
+    if budget_id is None:
+        return _said(execution, Gate.BUDGET, f"It waits for a budget{_why(view, execution)}.")
+    view.require((Peek(Budget, budget_id),))
+    budget = view.peek(Budget, budget_id)
+    if budget is None:
+        return _said(execution, Gate.BUDGET, f"It waits for budget {budget_id}, which is gone.")
+    detail = _scarce(view, budget)
+    state = "has room again; it is let go soon"
+    if detail.dimension is not None:
+        state = f"is used up: {detail.spent} spent and {detail.reserved} reserved of {detail.limit} {detail.dimension}"
+    sentence = f"Budget {budget_id} {state}."
+    return _said(execution, Gate.BUDGET, sentence, until_ms=budget.next_reset_at_ms, detail=detail)
+
+
+def _scarce(view: View, budget: Budget) -> ExhaustedBudget:
+    try:
+        capped: Sequence[tuple[str, int]] = read_terms(budget.policy_json).capped
+    except Validation:
+        capped = ()
+    view.require(Peek(BudgetUsage, (budget.partition, budget.budget_id, dimension)) for dimension, _ in capped)
+    for dimension, limit in capped:
+        usage = view.peek(BudgetUsage, (budget.partition, budget.budget_id, dimension))
+        if usage is not None and usage.current_value + usage.reserved_value >= limit:
+            spent, reserved = usage.current_value, usage.reserved_value
+            return ExhaustedBudget(budget.budget_id, dimension, spent, reserved, limit, budget.next_reset_at_ms)
+    return ExhaustedBudget(budget.budget_id, None, 0, 0, 0, budget.next_reset_at_ms)
+
+
+def _without_quota(
+    view: View, context: Context, execution: Execution, quota_id: str | None, room_at_ms: int | None = None
+) -> Explanation:
+    if quota_id is None:
+        return _said(execution, Gate.QUOTA, f"It waits for a quota{_why(view, execution)}.")
+    view.require((Get(QuotaPolicy, quota_id),))
+    policy = view.get(QuotaPolicy, quota_id)
+    if room_at_ms is None and policy is not None:
+        room_at_ms = policy.next_room_at_ms
+    when = (
+        "as soon as somebody gives a place back" if room_at_ms is None else f"in {max(room_at_ms - context.now, 0)} ms"
+    )
+    sentence = f"Quota {quota_id} has no room; it has again {when}."
+    return _said(execution, Gate.QUOTA, sentence, until_ms=room_at_ms, detail=FullQuota(quota_id, room_at_ms))
+
+
+# -- workers -------------------------------------------------------------------------------------------------------
+
+
+def with_workers(
+    found: Explanation, required: Iterable[str], workers: Sequence[Worker], ahead: int | None
+) -> Explanation:
+    """The explanation of an execution that waits for a worker, now that it is known who is there."""
+    needs = frozenset(required)
+    registered = [each for each in workers if found.lane_id in each.lanes]
+    here = [frozenset(filter(None, each.capabilities_csv.split(","))) for each in registered]
+    capable = sum(needs <= offered for offered in here)
+    lacks = [sorted(needs - offered) for offered in here]
+    nearest = min(lacks, key=lambda lacking: (len(lacking), lacking), default=[])
+    place = QueuePlace(ahead, len(here), capable, () if capable else tuple(nearest))
+    before = "many are" if ahead is None else ("1 is" if ahead == 1 else f"{ahead or 'none'} are")
+    if here and not capable:
+        lacking = ", ".join(nearest)
+        sentence = (
+            f"{len(here)} workers are registered for lane {found.lane_id}, and none can run it: {lacking} is missing."
+        )
+        gate = Gate.MISSING_CAPABILITY
+    elif not here:
+        asks = f" that offers {', '.join(sorted(needs))}" if needs else ""
+        sentence = f"It waits for a worker{asks}; none is registered for lane {found.lane_id}, {before} before it."
+        gate = Gate.WAITING_FOR_WORKER
+    else:
+        sentence = f"It waits for a worker: {capable} registered ones could run it, {before} before it."
+        gate = Gate.WAITING_FOR_WORKER
+    return Explanation(found.execution_id, gate, sentence, found.lane_id, found.since_ms, found.until_ms, place)

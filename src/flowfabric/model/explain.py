@@ -1,0 +1,131 @@
+"""The answer to "why is it not running?"."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from flowfabric.model.ids import ExecutionId
+
+
+class Gate(StrEnum):
+    """What an execution stands before."""
+
+    RUNNING = "running"
+    #: Its lease has run out, or was taken away, and nobody has taken it over yet.
+    LEASE_EXPIRED = "lease_expired"
+    TERMINAL = "terminal"
+    #: Nothing keeps it: the next worker that asks and can run it gets it.
+    WAITING_FOR_WORKER = "waiting_for_worker"
+    #: Workers are registered for its lane, and none of them can run it.
+    MISSING_CAPABILITY = "missing_capability"
+    #: Promised to one worker, for a short time.
+    GRANTED = "granted"
+    LANE_PAUSED = "lane_paused"
+    LANE_DISABLED = "lane_disabled"
+    DELAYED = "delayed"
+    RETRY_BACKOFF = "retry_backoff"
+    RESUME_DELAY = "resume_delay"
+    DEPENDENCIES = "blocked_by_dependencies"
+    SUSPENDED = "suspended"
+    BUDGET = "budget"
+    QUOTA = "quota"
+    #: Set aside until a worker registers that can run it.
+    ROUTE = "blocked_by_route"
+    OPERATOR = "operator_block"
+    #: Set aside because of its lane's state, until the lane is activated.
+    LANE_STATE = "blocked_by_lane_state"
+    FLOW_CANCELLED = "flow_cancelled"
+    #: The row says something that no operation of this engine leaves behind.
+    UNKNOWN = "unknown"
+
+
+class QueuePlace(Struct, frozen=True):
+    """Where it stands among those that can be claimed, and who could take it."""
+
+    #: How many are before it; ``None`` if more than were looked at.
+    ahead: int | None
+    #: Live workers registered for the lane, and those among them that can run it. Claims need no registration.
+    workers: int
+    capable: int
+    #: What no single live worker of the lane offers beside the rest, if none can run it.
+    missing: tuple[str, ...] = ()
+
+
+class LeaseHolder(Struct, frozen=True):
+    """Who has it, or may have it, and until when."""
+
+    worker_id: str
+    worker_instance_id: str
+    until_ms: int | None
+
+
+class OpenDependencies(Struct, frozen=True):
+    """What has to happen upstream."""
+
+    #: ``all_of``, ``any_of`` or ``quorum``, and how many have to succeed.
+    policy: str
+    needed: int
+    succeeded: int
+    failed: int
+    skipped: int
+    #: Upstream executions that have not ended, as far as they were looked at.
+    open: tuple[ExecutionId, ...]
+
+
+class OpenWaitpoint(Struct, frozen=True):
+    """A mailbox that waits for signals."""
+
+    waitpoint_id: str
+    waitpoint_key: str
+    #: Names of the signals it asks for; empty means any.
+    required_signals: tuple[str, ...]
+    signals: int
+
+
+class OpenSuspension(Struct, frozen=True):
+    """What a suspended execution waits for."""
+
+    reason: str
+    waitpoints: tuple[OpenWaitpoint, ...]
+    timeout_at_ms: int | None
+
+
+class ExhaustedBudget(Struct, frozen=True):
+    """The budget that has no room, and where it has none."""
+
+    budget_id: str
+    dimension: str | None
+    spent: int
+    reserved: int
+    limit: int
+    next_reset_at_ms: int | None
+
+
+class FullQuota(Struct, frozen=True):
+    """The quota that has no room, and when it will, if that is known."""
+
+    quota_policy_id: str
+    retry_at_ms: int | None
+
+
+GateDetail: TypeAlias = (
+    QueuePlace | LeaseHolder | OpenDependencies | OpenSuspension | ExhaustedBudget | FullQuota | None
+)
+
+
+class Explanation(Struct, frozen=True):
+    """Why an execution is where it is."""
+
+    execution_id: ExecutionId
+    gate: Gate
+    #: One plain sentence.
+    sentence: str
+    lane_id: str
+    #: Since when, as far as the row tells.
+    since_ms: int
+    #: When it opens by itself, if it does.
+    until_ms: int | None = None
+    detail: GateDetail = None
