@@ -18,6 +18,10 @@ PICKUP_P99_MS = Target(17.0, 8.0, of="value")
 SIGNAL_P50_MS = Target(6.0, 4.0, of="value")
 BACKLOG = Target(2.0, 1.2)
 MISMATCH = Target(3.0, 1.5)
+#: Claims with ten capabilities, and in a lane whose keys take turns, against a plain lane.
+ROUTING = Target(4.0, 2.0)
+FAIR = Target(1.5, 1.15)
+SCARCE_P99_MS = Target(1_000, 250, of="value")
 #: Events delivered against events written, and writing with a subscriber in the same process against without.
 FOLLOWED = Target(0.95, 0.99)
 WRITING_WHILE_FOLLOWED = Target(0.6, 0.8)

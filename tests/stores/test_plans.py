@@ -16,7 +16,7 @@ from flowfabric import ClaimPolicy, Fresh, SuspendArgs
 from flowfabric.conditions import TimeoutOnly
 from flowfabric.engine import Engine
 from flowfabric.model.records import Signal, SignalDedup, SuspendDedup, Suspension, Waitpoint
-from flowfabric.stores.postgres import reading
+from flowfabric.stores.postgres import fair, reading
 from flowfabric.stores.postgres.store import WRITER_SETTINGS, Replanning
 from flowfabric.stores.postgres.writing import Statement
 from flowfabric.stores.questions import Due, NextDue, ReadEvents
@@ -103,6 +103,22 @@ async def test_claims_walk_the_claim_index(postgres: Any) -> None:
         assert "ff_exec_core_claim_idx" in found
         assert "Seq Scan" not in found
     assert '"Sort"' not in plain, "rows must come from the index in claim order"
+
+
+async def test_ranks_of_fair_lanes_come_from_their_indexes(postgres: Any) -> None:
+    asked = (["waiting"] * 3, [0] * 3, ["a", "b", "c"], [4] * 3)
+    last, front = await plan(postgres, fair.LAST, *asked), await plan(postgres, fair.FRONT, *asked)
+    assert "ff_exec_core_fair_key_idx" in last
+    assert re.search(r"fair_key = k.f", last.split('"Index Cond"')[1]), "the key is looked up, not filtered"
+    assert "ff_exec_core_fair_idx" in front
+    for found in (last, front):
+        assert "Seq Scan" not in found
+        assert '"Sort"' not in found
+    stray = await plan(postgres, fair.STRAY, "waiting", 10, None, "namespace")
+    unranked = await plan(postgres, fair.UNRANKED, "waiting", 10, None)
+    assert "ff_exec_core_fair_key_idx" in stray
+    assert "ff_exec_core_claim_idx" in unranked
+    assert "Seq Scan" not in stray + unranked
 
 
 @pytest.mark.parametrize("count", [1, 200])

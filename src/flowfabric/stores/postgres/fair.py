@@ -15,7 +15,7 @@ Fetch = Callable[..., Awaitable[list[Any]]]
 
 #: Two batches that rank executions of one key must take turns; the lock is theirs until they have committed.
 _LOCK = "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k"
-_WAITING = "c.lane_id = k.l AND c.priority = k.p AND c.claimable AND c.fair_key IS NOT NULL"
+_WAITING = "c.lane_id = k.l AND c.priority = k.p AND c.claimable"
 _COLUMNS = "k.l, k.p, k.f, r.partition_key, r.execution_id::text, r.fair_rank"
 #: The highest ranks of keys, highest first.
 LAST = (
@@ -26,7 +26,7 @@ LAST = (
 #: The lowest ranks of a lane and priority, lowest first.
 FRONT = (
     f"SELECT {_COLUMNS} FROM unnest($1::text[], $2::int[], $3::text[], $4::int[]) AS k(l, p, f, n) CROSS JOIN LATERAL "
-    f"(SELECT c.partition_key, c.execution_id, c.fair_rank FROM ff_exec_core c WHERE {_WAITING} "
+    f"(SELECT c.partition_key, c.execution_id, c.fair_rank FROM ff_exec_core c WHERE {_WAITING} AND c.fair_rank < 0 "
     "ORDER BY c.fair_rank LIMIT k.n) r"
 )
 _VALUE = f"CASE WHEN $3::text IS NULL THEN {DIALECT.derived['namespace']} ELSE e.raw_fields->'tags'->>($3::text) END"

@@ -9,21 +9,21 @@ from flowfabric.model.changes import Misplaced, Ranked
 from flowfabric.model.lanes import FAIR_RETURNING, FAIR_SEPARATOR
 from flowfabric.stores.sqlite.codec import DIALECT, TAG_VALUE, blob_to_uuid
 
-_WAITING = "e.lane_id = ?1 AND e.priority = ?2 AND e.claimable AND e.fair_key IS NOT NULL"
+_WAITING = "e.lane_id = ?1 AND e.priority = ?2 AND e.claimable"
 #: The lowest ranks of a lane and priority, lowest first.
 FRONT = (
     "SELECT e.partition_key, e.execution_id, e.fair_rank FROM ff_exec_core e INDEXED BY ff_exec_core_fair_idx "
-    f"WHERE {_WAITING} ORDER BY e.fair_rank LIMIT ?3"
+    f"WHERE {_WAITING} AND e.fair_rank < 0 ORDER BY e.fair_rank LIMIT ?3"
 )
 #: The highest ranks of a key, highest first.
 LAST = (
     "SELECT e.partition_key, e.execution_id, e.fair_rank FROM ff_exec_core e INDEXED BY ff_exec_core_fair_key_idx "
-    f"WHERE {_WAITING} AND e.fair_key = ?4 ORDER BY e.fair_rank DESC LIMIT ?3"
+    f"WHERE {_WAITING} AND e.fair_key IS NOT NULL AND e.fair_key = ?4 ORDER BY e.fair_rank DESC LIMIT ?3"
 )
 _VALUE = f"CASE WHEN ?3 IS NULL THEN {DIALECT.derived['namespace']} ELSE {TAG_VALUE.format('?3')} END"
 #: Ranked executions of a lane whose key was given under another setting.
 STRAY = (
-    f"SELECT e.partition_key, e.execution_id, {_VALUE} FROM ff_exec_core e INDEXED BY ff_exec_core_fair_idx "
+    f"SELECT e.partition_key, e.execution_id, {_VALUE} FROM ff_exec_core e INDEXED BY ff_exec_core_fair_key_idx "
     "WHERE e.lane_id = ?1 AND e.claimable AND e.fair_key IS NOT NULL AND (?4 IS NULL OR "
     f"substr(ltrim(e.fair_key, '{FAIR_RETURNING}'), 1, length(?4)) <> ?4) LIMIT ?2"
 )
