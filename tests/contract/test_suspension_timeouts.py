@@ -25,6 +25,7 @@ from tests.contract.probe import (
     ManualClock,
     Probe,
     claimed,
+    create,
     id_of,
     payload_of,
     policy,
@@ -289,7 +290,10 @@ async def test_the_loop_sleeps_until_a_suspension_times_out(open_engine: Any) ->
     engine = await open_engine(clock=None)
     engine.start_timers(dict.fromkeys(("lease_expiry", TIMER), 3_600_000))
     for number in range(2):
-        handle = await claimed(engine, lane_id=f"lane {number}")
+        await create(engine, lane_id=f"lane {number}")
+        # A timer may be looking at the row at this moment.
+        handle = await engine.claim(f"lane {number}", (), policy(max_wait=20_000))
+        assert handle is not None
         due = await engine.now_ms() + 150
         behavior = "auto_resume_with_timeout_signal"
         await engine.suspend(handle, asking(timeout_at=due, timeout_behavior=behavior))

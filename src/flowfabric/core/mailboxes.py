@@ -165,8 +165,7 @@ def _replayed(
     """Signals that came early, judged in the order they came: those that count, how many match, and which satisfied."""
     if not pending.signal_count:
         return {}, 0, None
-    signals = view.select(Signal, partition=execution.partition, uuid=execution.uuid)
-    early = [signal for signal in signals if signal.waitpoint_id == pending.waitpoint_id]
+    early = view.select(Signal, partition=execution.partition, uuid=execution.uuid, waitpoint_id=pending.waitpoint_id)
     heard: Hearing = {}
     matched = 0
     closer: str | None = None

@@ -62,7 +62,8 @@ class Signals(EngineBase):
         """Deliver a signal to a waitpoint, authorised by its token. ``effect`` says what it did.
 
         A repeated delivery, by its idempotency key on this waitpoint or by its signal id, is a ``Duplicate`` and
-        changes nothing. Without ``max_signals_per_execution`` the execution's policy sets the limit.
+        changes nothing. Without ``max_signals_per_execution`` the execution's policy sets the limit; it bounds the log
+        as well, so that ``signal_maxlen`` has nothing left to cut.
         """
         command = self._signal(
             execution_id,

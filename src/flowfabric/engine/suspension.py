@@ -179,7 +179,6 @@ class Suspensions(EngineBase):
         identity = ExecutionId.unchecked(payload.execution_id)
         where = (identity.partition, identity.uuid_text)
         attempt_key = (payload.execution_id, payload.attempt_index)
-        named = Select(Signal, ("partition", "uuid"), where)
         view = await self._view(Get(Execution, payload.execution_id), Get(Attempt, attempt_key), Get(Suspension, where))
         execution = view.execution(payload.execution_id)
         error = refusal(payload, execution, view.get(Attempt, attempt_key), await self.now_ms())
@@ -188,12 +187,14 @@ class Suspensions(EngineBase):
         suspension = view.get(Suspension, where)
         if suspension is None or suspension.attempt_index not in (None, payload.attempt_index):
             return ()
-        signals = (await self._view(named)).select(Signal, partition=where[0], uuid=where[1])
-        return tuple(_observed(suspension, signals))
+        terms = waits.read_terms(suspension)
+        asked = [{"partition": where[0], "uuid": where[1], "waitpoint_id": each} for each in terms.waitpoints]
+        view = await self._view(*(Select(Signal, tuple(each), tuple(each.values())) for each in asked))
+        signals = [signal for each in asked for signal in view.select(Signal, **each)]
+        return tuple(_observed(terms, suspension.closer_signal_id, signals))
 
 
-def _observed(suspension: Suspension, signals: list[Signal]) -> list[ResumeSignal]:
-    terms = waits.read_terms(suspension)
+def _observed(terms: waits.Terms, closer: str | None, signals: list[Signal]) -> list[ResumeSignal]:
     return [
         ResumeSignal(
             signal.signal_id,
@@ -206,11 +207,7 @@ def _observed(suspension: Suspension, signals: list[Signal]) -> list[ResumeSigna
             signal.payload,
         )
         for signal in sorted(signals, key=lambda each: each.sequence)
-        if signal.signal_id == suspension.closer_signal_id
-        or (
-            signal.waitpoint_id in terms.waitpoints
-            and matches(terms.condition, signal.waitpoint_key, waits.heard_of(signal))
-        )
+        if signal.signal_id == closer or matches(terms.condition, signal.waitpoint_key, waits.heard_of(signal))
     ]
 
 
