@@ -182,7 +182,7 @@ def completion_repeated_runs_again(monkeypatch: Any) -> None:
             return decision
         execution = view.execution(command.handle.execution_id)
         attempt = view.attempt(command.handle.execution_id, command.handle.attempt_index)
-        return finish._completed(context, execution, attempt, command.payload, None)
+        return finish._completed(view, context, execution, attempt, command.payload, None)
 
     around(monkeypatch, finish.Complete, again)
 
