@@ -25,6 +25,10 @@ SCARCE_P99_MS = Target(1_000, 250, of="value")
 #: Events delivered against events written, and writing with a subscriber in the same process against without.
 FOLLOWED = Target(0.95, 0.99)
 WRITING_WHILE_FOLLOWED = Target(0.6, 0.8)
+#: Nodes of chains against plain lifecycles, a graph against single creations, and losers of a quorum by their number.
+FLOW_NODES = Target(0.40, 0.60)
+FLOW_SUBMIT = Target(3.0, 10.0)
+QUORUM_MS = {100: Target(50.0, 20.0, of="value")}
 
 #: Jobs per second drained by one worker of each peer, with the multiples asked of us. Recorded, not measured here.
 PEERS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterable
 from typing import Any
@@ -161,4 +162,5 @@ def _get(execution_id: str) -> Any:
 async def settle(engine: Engine) -> None:
     """Wait until everything that carries on what was committed has been done."""
     while engine._going_on:
-        await next(iter(engine._going_on))
+        await asyncio.sleep(0)
+        await asyncio.gather(*engine._going_on, return_exceptions=True)

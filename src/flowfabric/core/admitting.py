@@ -17,7 +17,8 @@ from flowfabric.core import charging, quotas
 from flowfabric.core.admission import BLOCKS
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.grants import stale_grants
-from flowfabric.core.view import Missing, View
+from flowfabric.core.graphview import Missing
+from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaAdmitted, QuotaPolicy
 from flowfabric.model.budgets import Admitted, AlreadyAdmitted, RateExceeded, read_terms

@@ -161,7 +161,7 @@ def cancel_siblings(command: CancelSiblings, view: View, context: Context) -> De
         return Decision(0)
     cascade = Cascade(view, context)
     members = list(group.cancel_siblings_pending_members)
-    left = cascade.cancel_members(group.partition, members, group.cancel_siblings_reason or "")
+    left = cascade.cancel_members(group.partition, group.flow_id, members, group.cancel_siblings_reason or "")
     cascade.run()
     moved = cascade.moved()
     group = view.get(EdgeGroup, key)

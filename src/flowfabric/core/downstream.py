@@ -210,11 +210,14 @@ class Cascade:
                 fields["satisfied_at_ms"] = self._context.now
         if fields:
             acts.append(change(group, **fields))
+        if found.state is GroupState.SATISFIED and is_held_back(child):
+            self.children += 1
+            acts.append(unblocked(child, self._context.now))
         self._view.fold(Decision(None, tuple(acts)))
-        if found.state is not GroupState.PENDING:
-            self.release(child, found.state)
-            if found.cancels_rest:
-                self._cancel_rest(group.partition, group.flow_id, group.downstream, found.state)
+        if found.state is GroupState.IMPOSSIBLE and child.lifecycle_phase not in lit.ENDED_PHASES:
+            self._skip(child)
+        if found.cancels_rest:
+            self._cancel_rest(group.partition, group.flow_id, group.downstream, found.state)
 
     def _passed(self, edge: Edge, end: End) -> bytes | None:
         """The upstream's result, if the edge carries it."""
@@ -281,7 +284,7 @@ class Cascade:
         incoming = view.select(Edge, partition=partition, flow_id=flow_id, downstream=downstream)
         losers = list(dict.fromkeys(edge.upstream for edge in incoming if edge.edge_state == EdgeState.APPLIED))
         reason = SIBLING_SATISFIED if state is GroupState.SATISFIED else SIBLING_IMPOSSIBLE
-        left = self.cancel_members(partition, losers, reason)
+        left = self.cancel_members(partition, flow_id, losers, reason)
         if not left:
             return
         group = view.get(EdgeGroup, (partition, flow_id, downstream))
@@ -296,13 +299,15 @@ class Cascade:
         view.fold(Decision(None, (marked, insert(item))))
         self._then.append(CancelSiblings(partition, flow_id, downstream))
 
-    def cancel_members(self, partition: int, uuids: list[str], reason: str) -> list[str]:
+    def cancel_members(self, partition: int, flow_id: str, uuids: list[str], reason: str) -> list[str]:
         """Cancel as many as the bound allows; those that are left."""
         self._cancelled_here = True
         # Each may have to resolve an edge as well.
         taken, left = uuids[: max(self._moves // 2, 0)], uuids[max(self._moves // 2, 0) :]
         wires = [_wire(partition, uuid) for uuid in taken]
-        self._view.require(Get(Execution, wire) for wire in wires)
+        # Most of them will end, so what waits for them is asked for in the same round.
+        needs: list[Need] = [Get(Execution, wire) for wire in wires]
+        self._view.require(needs + [Downstream(partition, flow_id, uuid) for uuid in taken])
         found = [self._view.execution(wire) for wire in wires]
         self._view.require(leftover_needs(execution for execution in found if execution is not None))
         for wire in wires:

@@ -14,13 +14,14 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from flowfabric.core.graphview import GraphView
+from flowfabric.core.graphview import Missing as Missing
 from flowfabric.core.turns import Turns
 from flowfabric.model.budget_records import QuotaWindow
 from flowfabric.model.changes import (
     Change,
     Claimable,
     Decision,
-    Descendants,
     Downstream,
     Drop,
     First,
@@ -42,8 +43,7 @@ from flowfabric.model.changes import (
     Writes,
 )
 from flowfabric.model.events import Event
-from flowfabric.model.flows import EdgeState
-from flowfabric.model.literals import ENDED_PHASES, PENDING_CLAIM, is_claimable
+from flowfabric.model.literals import PENDING_CLAIM, is_claimable
 from flowfabric.model.records import Attempt, Edge, Execution, Grant, Record
 
 _RecordType = TypeVar("_RecordType", bound=Record)
@@ -51,13 +51,6 @@ _RecordType = TypeVar("_RecordType", bound=Record)
 
 #: ``(view, execution as it will be, as it was) -> fields it changed``.
 Arrive: TypeAlias = "Callable[[View, Execution, Execution | None], tuple[str, ...]]"
-
-
-class Missing(Exception):
-    """A rule asked for records that the batch has not loaded."""
-
-    def __init__(self, *needs: Need) -> None:
-        self.needs = needs
 
 
 class Held:
@@ -90,14 +83,13 @@ def _belongs(record: Any, purge: PurgeExecution) -> bool:
     return getattr(record, "uuid", None) == purge.uuid and getattr(record, "partition", None) == purge.partition
 
 
-class View:
+class View(GraphView):
     """Loaded records plus folded decisions; see the module's text."""
 
     def __init__(self, held: Held | None = None, arrive: Arrive | None = None) -> None:
+        super().__init__()
         self._loaded: dict[Any, dict[Key, Any]] = {}
         self._full: set[str] = set()
-        self._selected: dict[Need, list[Key]] = {}
-        self._descendants: dict[Descendants, frozenset[str]] = {}
         #: First records of a select: how many were asked for, and the keys found.
         self._firsts: dict[Select, tuple[int, list[Key]]] = {}
         self._scans: dict[tuple[str, frozenset[str]], _Scan] = {}
@@ -113,8 +105,7 @@ class View:
         self._start()
 
     def _start(self) -> None:
-        #: What a rule sees: loaded and held records, with folded ones on top.
-        self._current: dict[Any, dict[Key, Any]] = {kind: table.copy() for kind, table in self._loaded.items()}
+        self._current = {kind: table.copy() for kind, table in self._loaded.items()}
         self._puts: dict[Any, dict[Key, tuple[str, ...] | None]] = {}
         self._drops: dict[Any, dict[Key, Record]] = {}
         self._purged: dict[Any, set[Key]] = {}
@@ -123,8 +114,7 @@ class View:
         self._purges: list[PurgeExecution] = []
         self._dispatched: list[MarkDispatched] = []
         self._purged_flows: list[PurgeFlow] = []
-        #: Edges this batch has written, by flow and upstream.
-        self._edges: dict[tuple[str, str], dict[Key, None]] = {}
+        self._edges = {}
         self._fresh: dict[str, list[tuple[int, int, int, str, str]]] = {}
         self._believed: dict[tuple[Any, Key], Any] = {}
         self._windows: dict[tuple[int, str, str], list[QuotaWindow]] = {}
@@ -167,10 +157,6 @@ class View:
     def put_first(self, need: First, keys: list[Key]) -> None:
         """The answer to a ``First``; its records were put one by one."""
         self._firsts[Select(need.kind, need.fields, need.values)] = (need.limit, keys)
-
-    def put_descendants(self, need: Descendants, uuids: frozenset[str]) -> None:
-        """The answer to a ``Descendants``."""
-        self._descendants[need] = uuids
 
     def put_claimable(self, need: Claimable, keys: list[str]) -> None:
         """The answer to a ``Claimable``; its executions and attempts were put one by one."""
@@ -349,47 +335,6 @@ class View:
             raise Missing(First(kind, select.fields, select.values, 2 * asked + limit))
         return found[:limit]
 
-    def live_members(self, partition: int, flow_id: str, after: str, limit: int) -> list[Execution]:
-        """Members behind a UUID that have not ended, folded changes included: at least ``limit`` if there are."""
-        need = LiveMembers(partition, flow_id, after, limit)
-        keys = self._selected.get(need)
-        if keys is None:
-            raise Missing(need)
-        found = self._found(Select(Execution, ("partition", "flow_id"), (partition, flow_id)), keys)
-        return [each for each in found if each.lifecycle_phase not in ENDED_PHASES and each.uuid > after]
-
-    def unresolved(self, partition: int, flow_id: str, uuid: str) -> list[Edge]:
-        """The first unresolved edges out of a member, in key order, folded changes included."""
-        need = Downstream(partition, flow_id, uuid)
-        keys = self._selected.get(need)
-        if keys is None:
-            raise Missing(need)
-        own = self._edges.get((flow_id, uuid))
-        if own:
-            keys = sorted({**dict.fromkeys(keys), **own})
-        current = self._current.get(Edge, {})
-        found = [current[key] for key in keys]
-        return [edge for edge in found if edge is not None and edge.edge_state == EdgeState.APPLIED]
-
-    def descendants(self, partition: int, flow_id: str, uuid: str) -> frozenset[str]:
-        """Every member that can be reached from one, edges of this batch included."""
-        reached: set[str] = set()
-        starts = [uuid]
-        added = [(upstream, key) for (flow, upstream), keys in self._edges.items() if flow == flow_id for key in keys]
-        while starts:
-            need = Descendants(partition, flow_id, starts.pop())
-            found = self._descendants.get(need)
-            if found is None:
-                raise Missing(need)
-            reached |= found
-            current = self._current.get(Edge, {})
-            for upstream, key in added:
-                edge = current[key]
-                if edge is not None and (upstream == uuid or upstream in reached) and edge.downstream not in reached:
-                    reached.add(edge.downstream)
-                    starts.append(edge.downstream)
-        return frozenset(reached)
-
     def claimable(self, lane_id: str, capabilities: frozenset[str], limit: int) -> list[Execution]:
         """The next executions in claim order; those already taken in this batch are gone."""
         scan = self._scans.get((lane_id, capabilities))
@@ -528,12 +473,6 @@ class View:
     def unplaced(self) -> list[Need]:
         """What is missing to give executions of this batch their places."""
         return self._unplaced
-
-    def _note_edge(self, edge: Edge) -> None:
-        own = self._edges.get((edge.flow_id, edge.upstream))
-        if own is None:
-            own = self._edges[(edge.flow_id, edge.upstream)] = {}
-        own[edge.key] = None
 
     def _note_claimable(self, execution: Execution, before: Execution | None) -> None:
         """Keep the list of executions that this batch leaves claimable, in claim order."""

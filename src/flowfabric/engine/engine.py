@@ -13,6 +13,7 @@ from flowfabric.engine import checks
 from flowfabric.engine.budgets import Budgets
 from flowfabric.engine.control import Control
 from flowfabric.engine.explaining import Explaining
+from flowfabric.engine.flow_reads import FlowReads
 from flowfabric.engine.flow_timers import FlowTimers
 from flowfabric.engine.flows import Flows
 from flowfabric.engine.lanes import Lanes
@@ -36,6 +37,7 @@ class Engine(
     Lanes,
     FlowTimers,
     Flows,
+    FlowReads,
     Budgets,
     Quotas,
     Leases,

@@ -17,21 +17,26 @@ from flowfabric.core.admitting import companions
 from flowfabric.core.context import Context
 from flowfabric.core.create import CreateExecution, CreateExecutions
 from flowfabric.core.fairness import arrive
+from flowfabric.core.finish import Complete, Fail
 from flowfabric.core.following import followers
+from flowfabric.core.graphview import Missing
 from flowfabric.core.rules import RULES
 from flowfabric.core.signals import DeliverSignal
 from flowfabric.core.submit import SubmitFlow
 from flowfabric.core.suspend import Suspend
-from flowfabric.core.view import Missing, View
+from flowfabric.core.view import View
 from flowfabric.core.waitpoints import CreateWaitpoint
 from flowfabric.engine.held import Assumed, HeldRecords
-from flowfabric.model.changes import Claimable, Decision, Key, Need, Writes
+from flowfabric.model.changes import Claimable, Decision, Downstream, Key, Need, Writes
 from flowfabric.model.errors import Bug, BugKind, Contention, ContentionKind, EngineError
 from flowfabric.model.limits import MAX_ROUNDS, MAX_TRIES
 from flowfabric.model.records import Binding, Execution, Flow, Lane, Signal, SigningKey, Waitpoint
 from flowfabric.stores.protocol import Conflict, Store, Transaction
 
 _log = logging.getLogger("flowfabric.engine")
+
+#: What a holder says when it ends its execution.
+ENDINGS = frozenset({Complete, Fail})
 
 
 class Outcome(Struct):
@@ -60,7 +65,7 @@ async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
         trusting = store.holds and attempt == 0
         view = View(Assumed(settings.held, _hoped_absent(commands)) if trusting else None, arrive)
         try:
-            async with store.transaction() as transaction:
+            async with store.transaction(trusting=trusting) as transaction:
                 return await _decide_and_commit(settings, transaction, commands, view)
         except Conflict as conflict:
             _log.debug("batch of %d lost a race (try %d): %s", len(commands), attempt + 1, conflict)
@@ -137,7 +142,17 @@ def _hope(command: CreateExecution, absent: set[tuple[Any, Key]]) -> None:
 
 
 def _first_needs(view: View, commands: Sequence[Any]) -> list[Need]:
-    return [need for command in commands for need in command.needs() if type(need) is Claimable or not view.has(need)]
+    needs: list[Need] = []
+    for command in commands:
+        for need in command.needs():
+            if type(need) is Claimable or not view.has(need):
+                needs.append(need)
+            elif type(command) in ENDINGS:
+                # A member that is held and about to end will want to know who waits for it.
+                execution = view.get(Execution, command.handle.execution_id)
+                if execution is not None and execution.flow_id is not None:
+                    needs.append(Downstream(execution.partition, execution.flow_id, execution.uuid))
+    return needs
 
 
 def _merged(needs: Iterable[Need]) -> list[Need]:

@@ -40,26 +40,42 @@ class Text:
         return " AND ".join(self.conditions) or "1 = 1"
 
 
+def _any(rows: str) -> str:
+    """Whether there is such a row. Unlike ``EXISTS`` this is never answered by reading a whole table beforehand."""
+    return f"(SELECT 1 FROM {rows} LIMIT 1) IS NOT NULL"
+
+
+_ENDED_FLOW = ", ".join(repr(state) for state in sorted(lit.ENDED_FLOW_STATES))
 #: A retention candidate that belongs to a flow must belong to one that is over, as far as anybody has noticed.
-FLOW_IS_OVER = (
-    f"(e.flow_id IS NULL OR EXISTS (SELECT 1 FROM ff_flow_summary s WHERE s.partition_key = e.partition_key "
-    "AND s.flow_id = e.flow_id AND s.public_flow_state IN ('completed', 'failed')) OR NOT EXISTS (SELECT 1 "
-    "FROM ff_flow_core f WHERE f.partition_key = e.partition_key AND f.flow_id = e.flow_id AND "
-    f"f.public_flow_state NOT IN ({', '.join(repr(state) for state in sorted(lit.ENDED_FLOW_STATES))})))"
+FLOW_IS_OVER = "(e.flow_id IS NULL OR {} OR NOT {})".format(
+    _any(
+        "ff_flow_summary s WHERE s.partition_key = e.partition_key AND s.flow_id = e.flow_id "
+        "AND s.public_flow_state IN ('completed', 'failed')"
+    ),
+    _any(
+        "ff_flow_core f WHERE f.partition_key = e.partition_key AND f.flow_id = e.flow_id "
+        f"AND f.public_flow_state NOT IN ({_ENDED_FLOW})"
+    ),
 )
-ALL_DISPATCHED = (
-    "NOT EXISTS (SELECT 1 FROM ff_completion_event c WHERE c.partition_key = e.partition_key "
-    "AND c.execution_id = e.execution_id AND c.dispatched_at_ms IS NULL AND c.flow_id IS NOT NULL)"
+ALL_DISPATCHED = "NOT " + _any(
+    "ff_completion_event c WHERE c.partition_key = e.partition_key AND c.execution_id = e.execution_id "
+    "AND c.dispatched_at_ms IS NULL AND c.flow_id IS NOT NULL"
+)
+_WAITED_FOR = (
+    "t.partition_key = w.partition_key AND t.flow_id = w.flow_id AND t.downstream_eid = w.execution_id "
+    f"AND t.edge_state = '{EdgeState.APPLIED}'"
 )
 #: Whether a member that waits should not: an edge left behind by an ended upstream, or none to wait for.
-_STUCK = (
-    "EXISTS (SELECT 1 FROM ff_edge t JOIN ff_exec_core u ON u.partition_key = t.partition_key "
-    "AND u.execution_id = t.upstream_eid WHERE t.partition_key = w.partition_key AND t.flow_id = w.flow_id "
-    f"AND t.downstream_eid = w.execution_id AND t.edge_state = '{EdgeState.APPLIED}' "
-    f"AND u.lifecycle_phase IN ({ENDED_LIST})) OR NOT EXISTS (SELECT 1 FROM ff_edge t "
-    "WHERE t.partition_key = w.partition_key AND t.flow_id = w.flow_id AND t.downstream_eid = w.execution_id "
-    f"AND t.edge_state = '{EdgeState.APPLIED}')"
+_STUCK = "{} OR NOT {}".format(
+    _any(
+        "ff_edge t JOIN ff_exec_core u ON u.partition_key = t.partition_key AND u.execution_id = t.upstream_eid "
+        f"WHERE {_WAITED_FOR} AND u.lifecycle_phase IN ({ENDED_LIST})"
+    ),
+    _any(f"ff_edge t WHERE {_WAITED_FOR}"),
 )
+
+
+_ANY_MEMBER = _any("ff_exec_core e WHERE e.partition_key = w.partition_key AND e.flow_id = w.flow_id")
 
 
 class FlowQuestions:
@@ -167,9 +183,9 @@ class FlowQuestions:
         text = Text()
         self._behind(text, "f", "flow_id", q.after)
         sql = (
-            f"SELECT w.partition_key, {self._reading('w.flow_id')}, NOT EXISTS (SELECT 1 FROM ff_exec_core e WHERE "
-            "e.partition_key = w.partition_key AND e.flow_id = w.flow_id) FROM (SELECT f.partition_key, f.flow_id "
-            f"FROM ff_flow_core f WHERE {text.where()} ORDER BY f.partition_key, f.flow_id LIMIT {int(q.window)}) w"
+            f"SELECT w.partition_key, {self._reading('w.flow_id')}, NOT {_ANY_MEMBER} FROM (SELECT f.partition_key, "
+            f"f.flow_id FROM ff_flow_core f WHERE {text.where()} ORDER BY f.partition_key, f.flow_id "
+            f"LIMIT {int(q.window)}) w"
         )
 
         def read(rows: list[Any]) -> tuple[list[tuple[int, str]], tuple[int, str] | None]:

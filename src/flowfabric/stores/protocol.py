@@ -72,7 +72,10 @@ class Store(Protocol):
     #: How many batches may be under way at the same time.
     parallel: int
 
-    def transaction(self) -> AbstractAsyncContextManager[Transaction]: ...
+    def transaction(self, *, trusting: bool = False) -> AbstractAsyncContextManager[Transaction]:
+        """One atomic unit. ``trusting`` says that this is a first try: a store that checks versions at the commit may
+        read without locks what is going to be written."""
+        ...
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, Any]], *, alone: bool = False) -> Any:
         """Run the coroutine that ``make`` gives where the store wants it; ``alone`` says it is a single command."""

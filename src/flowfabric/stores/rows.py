@@ -98,6 +98,8 @@ class ExecutionRows:
         self._versions = 3 if dialect.version else 0
         #: Where the statement's snapshot stands in a row.
         self.snapshot = self._attempt_end + 2
+        #: How many columns a narrow row has.
+        self.width = self._attempt_end + self._versions
 
     def read(self, row: Any) -> tuple[Execution, Attempt | None, Any, Any]:
         """``(execution, current attempt, execution's version, attempt's version)``."""

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from flowfabric.core import cancel, conclusion, downstream, edges, flow_cancel, graph, holding, operator
-from flowfabric.core.flow_cancel import AckCancelMember, CancelFlow, CancelFlowHeaderCommand
+from flowfabric.core.flow_cancel import AckCancelMembers, CancelFlow, CancelFlowHeaderCommand
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Change
@@ -174,7 +174,7 @@ def revoked_members_in_silence(monkeypatch: Any) -> None:
 
 @mutant
 def last_acknowledgement_leaves_the_header(monkeypatch: Any) -> None:
-    edited(monkeypatch, AckCancelMember, without_drops(CancelBacklog))
+    edited(monkeypatch, AckCancelMembers, without_drops(CancelBacklog))
 
 
 @mutant

@@ -54,7 +54,7 @@ class MemoryStore:
         self._commits = 0
         self._closed = asyncio.Event()
 
-    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(self, *, trusting: bool = False) -> AbstractAsyncContextManager[Transaction]:
         """One atomic unit; left without a commit, it changes nothing."""
         return _MemoryTransaction(self, self._clock())
 

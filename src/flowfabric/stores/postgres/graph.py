@@ -9,11 +9,11 @@ from flowfabric.model.changes import DOWNSTREAM_LIMIT
 from flowfabric.model.flows import EdgeState
 from flowfabric.model.records import Edge, EdgeGroup
 from flowfabric.stores.postgres.codec import DIALECT
-from flowfabric.stores.rows import JOINED, NARROW, KindRows, execution_select
+from flowfabric.stores.rows import ExecutionRows, KindRows, execution_select
 
 _EDGES, _GROUPS = KindRows(Edge, DIALECT), KindRows(EdgeGroup, DIALECT, "g")
 #: Where the edge and its group begin in a row, and where their versions stand.
-_EDGE = len(NARROW) + 1 + len(JOINED) + 3
+_EDGE = ExecutionRows(DIALECT).width
 EDGE_VERSION = _EDGE + _EDGES.width
 _GROUP = EDGE_VERSION + 1
 GROUP_VERSION = _GROUP + _GROUPS.width

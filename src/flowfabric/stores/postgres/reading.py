@@ -25,7 +25,7 @@ from flowfabric.model.changes import (
     Select,
 )
 from flowfabric.model.errors import ResourceExhausted
-from flowfabric.model.literals import GRANT_CLAIM, PENDING_CLAIM
+from flowfabric.model.literals import BLOCKED_BY_DEPENDENCIES, GRANT_CLAIM, PENDING_CLAIM
 from flowfabric.model.records import Attempt, Execution, StreamHead
 from flowfabric.stores.postgres import fair, graph
 from flowfabric.stores.postgres.codec import DIALECT, SENT
@@ -316,10 +316,27 @@ class Loader:
                 )
                 view.put_selected(need, await self._put_all(rows, view))
 
-    async def _downstream(self, needs: list[Downstream], view: Filling) -> None:
+    async def load_unlocked(self, needs: Iterable[Need], view: Filling) -> list[Need]:
+        """Load what need not be locked, on a first try; what is left to be loaded.
+
+        Edges, groups and children that wait are written by whoever decides upon them, and every write is guarded by its
+        row's version. A child that does not wait may go unwritten, so its state must be held still.
+        """
+        ends = [need for need in needs if type(need) is Downstream]
+        if not ends:
+            return list(needs)
+        self._locked = False
+        waiting = await self._downstream(ends, view)
+        self._locked = True
+        return [need for need in needs if type(need) is not Downstream] if waiting else list(needs)
+
+    async def _downstream(self, needs: list[Downstream], view: Filling) -> bool:
+        """Load what waits for some members; whether all of it really waits."""
         keys: dict[Downstream, list[Key]] = {need: [] for need in needs}
+        waiting = True
         for row in await self._fetch(graph.downstream(self._locked), *map(list, zip(*needs, strict=True))):
             execution = self._put(view, row)
+            waiting = waiting and execution.eligibility_state == BLOCKED_BY_DEPENDENCIES
             edge, group = graph.read(row)
             for record, version in ((edge, row[graph.EDGE_VERSION]), (group, row[graph.GROUP_VERSION])):
                 view.put_loaded(type(record), record.key, record)
@@ -328,6 +345,7 @@ class Loader:
         await self._read_moved(view)
         for need, found in keys.items():
             view.put_selected(need, sorted(found))
+        return waiting
 
     async def _first(self, need: First, view: Filling) -> None:
         if need.kind is Execution:

@@ -180,10 +180,10 @@ class PostgresStore:
         return await make()
 
     @contextlib.asynccontextmanager
-    async def transaction(self) -> AsyncIterator[_PostgresTransaction]:
+    async def transaction(self, *, trusting: bool = False) -> AsyncIterator[_PostgresTransaction]:
         """A writing connection for the block; what was not committed is rolled back."""
         connection = await self._writer()
-        transaction = _PostgresTransaction(self, connection)
+        transaction = _PostgresTransaction(self, connection, trusting)
         try:
             yield transaction
             await transaction.finish()
@@ -322,8 +322,9 @@ class PostgresStore:
 
 
 class _PostgresTransaction:
-    def __init__(self, store: PostgresStore, connection: Any) -> None:
+    def __init__(self, store: PostgresStore, connection: Any, trusting: bool) -> None:
         self._store = store
+        self._trusting = trusting
         self._connection = connection
         self._versions: dict[tuple[Any, Key], int] = {}
         self.begun = False
@@ -339,12 +340,11 @@ class _PostgresTransaction:
         return store._server_clock.now()
 
     async def load(self, needs: Iterable[Need], view: Filling) -> None:
-        if not self.begun:
-            await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-            self.begun = True
-        await Loader(self._connection, self._versions, locked=True, mark=self._store.replanning.mark).load(
-            needs, view, await self.now()
-        )
+        loader = Loader(self._connection, self._versions, locked=True, mark=self._store.replanning.mark)
+        left = await loader.load_unlocked(needs, view) if self._trusting else list(needs)
+        if left:
+            await self._begin()
+            await loader.load(left, view, await self.now())
 
     def version(self, kind: Any, key: Key) -> int | None:
         return self._versions.get((kind, key))

@@ -86,11 +86,15 @@ def _kind_rows(kind: Any) -> KindRows:
 
 
 @cache
-def _select_by(kind: Any, fields: tuple[str, ...], limit: int = SELECT_LIMIT + 1) -> str:
+def _select_by(kind: Any, fields: tuple[str, ...], limit: int | None = None) -> str:
     rows = _kind_rows(kind)
     where = _where(rows.table, fields, "t")
+    select = f"SELECT {rows.select_list} FROM {rows.table.name} t WHERE {where}"
+    if limit is None:
+        # In no order: asking for one could tempt the planner away from the index of the condition.
+        return f"{select} LIMIT {SELECT_LIMIT + 1}"
     order = ", ".join(f"t.{column.name}" for field in rows.table.key if (column := rows.table.column(field)))
-    return f"SELECT {rows.select_list} FROM {rows.table.name} t WHERE {where} ORDER BY {order} LIMIT {limit}"
+    return f"{select} ORDER BY {order} LIMIT {limit}"
 
 
 def _where(table: Any, fields: tuple[str, ...], alias: str) -> str:
@@ -169,16 +173,16 @@ def _load_one(connection: sqlite3.Connection, kind: Any, key: Key, view: Filling
 
 
 def _load_selected(connection: sqlite3.Connection, need: Select, view: Filling) -> None:
-    keys = _put_records(connection, need, SELECT_LIMIT + 1, view)
+    keys = _put_records(connection, need, None, view)
     if len(keys) > SELECT_LIMIT:
         raise ResourceExhausted("select", SELECT_LIMIT)
     view.put_selected(need, keys)
 
 
-def _put_records(connection: sqlite3.Connection, need: Select | First, limit: int, view: Filling) -> list[Key]:
+def _put_records(connection: sqlite3.Connection, need: Select | First, limit: int | None, view: Filling) -> list[Key]:
     keys: list[Key] = []
     if need.kind is Execution:
-        order = f"ORDER BY e.partition_key, e.execution_id LIMIT {limit}"
+        order = f"LIMIT {SELECT_LIMIT + 1}" if limit is None else f"ORDER BY e.execution_id LIMIT {limit}"
         sql = f"{_NARROW} WHERE {_where(EXECUTION, need.fields, 'e')} {order}"
         members = connection.execute(sql, _encoded(EXECUTION, need.fields, need.values))
         keys += [_put(view, row).execution_id for row in members]
@@ -206,15 +210,21 @@ def _load_live_members(connection: sqlite3.Connection, need: LiveMembers, view: 
 
 
 _EDGE_ROWS, _GROUP_ROWS = KindRows(Edge, DIALECT), KindRows(EdgeGroup, DIALECT, "g")
-#: Unresolved edges out of a member with their groups; one that has no group or leads nowhere counts for nobody.
+_CHILD_COLUMNS, _CHILD_SOURCE = _NARROW.split(" FROM ff_exec_core e", 1)
+#: Unresolved edges out of a member with their children and groups; one that has no group or leads nowhere counts for
+#: nobody.
 DOWNSTREAM = (
-    f"SELECT {_EDGE_ROWS.select_list}, {_GROUP_ROWS.select_list} FROM ff_edge t "
-    "JOIN ff_edge_group g ON g.partition_key = t.partition_key AND g.flow_id = t.flow_id "
-    "AND g.downstream_eid = t.downstream_eid WHERE t.partition_key = ?1 AND t.flow_id = ?2 AND t.upstream_eid = ?3 "
-    f"AND t.edge_state = '{EdgeState.APPLIED}' AND EXISTS (SELECT 1 FROM ff_exec_core e "
-    "WHERE e.partition_key = t.partition_key AND e.execution_id = t.downstream_eid) "
-    f"ORDER BY t.edge_id LIMIT {DOWNSTREAM_LIMIT}"
+    f"{_CHILD_COLUMNS}, {_EDGE_ROWS.select_list}, {_GROUP_ROWS.select_list} "
+    # Without the hint the order would tempt the planner to read all edges of the flow.
+    "FROM ff_edge t INDEXED BY ff_edge_upstream_idx "
+    "CROSS JOIN ff_edge_group g ON g.partition_key = t.partition_key AND g.flow_id = t.flow_id "
+    "AND g.downstream_eid = t.downstream_eid "
+    "CROSS JOIN ff_exec_core e ON e.partition_key = t.partition_key AND e.execution_id = t.downstream_eid"
+    f"{_CHILD_SOURCE} WHERE t.partition_key = ?1 AND t.flow_id = ?2 AND t.upstream_eid = ?3 "
+    f"AND t.edge_state = '{EdgeState.APPLIED}' ORDER BY t.edge_id LIMIT {DOWNSTREAM_LIMIT}"
 )
+_EDGE_START = _ROWS.width
+_GROUP_START = _EDGE_START + _EDGE_ROWS.width
 DESCENDANTS = (
     "WITH RECURSIVE reached(eid) AS (SELECT downstream_eid FROM ff_edge WHERE partition_key = ?1 AND flow_id = ?2 "
     "AND upstream_eid = ?3 UNION SELECT t.downstream_eid FROM reached r JOIN ff_edge t ON t.partition_key = ?1 "
@@ -224,16 +234,13 @@ DESCENDANTS = (
 
 def _load_downstream(connection: sqlite3.Connection, need: Downstream, view: Filling) -> None:
     keys: list[Key] = []
-    children: dict[str, None] = {}
     where = (need.partition, uuid_to_blob(need.flow_id), uuid_to_blob(need.uuid))
     for row in connection.execute(DOWNSTREAM, where).fetchall():
-        edge, group = _EDGE_ROWS.read(row), _GROUP_ROWS.read(row[_EDGE_ROWS.width :])
+        _put(view, row)
+        edge, group = _EDGE_ROWS.read(row[_EDGE_START:_GROUP_START]), _GROUP_ROWS.read(row[_GROUP_START:])
         view.put_loaded(Edge, edge.key, edge)
         view.put_loaded(EdgeGroup, group.key, group)
         keys.append(edge.key)
-        children[f"{{fp:{edge.partition}}}:{edge.downstream}"] = None
-    for child in children:
-        _load_execution(connection, child, view)
     view.put_selected(need, keys)
 
 

@@ -139,7 +139,7 @@ class SqliteStore:
                 self._may_wait = False
 
     @contextlib.asynccontextmanager
-    async def transaction(self) -> AsyncIterator[_SqliteTransaction]:
+    async def transaction(self, *, trusting: bool = False) -> AsyncIterator[_SqliteTransaction]:
         """The write lock, held until the end of the block."""
         writer = self._writer
         self._begin(writer)

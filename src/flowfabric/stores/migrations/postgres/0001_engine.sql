@@ -204,11 +204,11 @@ CREATE TABLE ff_edge (
     applied_at_ms  bigint,
     resolved_at_ms bigint,
     PRIMARY KEY (partition_key, flow_id, edge_id)
-);
+) WITH (fillfactor = 70);
 
 CREATE INDEX ff_edge_downstream_idx ON ff_edge (partition_key, flow_id, downstream_eid);
--- The state is in it so that the edges an ended member still has to resolve are found without passing over the others.
-CREATE INDEX ff_edge_upstream_idx ON ff_edge (partition_key, flow_id, upstream_eid, edge_state, edge_id);
+-- What changes when an edge is resolved is in no index.
+CREATE INDEX ff_edge_upstream_idx ON ff_edge (partition_key, flow_id, upstream_eid, edge_id);
 
 CREATE TABLE ff_edge_group (
     partition_key    smallint NOT NULL,
@@ -228,7 +228,7 @@ CREATE TABLE ff_edge_group (
     -- How many edges count; empty in rows written by hand, where the counters tell.
     applied_count          integer,
     PRIMARY KEY (partition_key, flow_id, downstream_eid)
-);
+) WITH (fillfactor = 70);
 
 CREATE INDEX ff_edge_group_flag_idx ON ff_edge_group (partition_key, flow_id, downstream_eid)
     WHERE cancel_siblings_pending_flag;
