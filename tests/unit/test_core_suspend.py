@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from flowfabric.conditions import OperatorOnly
 from flowfabric.core.bindings import Binding
 from flowfabric.core.context import Context
+from flowfabric.core.graphview import Missing
 from flowfabric.core.mailboxes import Wait
 from flowfabric.core.signing import CURRENT_KEY
 from flowfabric.core.suspend import suspended
-from flowfabric.core.view import Missing, View
+from flowfabric.core.view import View
 from flowfabric.model.changes import Decision, Get
 from flowfabric.model.errors import State, StateKind
 from flowfabric.model.handles import BackendTag, HandleKind

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from flowfabric.core.graphview import GraphView
-from flowfabric.core.graphview import Missing as Missing
+from flowfabric.core.graphview import GraphView, Missing
 from flowfabric.core.turns import Turns
 from flowfabric.model.budget_records import QuotaWindow
 from flowfabric.model.changes import (

@@ -8,8 +8,9 @@ from typing import TypeVar
 
 from flowfabric.core import explaining
 from flowfabric.core.context import Context
+from flowfabric.core.graphview import Missing
 from flowfabric.core.soundness import unsound
-from flowfabric.core.view import Missing, View
+from flowfabric.core.view import View
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model.changes import Get
