@@ -111,6 +111,7 @@ from flowfabric.model.frames import (
     StreamVisibility,
     SummaryDocument,
 )
+from flowfabric.model.grant_keys import GrantCheck
 from flowfabric.model.handles import BackendTag, Handle, HandleKind, HandlePayload
 from flowfabric.model.ids import (
     AttemptId,
@@ -330,6 +331,7 @@ __all__ = [
     "Fresh",
     "FullQuota",
     "Gate",
+    "GrantCheck",
     "GrantIssued",
     "GrantNotFound",
     "Granted",

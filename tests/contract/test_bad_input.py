@@ -164,6 +164,8 @@ METHODS: dict[str, Method] = {
                                 "worker_capabilities": "capabilities", "grant_ttl_ms": "ttl"}),
     "issue_claim_grant": Method(_worker, {**GRANTED, **NOTED, "worker_capabilities": "capabilities",
                                           "grant_ttl_ms": "ttl"}),
+    "verify_grant": Method(lambda w: {"grant_key": "x", "worker_id": "w", "worker_instance_id": "i"},
+                           {"grant_key": "text", "worker_id": "name+", "worker_instance_id": "name+"}),
     "claim_execution": Method(lambda w: {**_worker(w), "lease_id": UUID, "attempt_id": UUID, "lease_ttl_ms": 1_000},
                               {**GRANTED, "lease_id": "uuid", "attempt_id": "uuid", "lease_ttl_ms": "ttl",
                                "attempt_policy_json": "json", "attempt_timeout_ms": "time?",

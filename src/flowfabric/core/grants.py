@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 
 import msgspec
 from msgspec import Struct
 
+from flowfabric.core import grant_keys
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.lanes import refuse_withholding
 from flowfabric.core.signing import CURRENT_KEY, signing_key
@@ -83,8 +83,8 @@ def issue(
     expires = saturate(context.now + terms.grant_ttl_ms)
     tag = f"{{fp:{execution.partition}}}"
     reclaim = kind == lit.GRANT_RECLAIM
-    message = f"{key.kid}:{tag}|{execution.uuid}|{terms.worker_id}|{terms.worker_instance_id}|{expires}"
-    digest = hmac.new(key.secret, (message + "|reclaim" * reclaim).encode(), hashlib.sha256).hexdigest()
+    worker = (terms.worker_id, terms.worker_instance_id)
+    digest = grant_keys.digest(key, tag, execution.uuid, worker, expires, reclaim=reclaim)
     prefix = f"{context.store}:reclaim" if reclaim else context.store
     grant_key = f"{prefix}:{tag}:{execution.uuid}:{expires}:{key.kid}:{digest}"
     stored = Grant(

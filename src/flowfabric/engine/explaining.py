@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from flowfabric.core import explaining
+from flowfabric.core import explaining, grant_keys
 from flowfabric.core.context import Context
 from flowfabric.core.graphview import Missing
 from flowfabric.core.soundness import unsound
@@ -16,8 +16,9 @@ from flowfabric.engine.base import EngineBase
 from flowfabric.model.changes import Get
 from flowfabric.model.errors import Bug, BugKind
 from flowfabric.model.explain import Explanation, Gate
+from flowfabric.model.grant_keys import GrantCheck
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import MAX_PAGE, MAX_ROUNDS
+from flowfabric.model.limits import MAX_PAGE, MAX_REASON_BYTES, MAX_ROUNDS
 from flowfabric.model.records import Execution
 from flowfabric.stores.questions import ListExecutions, LiveWorkers, ScanEligible
 
@@ -30,7 +31,7 @@ _MAX_WORKERS = 10_000
 
 
 class Explaining(EngineBase):
-    """The part of the engine that explains."""
+    """The part of the engine that looks and tells."""
 
     _reconciled: tuple[int, str | None] = (0, None)
 
@@ -52,6 +53,16 @@ class Explaining(EngineBase):
         required = () if execution is None else execution.required_capabilities
         ahead = queue.index(identity) if identity in queue else None
         return explaining.with_workers(found, required, workers, ahead)
+
+    async def verify_grant(self, grant_key: str, *, worker_id: str, worker_instance_id: str) -> GrantCheck:
+        """What a grant key is worth in the hands of a worker. Looking does not use it up."""
+        text = checks.text(grant_key, "grant_key", MAX_REASON_BYTES)
+        worker = (
+            checks.text(worker_id, "worker_id", empty=False),
+            checks.text(worker_instance_id, "worker_instance_id", empty=False),
+        )
+        context = Context(await self.now_ms(), self.store.tag, self.store.shown)
+        return await self._look(lambda view: grant_keys.verify(text, worker, view, context))
 
     async def _look(self, judge: Callable[[View], _Answer], *needs: Get) -> _Answer:
         """The answer of something that looks through a view, as often as it misses something."""
@@ -89,4 +100,4 @@ class Explaining(EngineBase):
                 break
             partition, after = (partition + 1) % self.partitions.flow, None
         self._reconciled = (partition, after)
-        return found
+        return list(dict.fromkeys(found))
