@@ -23,7 +23,7 @@ from flowfabric import (
     cursor_to_text,
 )
 from flowfabric.engine import Engine
-from flowfabric.engine import leases as engine_leases
+from flowfabric.engine import claiming as engine_claiming
 from flowfabric.model.handles import decode
 from flowfabric.stores.questions import CountRows
 from tests.chaos.processes import complain, say
@@ -61,7 +61,7 @@ class Peer:
 
     async def await_work(self, lane: str, wait_ms: int) -> dict[str, Any] | None:
         """Wait for an execution, woken by others only; says ``waiting`` when it has begun to."""
-        engine_leases.SAFETY_POLL_S = wait_ms / 1000
+        engine_claiming.SAFETY_POLL_S = wait_ms / 1000
         claim = asyncio.create_task(self.engine.claim(lane, (), self._policy(30_000, max_wait=wait_ms)))
         # By then the first look is over and, on PostgreSQL, the listener is there.
         await asyncio.wait((claim,), timeout=0.5)

@@ -10,7 +10,7 @@ import pytest
 
 from flowfabric import Handle
 from flowfabric.core.lane_claims import ClaimFromLanes
-from flowfabric.engine import Engine, leases
+from flowfabric.engine import Engine, claiming
 from flowfabric.model.changes import Get
 from flowfabric.model.records import Execution
 from tests.contract.probe import Probe, create, id_of, needing, policy, shared_stores_only, unchanged
@@ -127,7 +127,7 @@ async def test_one_transaction(engine: Engine, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture(autouse=True)
 def only_wake_ups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the safety poll, a wake-up that is lost is a test that fails."""
-    monkeypatch.setattr(leases, "SAFETY_POLL_S", 3600.0)
+    monkeypatch.setattr(claiming, "SAFETY_POLL_S", 3600.0)
 
 
 async def asleep(engine: Engine, weights: dict[str, int], *capabilities: str) -> asyncio.Task[list[Handle]]:

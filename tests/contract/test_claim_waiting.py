@@ -11,7 +11,7 @@ import pytest
 
 from flowfabric import Handle, Unavailable
 from flowfabric.core.claim import Claim
-from flowfabric.engine import Engine, leases
+from flowfabric.engine import Engine, claiming
 from tests.contract.probe import ManualClock, claimed, create, id_of, needing, policy, shared_stores_only
 
 LANE = "lane"
@@ -23,7 +23,7 @@ LONG_MS = 60_000
 @pytest.fixture(autouse=True)
 def only_wake_ups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the safety poll, a wake-up that is lost is a test that fails."""
-    monkeypatch.setattr(leases, "SAFETY_POLL_S", 3600.0)
+    monkeypatch.setattr(claiming, "SAFETY_POLL_S", 3600.0)
 
 
 class Sleeper:

@@ -24,7 +24,7 @@ from flowfabric import (
     State,
     StateKind,
 )
-from flowfabric.engine import Engine, leases
+from flowfabric.engine import Engine, claiming
 from flowfabric.model.events import OperatorEvent
 from flowfabric.model.partitions import lane_partition
 from tests.contract.probe import (
@@ -278,7 +278,7 @@ async def test_draining_runs_dry(engine: Engine) -> None:
 @pytest.fixture
 def only_wake_ups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the safety poll, a wake-up that is lost is a test that fails."""
-    monkeypatch.setattr(leases, "SAFETY_POLL_S", 3600.0)
+    monkeypatch.setattr(claiming, "SAFETY_POLL_S", 3600.0)
 
 
 @pytest.mark.usefixtures("only_wake_ups")

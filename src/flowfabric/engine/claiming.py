@@ -1,0 +1,148 @@
+"""Claiming work: the next executions of a lane, or of several, now or as soon as there are some."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from flowfabric.core.admitting import Unfinished
+from flowfabric.core.claim import Claim
+from flowfabric.core.lane_claims import ClaimFromLanes, LanesClaimed
+from flowfabric.engine import checks
+from flowfabric.engine.base import EngineBase
+from flowfabric.engine.rotation import Rotations
+from flowfabric.model.handles import Handle
+from flowfabric.model.limits import MAX_CLAIM
+from flowfabric.model.results import ClaimPolicy
+
+#: How often a waiting claim looks again although nothing woke it.
+SAFETY_POLL_S = 1.0
+_MAX_WAIT_MS = 24 * 3600 * 1000
+
+
+class Claiming(EngineBase):
+    """The part of the engine that hands work out."""
+
+    def __init__(self, store: Any, **options: Any) -> None:
+        super().__init__(store, **options)
+        self._rotations = Rotations()
+
+    async def claim(
+        self, lane: str, capabilities: Iterable[str] | None = None, policy: ClaimPolicy | None = None
+    ) -> Handle | None:
+        """The next execution of a lane this worker can run, or ``None``; waits up to ``policy.max_wait``."""
+        handles = await self.claim_many(lane, capabilities, policy, 1)
+        return handles[0] if handles else None
+
+    async def claim_many(
+        self,
+        lane: str,
+        capabilities: Iterable[str] | None = None,
+        policy: ClaimPolicy | None = None,
+        limit: int = 1,
+    ) -> list[Handle]:
+        """Up to ``limit`` executions in claim order, in one transaction."""
+        policy = checks.claim_policy(policy)
+        lane_id = checks.lane(lane)
+        able = checks.capabilities(capabilities)
+        limit = checks.integer(limit, "limit", 1, MAX_CLAIM)
+        worker_id = checks.text(policy.worker_id, "worker_id", empty=False)
+        instance = checks.text(policy.worker_instance_id, "worker_instance_id", empty=False)
+        ttl_ms = checks.ttl_ms(policy.lease_ttl_ms, "lease_ttl_ms")
+        wait_ms = _milliseconds(policy.max_wait)
+
+        def command() -> Claim:
+            return Claim(lane_id, able, worker_id, instance, ttl_ms, limit, os.urandom(32 * limit))
+
+        if not wait_ms:
+            handles: list[Handle] = await self._claim_now(command)
+            return handles
+        return await self._claim_waiting((lane_id,), able, lambda: self._claim_now(command), wait_ms)
+
+    async def _claim_now(self, command: Callable[[], Any]) -> Any:
+        """The answer to a claim, which may have to make its way past many that are not admitted."""
+        answer = await self._submit(command())
+        while type(answer) is Unfinished:
+            answer = await self._submit(command())
+        return answer
+
+    async def claim_from_lanes(
+        self,
+        lanes: Mapping[str, int],
+        capabilities: Iterable[str] | None = None,
+        policy: ClaimPolicy | None = None,
+        limit: int = 1,
+    ) -> list[Handle]:
+        """Up to ``limit`` executions of several lanes, in one transaction. A lane is served as often as its weight
+        says among those that have work, so that none starves; waits up to ``policy.max_wait`` for all of them."""
+        policy = checks.claim_policy(policy)
+        weighted = checks.weighted_lanes(lanes)
+        able = checks.capabilities(capabilities)
+        limit = checks.integer(limit, "limit", 1, MAX_CLAIM)
+        worker_id = checks.text(policy.worker_id, "worker_id", empty=False)
+        instance = checks.text(policy.worker_instance_id, "worker_instance_id", empty=False)
+        ttl_ms = checks.ttl_ms(policy.lease_ttl_ms, "lease_ttl_ms")
+        wait_ms = _milliseconds(policy.max_wait)
+        rotation = self._rotations.of(weighted)
+
+        async def once() -> LanesClaimed:
+            began = rotation.begin()
+            answer: LanesClaimed | None = None
+            entropy = os.urandom(32 * limit)
+            try:
+                answer = await self._submit(
+                    ClaimFromLanes(weighted, began[0], able, worker_id, instance, ttl_ms, limit, entropy)
+                )
+            finally:
+                rotation.end(began, answer)
+            return answer
+
+        async def look() -> list[Handle]:
+            answer = await once()
+            while answer.unfinished and not answer.handles:
+                answer = await once()
+            return answer.handles
+
+        if not wait_ms:
+            return await look()
+        return await self._claim_waiting(tuple(lane_id for lane_id, _ in weighted), able, look, wait_ms)
+
+    async def _claim_waiting(
+        self, lane_ids: tuple[str, ...], able: frozenset[str], look: Callable[[], Awaitable[list[Handle]]], wait_ms: int
+    ) -> list[Handle]:
+        self._listen()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        while True:
+            waiter = self._lanes.park(lane_ids, able)
+            handles: list[Handle] = []
+            try:
+                handles = await look()
+                remaining = deadline - loop.time()
+                if handles and waiter.future.done():
+                    # Served already when it was woken for other work: somebody else must look at that.
+                    self._stir(lane_ids)
+                if handles or remaining <= 0:
+                    return handles
+                await asyncio.wait((waiter.future,), timeout=min(remaining, SAFETY_POLL_S))
+            except asyncio.CancelledError:
+                if waiter.future.done():
+                    # The wake-up meant for this claim must not be lost with it.
+                    self._stir(lane_ids)
+                raise
+            finally:
+                self._lanes.leave(lane_ids, waiter)
+
+    def _stir(self, lane_ids: tuple[str, ...]) -> None:
+        for lane_id in lane_ids:
+            self._lanes.stir(lane_id)
+
+
+def _milliseconds(wait: Any) -> int:
+    if wait is None:
+        return 0
+    if hasattr(wait, "total_seconds"):
+        wait = int(wait.total_seconds() * 1000)
+    return checks.integer(wait, "max_wait", 0, _MAX_WAIT_MS)
