@@ -30,6 +30,9 @@ FLOW_NODES = Target(0.40, 0.60)
 FLOW_SUBMIT = Target(3.0, 10.0)
 QUORUM_MS = {100: Target(50.0, 20.0, of="value")}
 
+#: Lifecycles of executions that name a budget or a quota against the same without.
+NAMED = {"budget": Target(0.75, 0.90), "quota": Target(0.35, 0.60)}
+
 #: Jobs per second drained by one worker of each peer, with the multiples asked of us. Recorded, not measured here.
 PEERS = {
     "postgres": {

@@ -21,7 +21,7 @@ from flowfabric.core.graphview import Missing
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaAdmitted, QuotaPolicy
-from flowfabric.model.budgets import Admitted, AlreadyAdmitted, RateExceeded, read_terms
+from flowfabric.model.budgets import Admitted, AlreadyAdmitted, RateExceeded, read_caps, read_terms
 from flowfabric.model.changes import BLOCKED, Act, Change, Decision, Drop, Get, Need, Peek, change
 from flowfabric.model.errors import Validation
 from flowfabric.model.ids import canonical_uuid
@@ -63,18 +63,31 @@ def is_bound(execution: Execution) -> bool:
 # -- what a test looks at ----------------------------------------------------------------------------------------------
 
 
-def companions(view: View, executions: Iterable[Execution]) -> list[Need]:
+class Bound(NamedTuple):
+    """What an execution that may be claimed soon is bound by."""
+
+    execution_id: str
+    budget_ids: str | None
+    quota_policy_id: str | None
+
+
+def companions(view: View, executions: Iterable[Execution | Bound]) -> list[Need]:
     """What testing these executions needs and the batch has not loaded, as far as it is known by now."""
     needs: dict[Need, None] = {}
-    seen: set[str] = set()
+    looked_at: set[str] = set()
     for execution in executions:
-        if execution.budget_ids is not None and execution.budget_ids not in seen:
-            seen.add(execution.budget_ids)
-            for budget_id in named_budgets(execution.budget_ids):
-                _look_at(view, budget_id, needs)
+        budget_ids = execution.budget_ids
+        if budget_ids is not None and budget_ids not in view.looked_at:
+            looked_at.add(budget_ids)
         if execution.quota_policy_id is not None:
             _count_on(view, execution, needs)
-    return [need for need in needs if not view.has(need)]
+    for budget_ids in looked_at:
+        for budget_id in named_budgets(budget_ids):
+            _look_at(view, budget_id, needs)
+    missing = [need for need in needs if not view.has(need)]
+    if not missing:
+        view.looked_at |= looked_at
+    return missing
 
 
 def _look_at(view: View, budget_id: str, needs: dict[Need, None]) -> None:
@@ -100,12 +113,12 @@ def _levels(view: View, budget_id: str, needs: dict[Need, None]) -> Iterator[Bud
 
 def _capped(budget: Budget) -> tuple[tuple[str, int], ...]:
     try:
-        return read_terms(budget.policy_json).capped
+        return read_caps(budget.policy_json)
     except Validation:
         return ()
 
 
-def _count_on(view: View, execution: Execution, needs: dict[Need, None]) -> None:
+def _count_on(view: View, execution: Execution | Bound, needs: dict[Need, None]) -> None:
     need = Get(QuotaPolicy, execution.quota_policy_id)
     needs[need] = None
     policy = view.get(QuotaPolicy, execution.quota_policy_id) if view.has(need) else None
@@ -125,17 +138,27 @@ def prepare(view: View, executions: Iterable[Execution]) -> None:
 # -- testing -----------------------------------------------------------------------------------------------------------
 
 
-def _denied_by_budget(view: View, execution: Execution) -> Denial | None:
+def _levels_named(view: View, execution: Execution) -> Iterator[Budget]:
+    """The budgets an execution names, each followed by those above it."""
     if execution.budget_ids is None:
-        return None
+        return
     for budget_id in named_budgets(execution.budget_ids):
         budget = view.peek(Budget, budget_id)
         if budget is None:
             continue
-        above = (view.peek(Budget, each) for each in charging.ancestors(budget))
-        for level in (budget, *above):
-            if level is not None and (why := exhausted(view, level)) is not None:
-                return Denial(level.budget_id, lit.WAITING_FOR_BUDGET, f"budget {level.budget_id}: {why}")
+        yield budget
+        if budget.ancestor_ids:
+            for each in charging.ancestors(budget):
+                above = view.peek(Budget, each)
+                if above is not None:
+                    yield above
+
+
+def _denied_by_budget(view: View, execution: Execution) -> Denial | None:
+    for level in _levels_named(view, execution):
+        why = exhausted(view, level)
+        if why is not None:
+            return Denial(level.budget_id, lit.WAITING_FOR_BUDGET, f"budget {level.budget_id}: {why}")
     return None
 
 
@@ -149,7 +172,7 @@ def exhausted(view: View, budget: Budget) -> str | None:
         return None
     if budget.cancelling_since_ms is not None:
         return "breached; what waits is being cancelled"
-    for dimension, limit in terms.capped:
+    for dimension, limit in read_caps(budget.policy_json):
         row = view.peek(BudgetUsage, (budget.partition, budget.budget_id, dimension))
         if row is not None and row.current_value + row.reserved_value >= limit:
             return f"{dimension} is used up ({row.current_value} spent, {row.reserved_value} reserved of {limit})"
@@ -222,16 +245,9 @@ def _hold(view: View, budget_id: str) -> None:
 def _pace(view: View, execution: Execution) -> None:
     """Somebody was admitted where others wait: another one may follow. So they go one by one as they are claimed,
     until there is no room."""
-    if execution.budget_ids is None:
-        return
-    for budget_id in named_budgets(execution.budget_ids):
-        budget = view.peek(Budget, budget_id)
-        if budget is None:
-            continue
-        above = (view.peek(Budget, each) for each in charging.ancestors(budget))
-        for level in (budget, *above):
-            if level is not None and level.waiting_since_ms is not None:
-                view.follow(charging.LET_GO_BUDGET, level.budget_id, 1)
+    for level in _levels_named(view, execution):
+        if level.waiting_since_ms is not None:
+            view.follow(charging.LET_GO_BUDGET, level.budget_id, 1)
 
 
 def _block(view: View, context: Context, execution: Execution, denial: Denial) -> None:
@@ -278,8 +294,17 @@ class Look:
     """The next executions in claim order that are admitted. Whoever iterates folds what it makes of each before it
     takes the next. After ``DENIED_AT_ONCE`` the look ends early; ``unfinished`` says that it found nothing by then."""
 
-    def __init__(self, view: View, context: Context, lane_id: str, capabilities: frozenset[str], limit: int) -> None:
+    def __init__(
+        self,
+        view: View,
+        context: Context,
+        lane_id: str,
+        capabilities: frozenset[str],
+        limit: int,
+        first: list[Execution] | None = None,
+    ) -> None:
         self._view = view
+        self._first = first
         self._context = context
         self._queue = (lane_id, capabilities)
         self._limit = limit
@@ -289,7 +314,10 @@ class Look:
         view, limit = self._view, self._limit
         given = denied = 0
         while given < limit:
-            found = view.claimable(*self._queue, limit - given + (_AHEAD if denied else 0))
+            found = self._first
+            self._first = None
+            if found is None:
+                found = view.claimable(*self._queue, limit - given + (_AHEAD if denied else 0))
             if not found:
                 return
             self._prepare(found)

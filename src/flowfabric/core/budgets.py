@@ -24,6 +24,7 @@ from flowfabric.model.budgets import (
     LimitsSet,
     Ok,
     Reset,
+    read_caps,
     read_terms,
 )
 from flowfabric.model.changes import NAMING, Act, Change, Decision, Drop, Get, GetFull, Need, change, insert
@@ -275,7 +276,7 @@ def reconcile_budget(command: ReconcileBudget, view: View, context: Context) -> 
         return Decision(0)
     if budget.cancelling_since_ms is not None:
         view.follow(charging.CANCEL_PENDING, budget.budget_id)
-    capped = read_terms(budget.policy_json).capped
+    capped = read_caps(budget.policy_json)
     if budget.next_reset_at_ms is not None:
         return Decision(0)
     counters = Counters(view, context.now)

@@ -62,7 +62,7 @@ def claim(command: Claim, view: View, context: Context) -> Decision:
         return Decision(handles)
     for execution in found:
         if execution.budget_ids is not None or execution.quota_policy_id is not None:
-            return _claim_admitted(command, view, context)
+            return _claim_admitted(command, view, context, found)
     for position, execution in enumerate(found):
         if execution.eligibility_state == lit.PENDING_CLAIM:
             acts += [Drop(grant) for grant in stale_grants(view, execution, context.now)]
@@ -73,16 +73,19 @@ def claim(command: Claim, view: View, context: Context) -> Decision:
     return Decision(handles, tuple(acts), tuple(events))
 
 
-def _claim_admitted(command: Claim, view: View, context: Context) -> Decision:
+def _claim_admitted(command: Claim, view: View, context: Context, found: list[Execution]) -> Decision:
     """The same where budgets or quotas have a say: each candidate is tested when it is its turn."""
     handles: list[Handle] = []
-    look = admitting.Look(view, context, command.lane_id, command.capabilities, command.limit)
+    look = admitting.Look(view, context, command.lane_id, command.capabilities, command.limit, found)
     for execution in look:
         stale = execution.eligibility_state == lit.PENDING_CLAIM
         drops = [Drop(grant) for grant in stale_grants(view, execution, context.now)] if stale else []
         granted = _leased(command, view, context, execution, len(handles))
-        view.fold(Decision(None, (*drops, *granted.acts), granted.events))
         handles.append(granted.handle)
+        step = Decision(handles, (*drops, *granted.acts), granted.events)
+        if len(handles) == command.limit:
+            return step
+        view.fold(step)
     return Decision(admitting.Unfinished() if look.unfinished else handles)
 
 

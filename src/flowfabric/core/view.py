@@ -96,6 +96,8 @@ class View(GraphView):
         self._listed: dict[tuple[str, str], tuple[int, list[str]]] = {}
         self._recent: dict[Recent, tuple[int, int | None]] = {}
         self._bound: list[Execution] = []
+        #: Budgets as executions name them, of which everything that admission looks at is here.
+        self.looked_at: set[str] = set()
         self._held = held
         #: Gives an execution that joins a queue its place there.
         self._arrive = arrive
@@ -281,6 +283,13 @@ class View(GraphView):
         if not added:
             return found
         return found[0] + len(added), added[0].admitted_at_ms if found[1] is None else found[1]
+
+    def known(self, kind: type[_RecordType], key: Key) -> _RecordType | None:
+        """The record if it is at hand; nothing rests on this but what to load ahead."""
+        record = self._current.get(kind, {}).get(key)
+        if record is None and self._held is not None:
+            record = self._held.find(kind, key)[0]
+        return record
 
     def fresh_in(self, lane_id: str) -> list[Execution]:
         """Executions of a lane that this batch itself has made claimable."""

@@ -19,6 +19,7 @@ from flowfabric.core.create import CreateExecution, CreateExecutions
 from flowfabric.core.fairness import arrive
 from flowfabric.core.finish import Complete, Fail
 from flowfabric.core.following import followers
+from flowfabric.core.foresight import bound_by_creation, ending
 from flowfabric.core.graphview import Missing
 from flowfabric.core.rules import RULES
 from flowfabric.core.signals import DeliverSignal
@@ -80,11 +81,12 @@ async def _decide_and_commit(
     settings: Settings, transaction: Transaction, commands: Sequence[Any], view: View
 ) -> Outcome:
     needs = _first_needs(view, commands)
+    created = bound_by_creation(commands)
     store = settings.store
     for _ in range(MAX_ROUNDS):
         if needs:
             await transaction.load(_merged(needs), view)
-            bound = view.newly_bound()
+            bound: list[Any] = [*view.newly_bound(), *created]
             while bound and (more := companions(view, bound)):
                 await transaction.load(more, view)
         context = Context(await transaction.now(), store.tag, store.shown, settings.reclaim_grace_ms)
@@ -152,7 +154,7 @@ def _first_needs(view: View, commands: Sequence[Any]) -> list[Need]:
                 execution = view.get(Execution, command.handle.execution_id)
                 if execution is not None and execution.flow_id is not None:
                     needs.append(Downstream(execution.partition, execution.flow_id, execution.uuid))
-    return needs
+    return needs + ending(view, commands)
 
 
 def _merged(needs: Iterable[Need]) -> list[Need]:

@@ -35,20 +35,6 @@ class BudgetTerms(Struct, frozen=True):
     on_hard_limit: str = OnHardLimit.FAIL
     on_soft_limit: str = "warn"
 
-    @property
-    def capped(self) -> tuple[tuple[str, int], ...]:
-        """Dimensions with a hard limit, in order."""
-        return _capped(self)
-
-
-@lru_cache(maxsize=4_096)
-def _capped_items(items: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((name, limit) for name, limit in items if limit > 0))
-
-
-def _capped(terms: BudgetTerms) -> tuple[tuple[str, int], ...]:
-    return _capped_items(tuple(terms.hard_limits.items()))
-
 
 _decoder = msgspec.json.Decoder(BudgetTerms)
 
@@ -60,6 +46,12 @@ def read_terms(document: str) -> BudgetTerms:
         return _decoder.decode(document)
     except msgspec.MsgspecError as error:
         raise Validation(ValidationKind.CORRUPTION, f"ff_budget_policy.policy_json: {error}") from None
+
+
+@lru_cache(maxsize=4_096)
+def read_caps(document: str) -> tuple[tuple[str, int], ...]:
+    """Dimensions with a hard limit, in order."""
+    return tuple(sorted((name, limit) for name, limit in read_terms(document).hard_limits.items() if limit > 0))
 
 
 class UsageDimensions(Struct, frozen=True):

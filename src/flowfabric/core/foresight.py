@@ -1,0 +1,47 @@
+"""What the commands of a batch will ask for beyond their first needs, so that it is loaded before they are decided.
+
+Only a matter of speed: whatever is not foreseen is missed and loaded, and the batch is decided again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowfabric.core.admitting import Bound
+from flowfabric.core.claim import Claim
+from flowfabric.core.create import CreateExecution
+from flowfabric.core.finish import Complete, Fail
+from flowfabric.core.grants import ClaimForWorker
+from flowfabric.core.view import View
+from flowfabric.model.budget_records import QuotaPolicy
+from flowfabric.model.changes import Get, Need
+from flowfabric.model.policy import read_policy
+from flowfabric.model.records import Execution
+
+
+def bound_by_creation(commands: Sequence[Any]) -> list[Bound]:
+    """Executions this batch creates under budgets or quotas and may claim at once."""
+    found: list[Bound] = []
+    claims = False
+    for command in commands:
+        kind = type(command)
+        if kind is Claim or kind is ClaimForWorker:
+            claims = True
+        elif kind is CreateExecution and command.policy is not None:
+            policy = read_policy(command.policy)
+            if policy.budget_ids or policy.quota_policy_id:
+                named = ",".join(dict.fromkeys(policy.budget_ids)) or None
+                found.append(Bound(command.execution_id, named, policy.quota_policy_id))
+    return found if claims else []
+
+
+def ending(view: View, commands: Sequence[Any]) -> list[Need]:
+    """Quotas that executions which end in this batch will leave."""
+    needs: dict[Need, None] = {}
+    for command in commands:
+        if type(command) is Complete or type(command) is Fail:
+            execution = view.known(Execution, command.handle.execution_id)
+            if execution is not None and execution.quota_policy_id is not None:
+                needs[Get(QuotaPolicy, execution.quota_policy_id)] = None
+    return [need for need in needs if not view.has(need)]
