@@ -17,6 +17,7 @@ from flowfabric import (
     EngineError,
     ExecutionId,
     Handle,
+    Reserved,
     State,
     Transport,
     cursor_from_text,
@@ -79,6 +80,16 @@ class Peer:
         for _ in range(until):
             event = await anext(events)
             say([cursor_to_text(event.cursor), event.execution_id])
+
+    async def reserve(self, budget_id: str, count: int, lane: str, ttl_ms: int) -> int:
+        """Ask for ``count`` reservations of one unit at once, under leases that last so long; how many were granted."""
+        for _ in range(HANDS):
+            await self._create(ExecutionId.solo(lane, self.engine.partitions), lane)
+        handles = await self.engine.claim_many(lane, (), self._policy(ttl_ms), HANDS)
+        answers = await asyncio.gather(
+            *(self.engine.reserve_budget(handles[number % HANDS], budget_id, {"a": 1}) for number in range(count))
+        )
+        return sum(isinstance(answer, Reserved) for answer in answers)
 
     async def lifecycles(self, count: int, lane: str, expected: int, ttl_ms: int = 30_000) -> dict[str, Any]:
         """Create ``count`` executions and complete whatever there is, until ``expected`` have ended in all."""

@@ -174,7 +174,7 @@ def exhausted(view: View, budget: Budget) -> str | None:
         return "breached; what waits is being cancelled"
     for dimension, limit in read_caps(budget.policy_json):
         row = view.peek(BudgetUsage, (budget.partition, budget.budget_id, dimension))
-        if row is not None and row.current_value + row.reserved_value >= limit:
+        if row is not None and row.current_value + row.reserved_value >= limit + row.granted_value:
             return f"{dimension} is used up ({row.current_value} spent, {row.reserved_value} reserved of {limit})"
     return None
 
@@ -407,7 +407,7 @@ def _places(view: View, budget: Budget | None, policy: QuotaPolicy | None) -> in
 
 def _left(view: View, budget: Budget, dimension: str, limit: int) -> int:
     row = view.get(BudgetUsage, (budget.partition, budget.budget_id, dimension))
-    return limit if row is None else limit - row.current_value - row.reserved_value
+    return limit if row is None else limit + row.granted_value - row.current_value - row.reserved_value
 
 
 def _let_one_go(view: View, context: Context, execution: Execution) -> bool:

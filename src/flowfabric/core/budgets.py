@@ -238,7 +238,8 @@ def reset_budget(command: ResetBudget, view: View, context: Context) -> Decision
     now = context.now
     if command.scheduled and (budget.next_reset_at_ms is None or budget.next_reset_at_ms > now):
         return Decision(Reset(budget.next_reset_at_ms or 0))
-    interval = read_terms(budget.policy_json).reset_interval_ms
+    terms = read_terms(budget.policy_json)
+    interval = terms.reset_interval_ms
     following = saturate(now + interval) if interval else None
     acts: list[Act] = [
         change(
@@ -253,11 +254,17 @@ def reset_budget(command: ResetBudget, view: View, context: Context) -> Decision
         )
     ]
     acts += [
-        change(row, current_value=0, last_reset_at_ms=now, updated_at_ms=now)
+        change(row, current_value=0, granted_value=_still_granted(row, terms), last_reset_at_ms=now, updated_at_ms=now)
         for row in view.select(BudgetUsage, partition=budget.partition, budget_id=budget.budget_id)
     ]
     wake(view, (budget,))
     return Decision(Reset(following or 0), tuple(acts))
+
+
+def _still_granted(row: BudgetUsage, terms: BudgetTerms) -> int:
+    """What open reservations hold beyond the limit; the rest of what was granted has been spent and is forgotten."""
+    limit = terms.hard_limits.get(row.dimensions_key, 0)
+    return min(row.granted_value, max(row.reserved_value - limit, 0)) if limit else 0
 
 
 class ReconcileBudget(Struct, gc=False):
@@ -281,7 +288,8 @@ def reconcile_budget(command: ReconcileBudget, view: View, context: Context) -> 
         return Decision(0)
     counters = Counters(view, context.now)
     counters.load((budget,), [dimension for dimension, _ in capped])
-    over = any(counters.row(budget, dimension).current_value > limit for dimension, limit in capped)
+    rows = ((counters.row(budget, dimension), limit) for dimension, limit in capped)
+    over = any(row.current_value > limit + row.granted_value for row, limit in rows)
     if over == (budget.breached_at_ms is not None):
         return Decision(0)
     return Decision(1, (change(budget, breached_at_ms=context.now if over else None),))

@@ -74,8 +74,8 @@ class Counters:
             self._rows[key] = row
         return row
 
-    def add(self, budget: Budget, dimension: str, spent: int = 0, reserved: int = 0) -> None:
-        """Change a counter; neither part of it goes below 0."""
+    def add(self, budget: Budget, dimension: str, spent: int = 0, reserved: int = 0, granted: int = 0) -> None:
+        """Change a counter; no part of it goes below 0."""
         row = self.row(budget, dimension)
         value = max(row.current_value + spent, 0)
         held = max(row.reserved_value + reserved, 0)
@@ -83,7 +83,10 @@ class Counters:
             raise Validation(
                 ValidationKind.INVALID_INPUT, f"{dimension}: the counter of budget {budget.budget_id} would overflow"
             )
-        self._rows[row.key] = replace(row, current_value=value, reserved_value=held, updated_at_ms=self._now)
+        extra = max(row.granted_value + granted, 0)
+        self._rows[row.key] = replace(
+            row, current_value=value, reserved_value=held, granted_value=extra, updated_at_ms=self._now
+        )
 
     def acts(self) -> tuple[Act, ...]:
         """One change per counter that moved."""
@@ -92,7 +95,7 @@ class Counters:
             if key in self._new:
                 acts.append(insert(row))
             elif row is not self._view.get(BudgetUsage, key):
-                acts.append(Change(row, ("current_value", "reserved_value", "updated_at_ms")))
+                acts.append(Change(row, ("current_value", "reserved_value", "granted_value", "updated_at_ms")))
         return tuple(acts)
 
 
@@ -109,7 +112,7 @@ def first_breach(
             if limit <= 0:
                 continue
             row = counters.row(budget, dimension)
-            if row.current_value + row.reserved_value + amount > limit:
+            if row.current_value + row.reserved_value + amount > limit + row.granted_value:
                 return budget, HardBreach(dimension, row.current_value, limit, budget.budget_id, row.reserved_value)
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric.core import quotas, reservations
+from flowfabric.core import lapsing, quotas
 from flowfabric.core.context import Context
 from flowfabric.core.view import View
 from flowfabric.model.changes import Act
@@ -13,7 +13,7 @@ def lapsed(view: View, context: Context, execution: Execution, attempt: Attempt 
     """What was reserved under a lease that ends now goes back. It may be folded, so the caller may not refuse
     afterwards."""
     if attempt is not None and attempt.reservation_count:
-        reservations.lapse(view, context, execution, attempt)
+        lapsing.lapse(view, context, execution, attempt)
     return ()
 
 

@@ -6,18 +6,18 @@ commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 from msgspec import Struct
 
-from flowfabric.core import charging, lease
+from flowfabric.core import asking, charging, lease
 from flowfabric.core.charging import Counters, breached, first_breach, levels, soft_breach, wake
 from flowfabric.core.context import Context
+from flowfabric.core.lapsing import ended, give_back, held_by
+from flowfabric.core.suspend import suspended
 from flowfabric.core.view import View
 from flowfabric.model.budget_records import LAPSED, OPEN, RELEASED, SETTLED, Budget, Reservation
-from flowfabric.model.budgets import AlreadyApplied, ReservationReleased, Reserved, Settled
-from flowfabric.model.changes import Act, Change, Decision, Get, Need, change, insert
+from flowfabric.model.budgets import AlreadyApplied, BudgetAsked, HardBreach, ReservationReleased, Reserved, Settled
+from flowfabric.model.changes import Act, Change, Decision, Drop, Get, Need, change, insert
 from flowfabric.model.errors import NotFound
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.records import Attempt, Execution
@@ -31,13 +31,18 @@ class ReserveBudget(Struct, gc=False):
     amounts: dict[str, int]
     key: str
     reservation_id: str
+    #: For the suspension and the waitpoint of a question, and for a first signing key.
+    suspension_id: str
+    waitpoint_id: str
+    entropy: bytes
 
     def needs(self) -> tuple[Need, ...]:
         return (Get(Execution, self.handle.execution_id), Get(Budget, self.budget_id))
 
 
 def reserve_budget(command: ReserveBudget, view: View, context: Context) -> Decision:
-    """Set aside at every level, or refused as a whole by the first hard limit."""
+    """Set aside at every level, or refused as a whole by the first hard limit. A budget that asks suspends the
+    execution instead, and lets the same amounts through once they are approved."""
     execution, attempt = lease.held(view, command.handle, context)
     chain = levels(view, command.budget_id)
     key = f"reserve:{execution.execution_id}:{command.key}" if command.key else ""
@@ -49,8 +54,18 @@ def reserve_budget(command: ReserveBudget, view: View, context: Context) -> Deci
     counters = Counters(view, context.now)
     counters.load(chain, amounts)
     breach = first_breach(counters, chain, amounts)
+    granted: dict[str, dict[str, int]] = {}
+    drops: tuple[Act, ...] = ()
+    if breach is not None and asking.asks(breach[0]):
+        told = asking.answer(view, execution, command.budget_id, amounts)
+        if told is None:
+            return _asked(command, view, context, execution, attempt, amounts, breach)
+        drops = (Drop(told.ask),)
+        if told.approved:
+            granted = asking.grant(counters, chain, amounts)
+            breach = first_breach(counters, chain, amounts)
     if breach is not None:
-        return Decision(breach[1], (breached(view, *breach, context.now),))
+        return Decision(breach[1], (breached(view, *breach, context.now), *drops))
     for budget in chain:
         for dimension, amount in amounts.items():
             counters.add(budget, dimension, reserved=amount)
@@ -64,8 +79,10 @@ def reserve_budget(command: ReserveBudget, view: View, context: Context) -> Deci
         msgspec.json.encode(amounts).decode(),
         OPEN,
         context.now,
+        granted=msgspec.json.encode(granted).decode(),
     )
     acts: list[Act] = [
+        *drops,
         insert(reservation),
         change(attempt, reservation_count=attempt.reservation_count + 1),
         *counters.acts(),
@@ -74,6 +91,27 @@ def reserve_budget(command: ReserveBudget, view: View, context: Context) -> Deci
         outcome = {"reservation_id": command.reservation_id}
         acts.append(charging.remember(view, chain[0], key, context.now, outcome))
     return Decision(Reserved(command.reservation_id, command.budget_id, amounts), tuple(acts))
+
+
+def _asked(
+    command: ReserveBudget,
+    view: View,
+    context: Context,
+    execution: Execution,
+    attempt: Attempt,
+    amounts: dict[str, int],
+    breach: tuple[Budget, HardBreach],
+) -> Decision:
+    """The execution waits for somebody to decide; its lease ends, and with it what else was reserved under it."""
+    wait = asking.question(command.suspension_id, command.waitpoint_id)
+    parked = suspended(view, context, execution, attempt, wait, command.entropy, command.handle)
+    recorded = asking.recorded(view, execution, command.budget_id, amounts, command.suspension_id, context.now)
+    return Decision(
+        BudgetAsked(parked.details, parked.handle, breach[1]),
+        (*parked.acts, recorded, breached(view, *breach, context.now)),
+        parked.events,
+        ((execution.execution_id, attempt.attempt_index),),
+    )
 
 
 def _before(
@@ -113,11 +151,11 @@ def settle_reservation(command: SettleReservation, view: View, context: Context)
         return Decision(AlreadyApplied())
     attempt = _lease(view, reservation)
     chain = levels(view, reservation.budget_id)
-    held = _held(reservation)
+    held = held_by(reservation)
     used = dict(sorted(command.amounts.items()))
     counters = Counters(view, context.now)
     counters.load(chain, held.keys() | used.keys())
-    _free(counters, chain, held)
+    give_back(counters, chain, reservation, used)
     breach = first_breach(counters, chain, used)
     charged = used if breach is None else {name: min(used.get(name, 0), amount) for name, amount in held.items()}
     charging.apply(counters, chain, charged)
@@ -148,32 +186,13 @@ def release_reservation(command: ReleaseReservation, view: View, context: Contex
         return Decision(ReservationReleased(reservation.reservation_id, {}))
     attempt = _lease(view, reservation)
     chain = levels(view, reservation.budget_id)
-    held = _held(reservation)
+    held = held_by(reservation)
     counters = Counters(view, context.now)
     counters.load(chain, held)
-    _free(counters, chain, held)
+    give_back(counters, chain, reservation, {})
     acts = (*_closed(reservation, attempt, RELEASED, context.now), *counters.acts())
     wake(view, chain)
     return Decision(ReservationReleased(reservation.reservation_id, held), acts)
-
-
-def lapse(view: View, context: Context, execution: Execution, attempt: Attempt) -> None:
-    """Everything still set aside under a lease that ends comes back. Folded at once: others of the same decision may
-    give back to the same counters."""
-    open_ones = view.select(Reservation, partition=execution.partition, uuid=execution.uuid, state=OPEN)
-    mine = [each for each in open_ones if each.attempt_index == attempt.attempt_index]
-    view.require(Get(Budget, each) for each in dict.fromkeys(each.budget_id for each in mine))
-    known = [each for each in mine if view.get(Budget, each.budget_id) is not None]
-    chains = {each.budget_id: levels(view, each.budget_id) for each in known}
-    counters = Counters(view, context.now)
-    for each in known:
-        counters.load(chains[each.budget_id], _held(each))
-    for each in known:
-        _free(counters, chains[each.budget_id], _held(each))
-    acts: list[Act] = [_ended(each, LAPSED, context.now) for each in mine]
-    for chain in chains.values():
-        wake(view, chain)
-    view.fold(Decision(None, (*acts, *counters.acts())))
 
 
 def _found(view: View, reservation_id: str, execution_id: str | None) -> Reservation:
@@ -181,20 +200,6 @@ def _found(view: View, reservation_id: str, execution_id: str | None) -> Reserva
     if found is None or execution_id not in (None, f"{{fp:{found.partition}}}:{found.uuid}"):
         raise NotFound("reservation")
     return found
-
-
-def _held(reservation: Reservation) -> dict[str, int]:
-    """What it still sets aside."""
-    if reservation.state != OPEN:
-        return {}
-    amounts: dict[str, int] = msgspec.json.decode(reservation.amounts)
-    return amounts
-
-
-def _free(counters: Counters, chain: Iterable[Budget], held: dict[str, int]) -> None:
-    for budget in chain:
-        for dimension, amount in held.items():
-            counters.add(budget, dimension, reserved=-amount)
 
 
 def _lease(view: View, reservation: Reservation) -> Attempt | None:
@@ -209,11 +214,7 @@ def _lease(view: View, reservation: Reservation) -> Attempt | None:
 
 def _closed(reservation: Reservation, attempt: Attempt | None, state: str, now: int) -> tuple[Change, ...]:
     """The reservation ended, and its lease with one less to give back."""
-    ended = _ended(reservation, state, now)
+    closed = ended(reservation, state, now)
     if attempt is None or not attempt.reservation_count:
-        return (ended,)
-    return ended, change(attempt, reservation_count=attempt.reservation_count - 1)
-
-
-def _ended(reservation: Reservation, state: str, now: int) -> Change:
-    return change(reservation, state=state, closed_at_ms=now)
+        return (closed,)
+    return closed, change(attempt, reservation_count=attempt.reservation_count - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -178,6 +179,9 @@ class Budgets(EngineBase):
                 budget_checks.amounts(amounts, "amounts"),
                 budget_checks.key(idempotency_key, "idempotency_key"),
                 str(uuid.uuid4()),
+                str(uuid.uuid4()),
+                str(uuid.uuid4()),
+                os.urandom(32),
             )
         )
         return answer

@@ -56,6 +56,8 @@ class BudgetUsage(Struct, gc=False):
     updated_at_ms: int = 0
     #: What open reservations hold. It counts against the hard limit like what is spent.
     reserved_value: int = 0
+    #: What approvals allow beyond the hard limit, until it is given back or the budget is reset.
+    granted_value: int = 0
 
     @property
     def key(self) -> tuple[int, str, str]:
@@ -109,10 +111,27 @@ class Reservation(Struct, gc=False):
     state: str
     created_at_ms: int
     closed_at_ms: int | None = None
+    #: What an approval allowed beyond hard limits, as JSON: ``{budget id: {dimension: amount}}``.
+    granted: str = "{}"
 
     @property
     def key(self) -> str:
         return self.reservation_id
+
+
+class BudgetAsk(Struct, gc=False):
+    """An amount that an execution asked for beyond a limit, until the answer is used (``ff_budget_ask``)."""
+
+    partition: int
+    uuid: str
+    budget_id: str
+    amounts: str
+    suspension_id: str
+    asked_at_ms: int
+
+    @property
+    def key(self) -> tuple[int, str, str]:
+        return (self.partition, self.uuid, self.budget_id)
 
 
 class QuotaPolicy(Struct, gc=False):

@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.handles import Handle
+from flowfabric.model.suspension import SuspendOutcomeDetails
 
 
 class OnHardLimit(StrEnum):
@@ -22,6 +24,8 @@ class OnHardLimit(StrEnum):
     WARN = "warn"
 
 
+#: The name of the signal that approves what a budget asked for.
+APPROVED = "approved"
 #: ``enforcement_mode`` of a budget that never refuses.
 WARN_ONLY = "warn"
 
@@ -163,7 +167,16 @@ class ReservationReleased(Struct, frozen=True):
     freed: dict[str, int]
 
 
-ReserveResult: TypeAlias = Reserved | HardBreach | AlreadyApplied
+class BudgetAsked(Struct, frozen=True):
+    """The budget asks: the execution is suspended until somebody signals. After an ``approved`` the same reservation
+    goes through, once; after anything else it is the hard breach."""
+
+    details: SuspendOutcomeDetails
+    handle: Handle
+    breach: HardBreach
+
+
+ReserveResult: TypeAlias = Reserved | HardBreach | AlreadyApplied | BudgetAsked
 SettleResult: TypeAlias = Settled | HardBreach | AlreadyApplied
 
 

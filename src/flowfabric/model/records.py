@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from flowfabric.model.budget_records import (
     Budget,
+    BudgetAsk,
     BudgetDedup,
     BudgetSpend,
     BudgetUsage,
@@ -573,6 +574,7 @@ Record: TypeAlias = (
     | Worker
     | WorkerEvent
     | Budget
+    | BudgetAsk
     | BudgetUsage
     | BudgetDedup
     | BudgetSpend

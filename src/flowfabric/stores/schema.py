@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from flowfabric.model.budget_records import (
     Budget,
+    BudgetAsk,
     BudgetDedup,
     BudgetSpend,
     BudgetUsage,
@@ -524,6 +525,7 @@ TABLES: Mapping[Any, Table] = {
                 last_reset_at_ms=BIG,
                 updated_at_ms=BIG,
                 reserved_value=BIG,
+                granted_value=BIG,
             ),
             ("partition", "budget_id", "dimensions_key"),
         ),
@@ -562,8 +564,15 @@ TABLES: Mapping[Any, Table] = {
                 state=TEXT,
                 created_at_ms=BIG,
                 closed_at_ms=BIG,
+                granted=JSON,
             ),
             ("reservation_id",),
+        ),
+        Table(
+            BudgetAsk,
+            "ff_budget_ask",
+            _columns(partition=SMALL, uuid=UUID, budget_id=TEXT, amounts=JSON, suspension_id=UUID, asked_at_ms=BIG),
+            ("partition", "uuid", "budget_id"),
         ),
         Table(
             QuotaPolicy,
@@ -706,6 +715,7 @@ EXECUTION_SCOPED = (
     "ff_attempt",
     "ff_exec_idempotency",
     "ff_budget_reservation",
+    "ff_budget_ask",
 )
 #: Tables that name an execution in rows of their own partition: the table, and how it spells the execution.
 EXECUTION_NAMED = (

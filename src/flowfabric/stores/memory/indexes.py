@@ -16,6 +16,7 @@ import msgspec
 from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import (
     Budget,
+    BudgetAsk,
     BudgetDedup,
     BudgetSpend,
     BudgetUsage,
@@ -105,6 +106,7 @@ GROUPS: Mapping[Any, tuple[tuple[str, ...], ...]] = {
     EdgeGroup: (_BY_DOWNSTREAM, _BY_FLOW),
     PendingCancelGroup: (_BY_FLOW,),
     Reservation: (_BY_EXECUTION,),
+    BudgetAsk: (_BY_EXECUTION,),
     BudgetUsage: (_BY_BUDGET,),
     BudgetSpend: ((*_BY_BUDGET, "uuid"), ("uuid",)),
     QuotaWindow: (_BY_WINDOW, ("execution_id",)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from flowfabric.model.budget_records import BudgetDedup, BudgetSpend, QuotaAdmitted, QuotaWindow, Reservation
+from flowfabric.model.budget_records import BudgetAsk, BudgetDedup, BudgetSpend, QuotaAdmitted, QuotaWindow, Reservation
 from flowfabric.model.changes import Key, PurgeExecution, PurgeFlow, Writes
 from flowfabric.model.events import CompletionEvent
 from flowfabric.model.records import (
@@ -49,7 +49,19 @@ from flowfabric.stores.questions import TrimAdmission, TrimHistory
 from flowfabric.stores.schema import OUTBOXES, TABLES
 
 #: What an execution owns, by the fields (partition, uuid).
-_OWNED = (FrameRow, StreamSummary, StreamHead, Grant, Suspension, Waitpoint, Signal, Attempt, Binding, Reservation)
+_OWNED = (
+    FrameRow,
+    StreamSummary,
+    StreamHead,
+    Grant,
+    Suspension,
+    Waitpoint,
+    Signal,
+    Attempt,
+    Binding,
+    Reservation,
+    BudgetAsk,
+)
 #: Fields that a rule may leave unset, and what is stored then.
 _UNSET: dict[Any, dict[str, Any]] = {
     Execution: {**dict.fromkeys(EXECUTION_WIDE_FIELDS), "raw_fields": "{}"},

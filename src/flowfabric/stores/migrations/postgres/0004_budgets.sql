@@ -28,6 +28,7 @@ CREATE UNIQUE INDEX ff_budget_policy_id_idx ON ff_budget_policy (budget_id);
 CREATE INDEX ff_budget_policy_reset_due_idx ON ff_budget_policy (next_reset_at_ms) WHERE next_reset_at_ms IS NOT NULL;
 
 -- reserved_value is what open reservations hold; it counts against the hard limit like current_value.
+-- granted_value is what approvals allow beyond that limit.
 CREATE TABLE ff_budget_usage (
     partition_key    smallint NOT NULL,
     budget_id        text NOT NULL,
@@ -36,6 +37,7 @@ CREATE TABLE ff_budget_usage (
     last_reset_at_ms bigint,
     updated_at_ms    bigint NOT NULL,
     reserved_value   bigint NOT NULL DEFAULT 0,
+    granted_value    bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (partition_key, budget_id, dimensions_key)
 ) WITH (fillfactor = 50);
 
@@ -76,10 +78,22 @@ CREATE TABLE ff_budget_reservation (
     amounts        jsonb NOT NULL,
     state          text NOT NULL CHECK (state IN ('open', 'settled', 'released', 'lapsed')),
     created_at_ms  bigint NOT NULL,
-    closed_at_ms   bigint
+    closed_at_ms   bigint,
+    granted        jsonb NOT NULL DEFAULT '{}'
 );
 
 CREATE INDEX ff_budget_reservation_execution_idx ON ff_budget_reservation (partition_key, execution_id, state);
+
+-- What an execution asked for beyond a limit; gone once the answer is used.
+CREATE TABLE ff_budget_ask (
+    partition_key smallint NOT NULL,
+    execution_id  uuid NOT NULL,
+    budget_id     text NOT NULL,
+    amounts       jsonb NOT NULL,
+    suspension_id uuid NOT NULL,
+    asked_at_ms   bigint NOT NULL,
+    PRIMARY KEY (partition_key, execution_id, budget_id)
+);
 
 CREATE TABLE ff_quota_policy (
     partition_key               smallint NOT NULL,

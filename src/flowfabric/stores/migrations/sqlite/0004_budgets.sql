@@ -28,6 +28,7 @@ CREATE UNIQUE INDEX ff_budget_policy_id_idx ON ff_budget_policy (budget_id);
 CREATE INDEX ff_budget_policy_reset_due_idx ON ff_budget_policy (next_reset_at_ms) WHERE next_reset_at_ms IS NOT NULL;
 
 -- reserved_value is what open reservations hold; it counts against the hard limit like current_value.
+-- granted_value is what approvals allow beyond that limit.
 CREATE TABLE ff_budget_usage (
     partition_key    INTEGER NOT NULL,
     budget_id        TEXT NOT NULL,
@@ -36,6 +37,7 @@ CREATE TABLE ff_budget_usage (
     last_reset_at_ms INTEGER,
     updated_at_ms    INTEGER NOT NULL,
     reserved_value   INTEGER NOT NULL DEFAULT 0,
+    granted_value    INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (partition_key, budget_id, dimensions_key)
 );
 
@@ -76,10 +78,22 @@ CREATE TABLE ff_budget_reservation (
     amounts        TEXT NOT NULL,
     state          TEXT NOT NULL CHECK (state IN ('open', 'settled', 'released', 'lapsed')),
     created_at_ms  INTEGER NOT NULL,
-    closed_at_ms   INTEGER
+    closed_at_ms   INTEGER,
+    granted        TEXT NOT NULL DEFAULT '{}'
 );
 
 CREATE INDEX ff_budget_reservation_execution_idx ON ff_budget_reservation (partition_key, execution_id, state);
+
+-- What an execution asked for beyond a limit; gone once the answer is used.
+CREATE TABLE ff_budget_ask (
+    partition_key INTEGER NOT NULL,
+    execution_id  BLOB NOT NULL,
+    budget_id     TEXT NOT NULL,
+    amounts       TEXT NOT NULL,
+    suspension_id BLOB NOT NULL,
+    asked_at_ms   INTEGER NOT NULL,
+    PRIMARY KEY (partition_key, execution_id, budget_id)
+);
 
 CREATE TABLE ff_quota_policy (
     partition_key               INTEGER NOT NULL,
