@@ -12,7 +12,7 @@ from flowfabric.core.view import View
 from flowfabric.core.waits import OPEN_STATES
 from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaPolicy
-from flowfabric.model.budgets import read_terms
+from flowfabric.model.budgets import read_caps
 from flowfabric.model.changes import Get, Peek
 from flowfabric.model.errors import NotFound, Validation
 from flowfabric.model.explain import (
@@ -264,7 +264,7 @@ def _without_budget(view: View, execution: Execution, budget_id: str | None) -> 
 
 def _scarce(view: View, budget: Budget) -> ExhaustedBudget:
     try:
-        capped: Sequence[tuple[str, int]] = read_terms(budget.policy_json).capped
+        capped = read_caps(budget.policy_json)
     except Validation:
         capped = ()
     view.require(Peek(BudgetUsage, (budget.partition, budget.budget_id, dimension)) for dimension, _ in capped)
