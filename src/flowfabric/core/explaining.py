@@ -270,7 +270,7 @@ def _scarce(view: View, budget: Budget) -> ExhaustedBudget:
     view.require(Peek(BudgetUsage, (budget.partition, budget.budget_id, dimension)) for dimension, _ in capped)
     for dimension, limit in capped:
         usage = view.peek(BudgetUsage, (budget.partition, budget.budget_id, dimension))
-        if usage is not None and usage.current_value + usage.reserved_value >= limit:
+        if usage is not None and usage.current_value + usage.reserved_value >= limit + usage.granted_value:
             spent, reserved = usage.current_value, usage.reserved_value
             return ExhaustedBudget(budget.budget_id, dimension, spent, reserved, limit, budget.next_reset_at_ms)
     return ExhaustedBudget(budget.budget_id, None, 0, 0, 0, budget.next_reset_at_ms)
