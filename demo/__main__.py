@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -11,8 +12,11 @@ import tempfile
 from rich.console import Console
 
 from demo.board import Board
-from demo.checks import Checker
-from demo.report import print_checks, print_summary, print_timeline
+from demo.checks import Check, Checker
+from demo.flow_checks import FlowChecker
+from demo.flow_scene import FlowScene
+from demo.flow_screen import showing_flow
+from demo.report import print_checks, print_summary, print_timeline, print_verdict
 from demo.rows import Rows
 from demo.screen import showing
 from demo.story import Story
@@ -41,14 +45,32 @@ async def run(console: Console, *, live: bool) -> int:
             print_summary(console, story, checker)
             print_timeline(console, checker)
             checks = checker.run()
-            print_checks(console, story, checks)
-            return 1 if any(check.violations for check in checks) else 0
+            print_checks(console, checks)
+            more = await _flow(console, engine, rows, live=live)
+            return print_verdict(console, story, [*checks, *more])
+
+
+async def _flow(console: Console, engine: Engine, rows: Rows, *, live: bool) -> list[Check]:
+    """The second scene; its checks."""
+    console.print()
+    scene = FlowScene(engine, Board())
+    try:
+        async with showing_flow(scene, console, live=live), asyncio.timeout(LIMIT_S):
+            await scene.run()
+    except TimeoutError:
+        return [Check("the flow ends", [f"not after {LIMIT_S} s"])]
+    checks = await FlowChecker(scene, rows).run()
+    console.print()
+    print_checks(console, checks)
+    return checks
 
 
 def main() -> int:
     """Run the demo on the terminal, or as plain lines where there is none."""
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    # What is refused here is refused on purpose, and told on the screen.
+    logging.getLogger("flowfabric").addHandler(logging.NullHandler())
     live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     console = Console(force_terminal=None if live else False, width=None if live else 100)
     try:

@@ -97,7 +97,7 @@ def _lease_lines(events: list[LeaseEvent]) -> Iterator[Line]:
             yield Line(at_ms, "lease ends", worker, epoch, "given back with the result")
 
 
-def print_checks(console: Console, story: Story, checks: list[Check]) -> None:
+def print_checks(console: Console, checks: list[Check]) -> None:
     """Every promise, kept or broken."""
     console.print("[bold]checked in the stored rows[/]\n")
     table = Table.grid(padding=(0, 2))
@@ -108,7 +108,12 @@ def print_checks(console: Console, story: Story, checks: list[Check]) -> None:
         if len(violations) > SHOWN_VIOLATIONS:
             table.add_row("", "", Text(f"… and {len(violations) - SHOWN_VIOLATIONS} more", "red"))
     console.print(table)
+
+
+def print_verdict(console: Console, story: Story, checks: list[Check]) -> int:
+    """The last lines, and the exit code."""
     broken = sum(bool(check.violations) for check in checks)
     told = f"[bold red]{broken} of {len(checks)} promises were broken[/]" if broken else "[bold]Everything held.[/]"
-    console.print(f"\n{told} {len(JOBS)} executions in {story.board.elapsed_s:.1f} s.", highlight=False)
+    console.print(f"\n{told} {len(JOBS)} executions and one flow in {story.board.elapsed_s:.1f} s.", highlight=False)
     console.print("How a worker looks in code: demo/worker.py. Where to go on: docs/quickstart.md.", highlight=False)
+    return 1 if broken else 0

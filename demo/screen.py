@@ -47,7 +47,7 @@ async def showing(board: Board, rows: Rows, console: Console, *, live: bool) -> 
                 yield
             _refresh(board, rows, picture)
     else:
-        board.listener = lambda happening: console.print(_line(happening), soft_wrap=True)
+        board.listener = lambda happening: console.print(happening_line(happening), soft_wrap=True)
         async with _repeating(lambda: _tell(board, rows, console), TELL_EVERY_S):
             yield
 
@@ -78,7 +78,8 @@ async def _repeating(act: Callable[[], None], every_s: float) -> AsyncIterator[N
         await asyncio.wait([task])
 
 
-def _line(happening: Happening) -> Text:
+def happening_line(happening: Happening) -> Text:
+    """When, and what."""
     return Text.assemble((f"{happening.at_s:5.1f} s  ", "dim"), (happening.text, happening.style))
 
 
@@ -143,7 +144,7 @@ class _LiveScreen:
     def _happenings(self, lines: int, width: int) -> Panel:
         shown = Text(no_wrap=True, overflow="ellipsis")
         for happening in self._board.happenings[-lines:]:
-            shown.append_text(_line(happening)).append("\n")
+            shown.append_text(happening_line(happening)).append("\n")
         return _box(shown, "happenings", lines, width)
 
 

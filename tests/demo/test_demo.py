@@ -39,6 +39,13 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
         r"scan 1 hung and ran into its timeout: expired",
         r"all 300 executions have ended",
         r"taken over; epoch 1 is void",
+        r"two drafts are in: edit may run, the third is cancelled in the same commit",
+        r"a token with one digit changed: invalid_token",
+        r"legal approves: appended to waitpoint duplicate",
+        r"ops approves: resume condition satisfied",
+        r"goes on with approve: legal and ops agreed",
+        r"picture wants 35 cents, 20 are left: it is paused and asks",
+        r"the flow has ended: published",
         r"Everything held\. 300 executions",
     ):
         assert re.search(told, done.stdout), f"{told!r} is missing in:\n{done.stdout}"
@@ -62,6 +69,7 @@ def test_drawn_in_place_on_a_terminal() -> None:
     assert CONTROL.search(shown), "nothing was drawn in place"
     plain = CONTROL.sub(b"", shown).decode()
     assert "stream of report 1, live" in plain
+    assert "a quorum, two signatures, a budget" in plain
     assert "Everything held." in plain
 
 
@@ -92,4 +100,4 @@ def test_a_broken_promise_is_named_and_ends_with_1() -> None:
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "scan 1: announced ['expired'] instead of ['success']" in done.stdout
-    assert "1 of 9 promises were broken" in done.stdout
+    assert "1 of 14 promises were broken" in done.stdout
