@@ -16,11 +16,16 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from flowfabric.engine import Engine
 from tests.servers import PostgreSQL, Valkey, die_with_parent
 
 FULL_RUN_TIMEOUT_S = 1800
+
+# How quick a machine is says nothing about the code.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -308,7 +308,7 @@ async def test_a_deadline_ends_whatever_has_not_ended(open_engine: Any, clock: M
 
 
 async def suspend(engine: Engine, eid: ExecutionId) -> None:
-    """A suspension as file 04 leaves it: no lease, one row, waitpoints."""
+    """A suspension as it is left in the tables: no lease, one row, waitpoints."""
     await seeding.alter(
         engine, eid, lifecycle_phase="suspended", ownership_state="unowned", attempt_state="attempt_interrupted"
     )
