@@ -485,3 +485,38 @@ async def test_cancelling_goes_on_after_a_crash(engine: Engine, probe: Probe, mo
     await engine.run_timer("budget_reconciler")
     await settled(engine)
     assert (await probe.execution(eid)).public_state == "cancelled"
+
+
+async def test_many_budgets_used_up_at_once(engine: Engine, probe: Probe) -> None:
+    """Each of them is held when it blocks; however many there are, that takes a few looks, not one each."""
+    ids = [f"{number:08}-1111-4111-8111-111111111111" for number in range(60)]
+    for each in ids:
+        await budget(engine, each, {"a": 1})
+        await report(engine, each, a=1)
+    waiting = [await named(engine, each, ids[-1 - number]) for number, each in enumerate(ids)]
+    free = await create(engine, lane_id="work")
+    assert await claim(engine, 5) == [free]
+    assert [(await blocked(probe, eid))[3] for eid in waiting] == ids
+    for each in ids[:30]:
+        await engine.reset_budget(budget_id=each)
+    await settled(engine)
+    # Each waits for its other budget now, unless that has room too.
+    assert [(await blocked(probe, eid))[3] for eid in waiting[:30]] == ids[:29:-1]
+    for each in ids[30:]:
+        await engine.reset_budget(budget_id=each)
+    await settled(engine)
+    assert await claim(engine, 100) == waiting[:30]
+    await settled(engine)
+    assert await claim(engine, 100) == waiting[30:]
+
+
+async def test_one_budget_lets_those_go_who_then_wait_for_many(engine: Engine, probe: Probe) -> None:
+    first, *others = [f"{number:08}-1111-4111-8111-111111111111" for number in range(40)]
+    for each in (first, *others):
+        await budget(engine, each, {"a": 100})
+        await report(engine, each, a=100)
+    waiting = [await named(engine, first, each) for each in others]
+    assert await claim(engine, 5) == []
+    await engine.reset_budget(budget_id=first)
+    await settled(engine)
+    assert [(await blocked(probe, eid))[3] for eid in waiting] == others

@@ -128,7 +128,7 @@ class Control:
         if name == "worker_registry_ttl_sweep":
             return self._sweep_workers()
         if name == "unblock":
-            return self._unblock_routable()
+            return self._unblock_routable() + self._unblock_unbound()
         single = {
             "intake": self._promote,
             "delayed_promoter": self.promote_delayed,
@@ -280,6 +280,13 @@ class Control:
         for key in dead:
             del self.workers[key]
         return len(dead)
+
+    def _unblock_unbound(self) -> int:
+        """Rows that were said to wait for a budget or quota although they name none."""
+        waiting = [row for row in self.rows.values() if row.eligibility in ("blocked_by_budget", "blocked_by_quota")]
+        for row in waiting:
+            self.unblock_execution(row.id, "")
+        return len(waiting)
 
     def _unblock_routable(self) -> int:
         """Rows blocked for lack of a capable worker, while one worker of their lane has all they need."""

@@ -15,11 +15,19 @@ import pytest
 from flowfabric import ClaimPolicy, Fresh, SuspendArgs
 from flowfabric.conditions import TimeoutOnly
 from flowfabric.engine import Engine
+from flowfabric.model.budget_records import (
+    Budget,
+    BudgetDedup,
+    BudgetUsage,
+    QuotaAdmitted,
+    QuotaPolicy,
+    Reservation,
+)
 from flowfabric.model.records import Signal, SignalDedup, SuspendDedup, Suspension, Waitpoint
 from flowfabric.stores.postgres import fair, reading
 from flowfabric.stores.postgres.store import WRITER_SETTINGS, Replanning
 from flowfabric.stores.postgres.writing import Statement
-from flowfabric.stores.questions import Due, NextDue, ReadEvents
+from flowfabric.stores.questions import Due, ListGates, NextDue, ReadEvents
 from flowfabric.stores.schema import ATTEMPT, EXECUTION, OUTBOXES, TABLES
 from flowfabric.stores.sqlevents import old_events
 from flowfabric.stores.sqlite import store as sqlite_store
@@ -71,6 +79,16 @@ async def fill(engine: Engine) -> None:
             for handle, point in zip(held[200:300], pending, strict=True)
         )
     )
+    budgets = [str(uuid4()) for _ in range(20)]
+    for each in budgets:
+        await engine.create_budget(budget_id=each, dimensions=["a"], hard_limits=[10], soft_limits=[0])
+    await asyncio.gather(
+        *(engine.reserve_budget(held[300 + number], budgets[number % 20], {"a": 1}) for number in range(200))
+    )
+    await engine.create_executions(
+        [{"lane_id": "bound", "policy": {"budget_ids": [budgets[number % 20]]}} for number in range(400)]
+    )
+    assert await engine.claim_many("bound", policy=policy, limit=10) == []
     needs_gpu = {"routing_requirements": {"required_capabilities": ["gpu"]}}
     await engine.create_executions([{"lane_id": "waiting", "policy": needs_gpu} for _ in range(300)])
 
@@ -193,6 +211,43 @@ async def test_what_signals_look_at_is_found_by_key(postgres: Any, kind: Any, co
         assert "Seq Scan" not in found
         for condition in re.findall(r'"Index Cond": "([^"]*)"', found):
             assert condition.count("=") == len(fields), "the whole key must be looked up, not a part of it"
+
+
+async def test_who_waits_for_room_is_found_by_index(postgres: Any) -> None:
+    blocked = await plan(postgres, reading._LISTED["blocked"] + " FOR UPDATE OF e SKIP LOCKED", "x", 33)
+    assert "ff_exec_core_waiting_idx" in blocked
+    assert '"Sort"' not in blocked, "rows must come from the index in claim order"
+    naming = await plan(postgres, reading._LISTED["naming"] + " FOR UPDATE OF e SKIP LOCKED", "x", 100)
+    assert "ff_exec_core_budget_idx" in naming
+    recent = await plan(postgres, reading._RECENT, 0, "x", "", 1)
+    assert "ff_quota_window_pkey" in recent
+    for found in (blocked, naming, recent):
+        assert "Seq Scan" not in found
+
+
+@pytest.mark.parametrize("what", ["budget_reset", "quota_room", "blocked", "budgets", "quotas"])
+async def test_gates_are_listed_by_index(postgres: Any, what: str) -> None:
+    from flowfabric.stores.postgres import store
+
+    asked = store._QUESTIONS.compile(ListGates(what, 1, None, 100))
+    assert "Seq Scan" not in await plan(postgres, store._dollars(asked.sql), *asked.params)
+
+
+@pytest.mark.parametrize("kind", [Budget, BudgetUsage, BudgetDedup, Reservation, QuotaPolicy, QuotaAdmitted])
+async def test_what_budgets_look_at_is_found_by_key(postgres: Any, kind: Any) -> None:
+    table = TABLES[kind]
+    types = {"partition": 0, "reservation_id": str(uuid4())}
+    columns = [[types.get(field, "x")] * 50 for field in table.key]
+    found = await plan(postgres, reading.select_by(kind, table.key, True), *columns)
+    assert "Seq Scan" not in found
+    for condition in re.findall(r'"Index Cond": "([^"]*)"', found):
+        assert condition.count("=") == len(table.key), "the whole key must be looked up, not a part of it"
+
+
+async def test_reservations_of_an_execution_are_found_by_index(postgres: Any) -> None:
+    fields = ("partition", "uuid", "state")
+    found = await plan(postgres, reading.select_by(Reservation, fields, True), [0], [str(uuid4())], ["open"])
+    assert "ff_budget_reservation_execution_idx" in found
 
 
 def test_statements_are_planned_anew_while_tables_grow() -> None:

@@ -7,7 +7,7 @@ some go, first in claim order first, never more than fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -214,11 +214,12 @@ def would_deny(view: View, context: Context, execution: Execution) -> Denial | N
     return _denied_by_budget(view, execution) or _denied_by_quota(view, context, execution)
 
 
-def admit(view: View, context: Context, execution: Execution) -> bool:
-    """Whether an execution may be claimed now. A place it takes, or the block it meets, is folded."""
+def admit(view: View, context: Context, execution: Execution, following: Sequence[Execution] = ()) -> bool:
+    """Whether an execution may be claimed now. A place it takes, or the block it meets, is folded. ``following`` are
+    those that will be tested next."""
     denial = _denied_by_budget(view, execution)
     if denial is not None:
-        _hold(view, denial.gate)
+        _hold(view, denial.gate, following)
         _block(view, context, execution, denial)
         return False
     policy = _policy(view, execution)
@@ -234,12 +235,25 @@ def admit(view: View, context: Context, execution: Execution) -> bool:
     return True
 
 
-def _hold(view: View, budget_id: str) -> None:
-    """Look again with the budget held, so that whoever makes room there comes after the block, and sees it."""
-    view.require((Get(Budget, budget_id),))
-    budget = view.get(Budget, budget_id)
+def _hold(view: View, budget_id: str, following: Sequence[Execution] = ()) -> None:
+    """Look again with the budget held, so that whoever makes room there comes after the block, and sees it. If it must
+    be asked for, so is what will block the following."""
+    needs = _holding(view, budget_id)
+    if all(map(view.has, needs)):
+        return
+    for execution in following:
+        denial = _denied_by_budget(view, execution)
+        if denial is not None:
+            needs += _holding(view, denial.gate)
+    view.require(dict.fromkeys(needs))
+
+
+def _holding(view: View, budget_id: str) -> list[Need]:
+    budget = view.peek(Budget, budget_id)
+    needs: list[Need] = [Get(Budget, budget_id)]
     if budget is not None:
-        view.require(Get(BudgetUsage, (budget.partition, budget_id, dimension)) for dimension, _ in _capped(budget))
+        needs += [Get(BudgetUsage, (budget.partition, budget_id, dimension)) for dimension, _ in _capped(budget)]
+    return needs
 
 
 def _pace(view: View, execution: Execution) -> None:
@@ -327,7 +341,7 @@ class Look:
                 if not is_bound(execution):
                     given += 1
                     yield execution
-                elif admit(view, self._context, execution):
+                elif admit(view, self._context, execution, found):
                     given += 1
                     yield view.execution(execution.execution_id) or execution
                 elif (denied := denied + 1) == DENIED_AT_ONCE:
@@ -372,12 +386,14 @@ def let_go(command: LetGo, view: View, context: Context) -> Decision:
         found = view.listed(BLOCKED, command.gate, LET_GO_AT_ONCE + 1)
         waiting = [each for each in found if _waits_for(each, command.gate)]
         prepare(view, waiting[:number])
-    freed = sum(_let_one_go(view, context, each) for each in waiting[:number])
-    left = any(_waits_for(view.execution(each.execution_id), command.gate) for each in found)
+    freed = sum(_let_one_go(view, context, each, waiting[:number]) for each in waiting[:number])
+    left = [each for each in found if _waits_for(view.execution(each.execution_id), command.gate)]
     nobody_left = number > 0 and len(found) <= LET_GO_AT_ONCE and not left
     acts = _cleared(view, context, budget, policy, nobody_left)
-    if policy is not None and places > number and not nobody_left:
-        view.follow(charging.LET_GO_QUOTA, command.gate, None if command.limit is None else places - number)
+    # Those who went to wait elsewhere left their places to others; and there may be more slots than one commit fills.
+    elsewhere = len(waiting[:number]) - freed - sum(each in left for each in waiting[:number])
+    if not nobody_left and (elsewhere or (freed and policy is not None and places > number)):
+        view.follow(command.kind, command.gate, None if command.limit is None else command.limit - freed)
     return Decision(freed, acts)
 
 
@@ -410,13 +426,13 @@ def _left(view: View, budget: Budget, dimension: str, limit: int) -> int:
     return limit if row is None else limit + row.granted_value - row.current_value - row.reserved_value
 
 
-def _let_one_go(view: View, context: Context, execution: Execution) -> bool:
+def _let_one_go(view: View, context: Context, execution: Execution, following: Sequence[Execution] = ()) -> bool:
     """Claimable, or blocked by what else keeps it back: then it waits there."""
     denial = would_deny(view, context, execution)
     if denial is not None:
         if denial.gate != execution.blocked_by:
             if denial.reason == lit.WAITING_FOR_BUDGET:
-                _hold(view, denial.gate)
+                _hold(view, denial.gate, following)
             _block(view, context, execution, denial)
         return False
     freed = change(
