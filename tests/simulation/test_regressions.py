@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 from flowfabric import Created, Duplicate, ExecutionId, RetryScheduled
 from flowfabric.engine import Engine
 from flowfabric.model.records import Grant
 from flowfabric.model.results import ResumeGrant, ResumeToken
+from tests.contract.graphs import Flowing
 from tests.contract.probe import ManualClock, Probe, claimed, create, id_of, policy
 
 LANE = "lane-of-one"
@@ -129,3 +131,19 @@ async def test_a_lost_lease_is_announced_once(open_engine: Any, clock: ManualClo
     await engine.run_timer("lease_expiry")
     await engine.run_timer("attempt_timeout")
     assert await Probe(engine).lease_events(id_of(handle)) == ["acquired", "expired"]
+
+
+async def test_room_in_a_budget_does_not_free_a_member_that_waits_for_others(engine: Engine, probe: Probe) -> None:
+    """Blocked by a budget when the edge was applied, it was let go as soon as there was room, parents or not."""
+    flow = await Flowing.build(engine, ("parent",))
+    budget = str(uuid.uuid4())
+    await engine.create_budget(budget_id=budget, dimensions=("calls",), hard_limits=(1,), soft_limits=(0,))
+    await engine.report_usage_admin(budget_id=budget, dimensions=("calls",), deltas=(1,))
+    child = await flow.add("child", lane_id=LANE, policy={"budget_ids": [budget]})
+    assert await engine.claim(LANE, (), policy()) is None
+    await flow.join("parent", "child")
+    await engine.reset_budget(budget_id=budget)
+    await engine.run_timer("unblock")
+    row = await probe.execution(child)
+    assert (row.eligibility_state, row.public_state) == ("blocked_by_dependencies", "waiting_children")
+    assert await engine.claim(LANE, (), policy()) is None

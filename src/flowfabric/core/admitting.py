@@ -16,6 +16,7 @@ from msgspec import Struct
 from flowfabric.core import charging, quotas
 from flowfabric.core.admission import BLOCKS
 from flowfabric.core.context import Context, saturate
+from flowfabric.core.edges import group_needs, waits_for_members
 from flowfabric.core.grants import stale_grants
 from flowfabric.core.graphview import Missing
 from flowfabric.core.view import View
@@ -386,6 +387,7 @@ def let_go(command: LetGo, view: View, context: Context) -> Decision:
         found = view.listed(BLOCKED, command.gate, LET_GO_AT_ONCE + 1)
         waiting = [each for each in found if _waits_for(each, command.gate)]
         prepare(view, waiting[:number])
+        view.require(group_needs(waiting[:number]))
     freed = sum(_let_one_go(view, context, each, waiting[:number]) for each in waiting[:number])
     left = [each for each in found if _waits_for(view.execution(each.execution_id), command.gate)]
     nobody_left = number > 0 and len(found) <= LET_GO_AT_ONCE and not left
@@ -427,7 +429,7 @@ def _left(view: View, budget: Budget, dimension: str, limit: int) -> int:
 
 
 def _let_one_go(view: View, context: Context, execution: Execution, following: Sequence[Execution] = ()) -> bool:
-    """Claimable, or blocked by what else keeps it back: then it waits there."""
+    """Claimable, or blocked by what else keeps it back, a budget, a quota or other members: then it waits there."""
     denial = would_deny(view, context, execution)
     if denial is not None:
         if denial.gate != execution.blocked_by:
@@ -435,18 +437,19 @@ def _let_one_go(view: View, context: Context, execution: Execution, following: S
                 _hold(view, denial.gate, following)
             _block(view, context, execution, denial)
         return False
+    held = waits_for_members(view, execution)
     freed = change(
         execution,
         ownership_state=lit.UNOWNED,
-        eligibility_state=lit.ELIGIBLE_NOW,
-        public_state=lit.PUBLIC_WAITING,
-        blocking_reason=lit.WAITING_FOR_WORKER,
+        eligibility_state=lit.BLOCKED_BY_DEPENDENCIES if held else lit.ELIGIBLE_NOW,
+        public_state=lit.PUBLIC_WAITING_CHILDREN if held else lit.PUBLIC_WAITING,
+        blocking_reason=lit.WAITING_FOR_CHILDREN if held else lit.WAITING_FOR_WORKER,
         blocking_detail=None,
         blocked_by=None,
         last_mutation_at_ms=context.now,
     )
     view.fold(Decision(None, (freed,)))
-    return True
+    return not held
 
 
 def _cleared(

@@ -128,20 +128,24 @@ def settle_dependencies(command: SettleDependencies, view: View, context: Contex
             outcome = outcome_of(view, upstream)
             if outcome == lit.ENDED_SUCCESS or not command.only_success:
                 cascade.resolve(edge, End(upstream, outcome, UNSET))
-    _make_up(cascade, view, command.execution_id, key)
+    _make_up(cascade, view, command.execution_id, key, without_edges=not command.only_success)
     cascade.run()
     moved = cascade.moved()
     return _decision(bool(moved.resolved or moved.children), moved)
 
 
-def _make_up(cascade: Cascade, view: View, execution_id: str, key: tuple[int, str, str]) -> None:
-    """Let a member go that its group should have let go."""
+def _make_up(
+    cascade: Cascade, view: View, execution_id: str, key: tuple[int, str, str], *, without_edges: bool
+) -> None:
+    """Let a member go that its group should have let go, and, if asked, one that no edge holds back."""
     child = view.execution(execution_id)
     if child is None or not is_held_back(child):
         return
     group = view.get(EdgeGroup, key)
     if group is None or edges.applied_total(group) == 0:
-        cascade.release(child, GroupState.SATISFIED)
+        # A member that was just replayed is told to wait; a timer lets it go if there is nothing to wait for.
+        if without_edges:
+            cascade.release(child, GroupState.SATISFIED)
     elif group.group_state != GroupState.PENDING:
         cascade.release(child, GroupState(group.group_state))
     elif not edges.is_waiting(group):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,7 @@ from msgspec import Struct
 from flowfabric.core.documents import dump_document, parse_document
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Change, change
+from flowfabric.model.changes import Change, Get, Need, change
 from flowfabric.model.flows import (
     AllOf,
     AnyOf,
@@ -89,6 +90,13 @@ def waits_for_members(view: View, execution: Execution) -> bool:
     if execution.flow_id is None:
         return False
     return is_waiting(view.get(EdgeGroup, (execution.partition, execution.flow_id, execution.uuid)))
+
+
+def group_needs(executions: Iterable[Execution]) -> Iterator[Need]:
+    """What ``waits_for_members`` looks at, for several executions at once."""
+    return (
+        Get(EdgeGroup, (each.partition, each.flow_id, each.uuid)) for each in executions if each.flow_id is not None
+    )
 
 
 class Verdict(Struct, frozen=True):
