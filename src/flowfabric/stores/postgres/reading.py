@@ -27,7 +27,7 @@ from flowfabric.model.changes import (
 from flowfabric.model.errors import ResourceExhausted
 from flowfabric.model.literals import BLOCKED_BY_DEPENDENCIES, GRANT_CLAIM, PENDING_CLAIM
 from flowfabric.model.records import Attempt, Execution, StreamHead
-from flowfabric.stores.postgres import fair, graph
+from flowfabric.stores.postgres import fair, graph, waiting
 from flowfabric.stores.postgres.codec import DIALECT, SENT
 from flowfabric.stores.protocol import Filling
 from flowfabric.stores.rows import (
@@ -52,6 +52,7 @@ _BY_IDS = (
 )
 _BY_ID = " WHERE e.partition_key = $1 AND e.execution_id = $2"
 LOCKED = " FOR UPDATE OF e"
+SKIPPING = f"{LOCKED} SKIP LOCKED"
 _ORDER = "e.priority DESC, e.fair_rank, e.created_at_ms, e.execution_id"
 ANY_FORGOTTEN = (
     f"SELECT 1 FROM ff_claim_grant g WHERE g.kind = '{GRANT_CLAIM}' AND g.expires_at_ms > 0 AND g.expires_at_ms <= {{}}"
@@ -67,7 +68,7 @@ def _telling(select: str, mark: str) -> str:
 #: Claims of workers without capabilities: one run of the claim index, locked as it is walked.
 CLAIM_PLAIN = (
     f"{_telling(NARROW, '$3')} WHERE e.lane_id = $1 AND e.requirement_key = '' AND e.claimable "
-    f"ORDER BY {_ORDER} LIMIT $2 FOR UPDATE OF e SKIP LOCKED"
+    f"ORDER BY {_ORDER} LIMIT $2{SKIPPING}"
 )
 # Distinct requirement sets that have work, found by jumping from one to the next in the claim index.
 _SETS = """WITH RECURSIVE sets(key, required) AS (
@@ -87,7 +88,7 @@ heads AS MATERIALIZED (
     WHERE sets.required <@ $2::text[]
     ORDER BY h.priority DESC, h.fair_rank, h.created_at_ms, h.execution_id LIMIT $3)
 {_telling(NARROW, "$5")} JOIN heads ON heads.p = e.partition_key AND heads.u = e.execution_id
-WHERE e.claimable ORDER BY {_ORDER} LIMIT $4 FOR UPDATE OF e SKIP LOCKED"""
+WHERE e.claimable ORDER BY {_ORDER} LIMIT $4{SKIPPING}"""
 #: Rows hidden by a claim grant that nobody used in time.
 FORGOTTEN = (
     f"{NARROW} WHERE e.lane_id = $1 AND e.eligibility_state = '{PENDING_CLAIM}' "
@@ -97,7 +98,7 @@ FORGOTTEN = (
     "AND g.expires_at_ms > 0 AND g.expires_at_ms <= $2) AND NOT EXISTS (SELECT 1 FROM ff_claim_grant o WHERE "
     f"o.partition_key = e.partition_key AND o.execution_id = e.execution_id AND o.kind = '{GRANT_CLAIM}' "
     f"AND (o.expires_at_ms = 0 OR o.expires_at_ms > $2)) ORDER BY {_ORDER} "
-    f"LIMIT {SELECT_LIMIT} FOR UPDATE OF e SKIP LOCKED"
+    f"LIMIT {SELECT_LIMIT}{SKIPPING}"
 )
 #: Members of a flow that have not ended, behind a UUID if one is given.
 LIVE_MEMBERS = (
@@ -158,6 +159,9 @@ class Loader:
         self._locked = locked
         #: Rows that changed while their lock was waited for: the lock brought the new row, but its old attempt.
         self._moved: list[str] = []
+        #: Rows that were read without a lock and decide: the commit checks them, written or not.
+        self.unlocked: list[tuple[Any, Key]] = []
+        self.claimed_alone = False
 
     async def _fetch(self, sql: str, *arguments: Any) -> list[Any]:
         rows: list[Any] = await self._connection.fetch(self._mark(sql), *arguments)
@@ -270,20 +274,23 @@ class Loader:
             else:
                 view.put_loaded(Execution, wire, None)
 
+    def _claiming(self, sql: str) -> str:
+        return sql if self._locked else sql.removesuffix(SKIPPING)
+
     async def _claimable(self, need: Claimable, view: Filling, now: int) -> None:
         fetch = self._fetch
         if need.capabilities:
             able = sorted(need.capabilities)
             for slack in _SLACKS:
-                rows = await fetch(CLAIM_ABLE, need.lane_id, able, need.limit + slack, need.limit, now)
-                if len(rows) == need.limit:
+                rows = await fetch(self._claiming(CLAIM_ABLE), need.lane_id, able, need.limit + slack, need.limit, now)
+                if len(rows) == need.limit or not self._locked:
                     break
         else:
-            rows = await fetch(CLAIM_PLAIN, need.lane_id, need.limit, now)
+            rows = await fetch(self._claiming(CLAIM_PLAIN), need.lane_id, need.limit, now)
         found = [self._put(view, row) for row in rows]
         forgotten = rows[0][-1] if rows else await fetch(ANY_FORGOTTEN.format("$1") + " LIMIT 1", now)
         if forgotten:
-            for row in await fetch(FORGOTTEN, need.lane_id, now):
+            for row in await fetch(self._claiming(FORGOTTEN), need.lane_id, now):
                 execution = self._put(view, row)
                 if need.capabilities.issuperset(execution.required_capabilities):
                     found.append(execution)
@@ -316,19 +323,45 @@ class Loader:
                 )
                 view.put_selected(need, await self._put_all(rows, view))
 
-    async def load_unlocked(self, needs: Iterable[Need], view: Filling) -> list[Need]:
+    async def load_unlocked(self, needs: Iterable[Need], view: Filling, now: int, alone: bool) -> list[Need]:
         """Load what need not be locked, on a first try; what is left to be loaded.
 
-        Edges, groups and children that wait are written by whoever decides upon them, and every write is guarded by its
-        row's version. A child that does not wait may go unwritten, so its state must be held still.
+        A single claim is not locked either while this process seems ``alone`` with the work. Edges, groups and children
+        that wait are written by whoever decides upon them, and every write is guarded by its row's version.
+        A child that does not wait may go unwritten, so its state must be held still.
         """
-        ends = [need for need in needs if type(need) is Downstream]
+        left = list(needs)
+        if alone and (claim := _lone_claim(left)) is not None:
+            await self._claim_alone(claim, view, now)
+            left = [need for need in left if need is not claim]
+        three = waiting.asked(left)
+        if three is not None:
+            await self._waiting(three, view)
+            left = [need for need in left if need not in three]
+        ends = [need for need in left if type(need) is Downstream]
         if not ends:
-            return list(needs)
+            return left
         self._locked = False
-        waiting = await self._downstream(ends, view)
+        all_wait = await self._downstream(ends, view)
         self._locked = True
-        return [need for need in needs if type(need) is not Downstream] if waiting else list(needs)
+        return [need for need in left if type(need) is not Downstream] if all_wait else left
+
+    async def _claim_alone(self, claim: Claimable, view: Filling, now: int) -> None:
+        """What is found may be taken by somebody else before it is written; the commit finds out."""
+        self._locked = False
+        before = len(self._versions)
+        await self._claimable(claim, view, now)
+        self._locked = True
+        self.claimed_alone = True
+        self.unlocked += list(self._versions)[before:]
+
+    async def _waiting(self, three: waiting.Asked, view: Filling) -> None:
+        """What a lone signal is judged by."""
+        self._locked = False
+        versions = await waiting.load(self._fetch, three, view, self._put)
+        self._locked = True
+        self._versions.update(versions)
+        self.unlocked += [key for key in ((Execution, three.execution.key), *versions) if key in self._versions]
 
     async def _downstream(self, needs: list[Downstream], view: Filling) -> bool:
         """Load what waits for some members; whether all of it really waits."""
@@ -399,7 +432,7 @@ class Loader:
             view.put_selected(need, keys)
 
     async def _listed(self, need: Listed, view: Filling) -> None:
-        lock = " FOR UPDATE OF e SKIP LOCKED" if self._locked else ""
+        lock = SKIPPING if self._locked else ""
         rows = await self._fetch(_LISTED[need.what] + lock, need.name, need.limit)
         keys = [self._put(view, row).execution_id for row in rows]
         await self._read_moved(view)
@@ -433,6 +466,12 @@ class Loader:
             put(kind, record.key, record)
             if locked:
                 self._versions[(kind, record.key)] = row[decoder.width]
+
+
+def _lone_claim(needs: list[Need]) -> Claimable | None:
+    """The claim among the needs, if it is one of one."""
+    claims = [need for need in needs if type(need) is Claimable]
+    return claims[0] if len(claims) == 1 and claims[0].limit == 1 else None
 
 
 def _fits(table: Table, fields: tuple[str, ...], values: tuple[Any, ...]) -> bool:

@@ -53,6 +53,8 @@ WRITER_SETTINGS = {
     "idle_in_transaction_session_timeout": "15000",
     "lock_timeout": "10000",
 }
+#: How long claims are locked after one that was not has lost its race.
+COMPANY_S = 5.0
 #: Rows after which plans no longer change with the size of the tables.
 _PLANS_SETTLED = 1 << 16
 _LOST_RACE = ("40001", "40P01", "55P03", "23505", "22012")
@@ -105,6 +107,10 @@ class Replanning:
         return f"{text} -- {min(self._rows, _PLANS_SETTLED).bit_length()}"
 
 
+async def _left_as_found(connection: Any) -> None:
+    """Nothing: what reads from the pool changes no setting, and asyncpg's own reset costs each read a round trip."""
+
+
 class PostgresStore:
     """See the module's text. Open with ``PostgresStore.open``."""
 
@@ -126,6 +132,12 @@ class PostgresStore:
         self._wakeups = Wakeups(dsn)
         self.forget: Callable[[], None] = lambda: None
         self._closed = False
+        self._in_company_until = 0.0
+
+    @property
+    def seems_alone(self) -> bool:
+        """Whether no other process has lately snatched away what was about to be claimed here."""
+        return time.monotonic() >= self._in_company_until
 
     @classmethod
     async def open(
@@ -142,7 +154,12 @@ class PostgresStore:
         dsn = dsn.replace("postgres://", "postgresql://", 1)
         try:
             pool = await asyncpg.create_pool(
-                dsn, min_size=0, max_size=pool_size, timeout=30, server_settings={"application_name": "flowfabric"}
+                dsn,
+                min_size=0,
+                max_size=pool_size,
+                timeout=30,
+                reset=_left_as_found,
+                server_settings={"application_name": "flowfabric"},
             )
             async with pool.acquire() as connection:
                 if migrate:
@@ -189,6 +206,8 @@ class PostgresStore:
             await transaction.finish()
         except BaseException as error:
             await self._give_up(connection, transaction)
+            if transaction.claims_alone:
+                self._in_company_until = time.monotonic() + COMPANY_S
             if isinstance(error, EngineError | Conflict) or not isinstance(error, Exception):
                 raise
             raise _translated(error, transaction.committing) from error
@@ -327,7 +346,9 @@ class _PostgresTransaction:
         self._trusting = trusting
         self._connection = connection
         self._versions: dict[tuple[Any, Key], int] = {}
+        self._unlocked: list[tuple[Any, Key]] = []
         self.begun = False
+        self.claims_alone = False
         #: From here on a lost connection leaves the outcome unknown.
         self.committing = False
 
@@ -341,16 +362,20 @@ class _PostgresTransaction:
 
     async def load(self, needs: Iterable[Need], view: Filling) -> None:
         loader = Loader(self._connection, self._versions, locked=True, mark=self._store.replanning.mark)
-        left = await loader.load_unlocked(needs, view) if self._trusting else list(needs)
+        left, now = list(needs), await self.now()
+        if self._trusting:
+            left = await loader.load_unlocked(left, view, now, self._store.seems_alone and not self.begun)
+            self._unlocked += loader.unlocked
+            self.claims_alone = self.claims_alone or loader.claimed_alone
         if left:
             await self._begin()
-            await loader.load(left, view, await self.now())
+            await loader.load(left, view, now)
 
     def version(self, kind: Any, key: Key) -> int | None:
         return self._versions.get((kind, key))
 
     async def commit(self, writes: Writes, held: Versions) -> int | None:
-        built = statement(writes, self._versions, held)
+        built = statement(writes, self._versions, held, self._unlocked)
         version: int | None = None
         if writes.trims or writes.purges or writes.purged_flows:
             await self._begin()

@@ -285,8 +285,13 @@ def _text(shape: tuple[Any, ...]) -> str:
     )
 
 
-def statement(writes: Writes, versions: dict[tuple[Any, Key], int], held: Versions) -> Statement:
-    """The statement that writes a batch."""
+def statement(
+    writes: Writes,
+    versions: dict[tuple[Any, Key], int],
+    held: Versions,
+    unlocked: Sequence[tuple[Any, Key]] = (),
+) -> Statement:
+    """The statement that writes a batch. What was read without a lock is checked even if it is not written."""
     built = Statement()
 
     def version(kind: Any, key: Key) -> int:
@@ -297,7 +302,7 @@ def statement(writes: Writes, versions: dict[tuple[Any, Key], int], held: Versio
             raise Conflict(f"{kind.__name__} {key}: no version to check")
         return found
 
-    _add_checks(built, writes, versions, held)
+    _add_checks(built, writes, versions, held, () if writes.empty else unlocked)
     for kind, dropped in writes.drops.items():
         if dropped:
             built.delete(TABLES[kind], list(dropped.values()))
@@ -314,8 +319,17 @@ def statement(writes: Writes, versions: dict[tuple[Any, Key], int], held: Versio
     return built
 
 
-def _add_checks(built: Statement, writes: Writes, versions: dict[tuple[Any, Key], int], held: Versions) -> None:
+def _add_checks(
+    built: Statement,
+    writes: Writes,
+    versions: dict[tuple[Any, Key], int],
+    held: Versions,
+    unlocked: Sequence[tuple[Any, Key]],
+) -> None:
     believed: dict[Any, list[tuple[Key, int]]] = {}
+    for kind, key in unlocked:
+        if not writes.puts.get(kind, {}).get(key):
+            believed.setdefault(kind, []).append((key, versions[(kind, key)]))
     for kind, key in writes.checks:
         if (kind, key) not in versions:
             found = held.version(kind, key)
