@@ -1,5 +1,7 @@
 """FlowFabric: durable execution for Python. See ``flowfabric.engine`` for the engine itself."""
 
+from typing import TYPE_CHECKING, Any
+
 from flowfabric.model.budgets import (
     AdmissionResult,
     Admitted,
@@ -242,7 +244,78 @@ from flowfabric.model.suspension import (
 )
 from flowfabric.model.tokens import Token
 
+if TYPE_CHECKING:
+    from flowfabric.sdk.app import App
+    from flowfabric.sdk.definitions import Step, Task, Workflow
+    from flowfabric.sdk.durable import gather, sleep
+    from flowfabric.sdk.durations import days, hours, minutes, seconds
+    from flowfabric.sdk.errors import (
+        BadArguments,
+        BadDependency,
+        BadDuration,
+        BadOptions,
+        BadPayload,
+        BadResult,
+        BadSignature,
+        IdConflict,
+        NotOpen,
+        ResultTimeout,
+        RunCancelled,
+        RunEnded,
+        RunExpired,
+        RunFailed,
+        RunSkipped,
+        SdkError,
+        UnknownRun,
+        UnknownTask,
+    )
+    from flowfabric.sdk.frames import RunFrame
+    from flowfabric.sdk.injecting import Depends, injected
+    from flowfabric.sdk.options import Budget, Limit, Rate, Retry
+    from flowfabric.sdk.run import Run, RunStatus
+
 __version__ = "0.1.0"
+
+#: Names of the SDK and the modules they are in: loaded when they are first asked for.
+_SDK = {
+    "App": "app",
+    "Step": "definitions",
+    "Task": "definitions",
+    "Workflow": "definitions",
+    "gather": "durable",
+    "sleep": "durable",
+    "days": "durations",
+    "hours": "durations",
+    "minutes": "durations",
+    "seconds": "durations",
+    "BadArguments": "errors",
+    "BadDependency": "errors",
+    "BadDuration": "errors",
+    "BadOptions": "errors",
+    "BadPayload": "errors",
+    "BadResult": "errors",
+    "BadSignature": "errors",
+    "IdConflict": "errors",
+    "NotOpen": "errors",
+    "ResultTimeout": "errors",
+    "RunCancelled": "errors",
+    "RunEnded": "errors",
+    "RunExpired": "errors",
+    "RunFailed": "errors",
+    "RunSkipped": "errors",
+    "SdkError": "errors",
+    "UnknownRun": "errors",
+    "UnknownTask": "errors",
+    "RunFrame": "frames",
+    "Depends": "injecting",
+    "injected": "injecting",
+    "Budget": "options",
+    "Limit": "options",
+    "Rate": "options",
+    "Retry": "options",
+    "Run": "run",
+    "RunStatus": "run",
+}
 
 __all__ = [
     "Accepted",
@@ -255,15 +328,24 @@ __all__ = [
     "AlreadySatisfied",
     "AlreadySeeded",
     "AnyOf",
+    "App",
     "AppendFrameOutcome",
     "ApplyDependencyResult",
     "At",
     "AttemptId",
     "AttemptState",
     "BackendTag",
+    "BadArguments",
+    "BadDependency",
+    "BadDuration",
+    "BadOptions",
+    "BadPayload",
+    "BadResult",
+    "BadSignature",
     "BestEffortLive",
     "Blocked",
     "BlockingReason",
+    "Budget",
     "BudgetAsked",
     "BudgetId",
     "BudgetPage",
@@ -294,6 +376,7 @@ __all__ = [
     "Created",
     "Delayed",
     "DeliverSignalResult",
+    "Depends",
     "Duplicate",
     "Durable",
     "DurableSummary",
@@ -342,6 +425,7 @@ __all__ = [
     "HandleKind",
     "HandlePayload",
     "HardBreach",
+    "IdConflict",
     "Incoming",
     "InstanceTagEvent",
     "LaneFairnessChanged",
@@ -355,12 +439,14 @@ __all__ = [
     "LeaseId",
     "LeaseRenewal",
     "LifecyclePhase",
+    "Limit",
     "LimitsSet",
     "Marked",
     "Moved",
     "Namespace",
     "NoWork",
     "NotFound",
+    "NotOpen",
     "NotReclaimable",
     "NotRegistered",
     "Ok",
@@ -387,6 +473,7 @@ __all__ = [
     "QuotaPolicyInfo",
     "QuotaPolicyLimits",
     "QuotaPolicyPage",
+    "Rate",
     "RateExceeded",
     "ReclaimCapExceeded",
     "ReclaimGrant",
@@ -404,18 +491,29 @@ __all__ = [
     "Reset",
     "ResolveDependencyResult",
     "ResourceExhausted",
+    "ResultTimeout",
     "ResumeGrant",
     "ResumePolicy",
     "ResumeSignal",
     "ResumeToken",
     "ResumeTrigger",
     "Resumed",
+    "Retry",
     "RetryPolicy",
     "RetryScheduled",
     "Revoked",
     "RotateSecret",
     "RoutingRequirements",
+    "Run",
+    "RunCancelled",
+    "RunEnded",
+    "RunExpired",
+    "RunFailed",
+    "RunFrame",
+    "RunSkipped",
+    "RunStatus",
     "ScannerFilter",
+    "SdkError",
     "Seeded",
     "SetEdgeGroupPolicyResult",
     "SettleResult",
@@ -429,6 +527,7 @@ __all__ = [
     "State",
     "StateKind",
     "StateVector",
+    "Step",
     "StreamBackpressure",
     "StreamCursor",
     "StreamDisconnected",
@@ -446,6 +545,7 @@ __all__ = [
     "SuspensionPolicy",
     "SuspensionReason",
     "SuspensionRequester",
+    "Task",
     "TerminalFailed",
     "TerminalOutcome",
     "Timeout",
@@ -456,6 +556,8 @@ __all__ = [
     "TransportKind",
     "Unavailable",
     "Unblocked",
+    "UnknownRun",
+    "UnknownTask",
     "UsageAndLimits",
     "UsageDimensions",
     "UsePending",
@@ -469,6 +571,29 @@ __all__ = [
     "WaitpointPage",
     "WorkerId",
     "WorkerInstanceId",
+    "Workflow",
     "cursor_from_text",
     "cursor_to_text",
+    "days",
+    "gather",
+    "hours",
+    "injected",
+    "minutes",
+    "seconds",
+    "sleep",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    module = _SDK.get(name)
+    if module is None:
+        raise AttributeError(f"module 'flowfabric' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"flowfabric.sdk.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_SDK})

@@ -1,0 +1,284 @@
+"""``App``: a store, a namespace and the definitions that run there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, overload
+
+from flowfabric.sdk.definitions import Definition, Step, Task, Workflow
+from flowfabric.sdk.errors import BadOptions, NotOpen, UnknownTask
+from flowfabric.sdk.injecting import Overrides, Provider
+from flowfabric.sdk.options import Budget, Limit, Rate, Retry, Reuse, RunIn, TaskOptions
+from flowfabric.sdk.run import Run
+
+if TYPE_CHECKING:
+    from flowfabric.engine import Engine
+    from flowfabric.sdk.results import Completions
+    from flowfabric.sdk.starting import Gates
+
+P = ParamSpec("P")
+T = TypeVar("T")
+D = TypeVar("D", bound=Definition[..., Any])
+
+
+class TaskDecorator(Protocol):
+    """What ``app.task(…)`` returns."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Task[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, T]) -> Task[P, T]: ...
+
+
+class StepDecorator(Protocol):
+    """What ``app.step(…)`` returns."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Step[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, T]) -> Step[P, T]: ...
+
+
+class WorkflowDecorator(Protocol):
+    """What ``app.workflow(…)`` returns."""
+
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Workflow[P, T]: ...
+
+
+class App:
+    """Definitions and a store for their runs. Making one does no I/O; ``async with app:`` opens it.
+
+    ``url`` is ``sqlite:///file``, ``postgresql://…`` or ``memory://``. Every run belongs to ``namespace`` and, unless
+    told otherwise, waits in ``lane``. ``layers`` wrap the engine, the last one outermost.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str = "default",
+        lane: str = "default",
+        single_node: bool = True,
+        layers: Sequence[Callable[[Any], Any]] = (),
+        engine_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.url = url
+        self.namespace = namespace
+        self.lane = lane
+        self.single_node = single_node
+        self.layers = tuple(layers)
+        self.definitions: dict[str, Definition[..., Any]] = {}
+        self.steps: dict[str, Step[..., Any]] = {}
+        #: Executions of the SDK's own, by kind: names that begin with ``$``.
+        self.builtin_kinds: dict[str, Callable[[Any], Coroutine[Any, Any, None]]] = {}
+        self.overrides = Overrides()
+        self._engine_options = dict(engine_options or {})
+        self._engine: Engine | None = None
+        self._gates: Gates | None = None
+        self._completions: Completions | None = None
+        self._opened = 0
+
+    def __repr__(self) -> str:
+        return f"<app {self.namespace}>"
+
+    # -- opening -------------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, while the app is open."""
+        if self._engine is None:
+            raise NotOpen("the app is not open; write `async with app:` around this")
+        return self._engine
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is an engine."""
+        return self._engine is not None
+
+    @property
+    def gates(self) -> Gates:
+        """Limits and budgets that were named here."""
+        if self._gates is None:
+            from flowfabric.sdk.starting import Gates
+
+            self._gates = Gates(self)
+        return self._gates
+
+    @property
+    def completions(self) -> Completions:
+        """The ends of runs, for those who wait for them."""
+        if self._completions is None:
+            from flowfabric.sdk.results import Completions
+
+            self._completions = Completions(self)
+        return self._completions
+
+    async def open(self) -> Self:
+        """Open the store. An app that is open already counts how often, and closes with the last."""
+        self._opened += 1
+        if self._engine is None:
+            from flowfabric.engine import Engine
+
+            try:
+                engine = await Engine.open(self.url, single_node=self.single_node, **self._engine_options)
+            except BaseException:
+                self._opened -= 1
+                raise
+            self.attach(engine)
+        return self
+
+    def attach(self, engine: Engine) -> None:
+        """Run on an engine that somebody else has opened."""
+        wrapped: Any = engine
+        for layer in self.layers:
+            wrapped = layer(wrapped)
+        self._engine = wrapped
+
+    async def close(self) -> None:
+        """Close what ``open`` has opened."""
+        self._opened = max(0, self._opened - 1)
+        if self._opened or self._engine is None:
+            return
+        if self._completions is not None:
+            await self._completions.close()
+        engine = self._engine
+        self._engine = self._gates = self._completions = None
+        await engine.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- definitions ---------------------------------------------------------------------------------------------
+
+    def _register(self, definition: D, registry: dict[str, Any]) -> D:
+        name = definition.name
+        if not name or name.startswith("$"):
+            raise BadOptions(f"name: {name!r}: names are not empty and do not begin with '$'", option="name")
+        if name in registry:
+            raise BadOptions(
+                f"name: there is a {registry[name].noun} {name!r} already; give one of them another name=",
+                option="name",
+            )
+        registry[name] = definition
+        return definition
+
+    def definition(self, name: str) -> Definition[..., Any]:
+        """The task or workflow of that name."""
+        try:
+            return self.definitions[name]
+        except KeyError:
+            known = ", ".join(sorted(self.definitions)) or "none"
+            raise UnknownTask(
+                f"there is no task or workflow {name!r} here; import the module that defines it. Known: {known}",
+                task=name,
+            ) from None
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, T]: ...
+    @overload
+    def task(self, function: Callable[P, T], /) -> Task[P, T]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry | int | None = None,
+        timeout: timedelta | None = None,
+        deadline: timedelta | None = None,
+        priority: int = 0,
+        lane: str | None = None,
+        needs: Iterable[str] = (),
+        tags: Mapping[str, str] | None = None,
+        limits: Iterable[Limit | Rate] = (),
+        budget: Budget | Iterable[Budget] | None = None,
+        id: str | None = None,
+        reuse: Reuse | None = None,
+        run_in: RunIn = "thread",
+        retention: timedelta | None = None,
+    ) -> TaskDecorator: ...
+    def task(self, *function: Any, **options: Any) -> Any:
+        """Make a function a task: ``@app.task`` or ``@app.task(retry=3, …)``. Named as the function, or ``name=``."""
+        return self._decorated(Task, self.definitions, function, options)
+
+    @overload
+    def step(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Step[P, T]: ...
+    @overload
+    def step(self, function: Callable[P, T], /) -> Step[P, T]: ...
+    @overload
+    def step(
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry | int | None = None,
+        timeout: timedelta | None = None,
+        run_in: RunIn = "thread",
+    ) -> StepDecorator: ...
+    def step(self, *function: Any, **options: Any) -> Any:
+        """Make a function a step: run in place by a workflow, its result remembered."""
+        return self._decorated(Step, self.steps, function, options)
+
+    @overload
+    def workflow(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Workflow[P, T]: ...
+    @overload
+    def workflow(
+        self,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        version: str | None = None,
+        retry: Retry | int | None = None,
+        timeout: timedelta | None = None,
+        deadline: timedelta | None = None,
+        priority: int = 0,
+        lane: str | None = None,
+        needs: Iterable[str] = (),
+        tags: Mapping[str, str] | None = None,
+        limits: Iterable[Limit | Rate] = (),
+        budget: Budget | Iterable[Budget] | None = None,
+        reuse: Reuse | None = None,
+        retention: timedelta | None = None,
+    ) -> WorkflowDecorator: ...
+    def workflow(self, *function: Any, **options: Any) -> Any:
+        """Make a coroutine function a workflow: durable, remembered step by step."""
+        return self._decorated(Workflow, self.definitions, function, options)
+
+    def _decorated(
+        self,
+        kind: type[Any],
+        registry: dict[str, Any],
+        functions: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> Any:
+        name = options.pop("name", None)
+        settings = TaskOptions.of(**options)
+
+        def decorate(given: Callable[..., Any]) -> Any:
+            if not callable(given):
+                raise BadOptions(f"{given!r} is not a function", option="function")
+            chosen = getattr(given, "__name__", "") if name is None else name
+            return self._register(kind(self, given, chosen, settings), registry)
+
+        return decorate(*functions) if functions else decorate
+
+    def override(self, provider: Provider, replacement: Provider) -> AbstractContextManager[None]:
+        """Let another function provide a dependency while the block lasts; for tests."""
+        found: AbstractContextManager[None] = self.overrides.override(provider, replacement)
+        return found
+
+    # -- runs ----------------------------------------------------------------------------------------------------
+
+    @overload
+    def run(self, id: str) -> Run[Any]: ...
+    @overload
+    def run(self, id: str, type: Task[..., T] | Workflow[..., T]) -> Run[T]: ...
+    def run(self, id: str, type: Task[..., T] | Workflow[..., T] | None = None) -> Run[Any]:
+        """The run of that id. With its task or workflow its result is read as that says; else it is plain JSON."""
+        return Run(self, id, None if type is None else type.signature)

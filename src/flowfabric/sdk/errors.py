@@ -1,0 +1,178 @@
+"""Every way the SDK says no: each error has a stable ``code``, the ids involved, and a sentence that says what to do.
+
+    SdkError
+    ├── NotOpen            the app has no engine yet, or no longer
+    ├── BadDuration        a number or a text where a timedelta belongs
+    ├── BadOptions         options that contradict each other or mean nothing
+    ├── BadSignature       a function that cannot be a task, step or workflow as it is written
+    ├── BadArguments       a call whose arguments do not fit the function
+    ├── BadPayload         stored arguments that do not fit the function of today
+    ├── BadResult          a result that does not fit the function's return annotation
+    ├── BadDependency      a dependency that cannot be provided
+    ├── UnknownTask        no definition of that name
+    ├── UnknownRun         no run of that id
+    ├── IdConflict         a run with this id exists, and reuse="reject" was asked for
+    ├── ResultTimeout      the run has not ended in time; it goes on
+    └── RunEnded           the run ended without a result
+        ├── RunFailed
+        ├── RunCancelled
+        ├── RunExpired
+        └── RunSkipped
+
+What the engine refuses (payloads that are too large, closed lanes …) stays a ``flowfabric.EngineError``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SdkError(Exception):
+    """The root. ``code`` is stable; ``ids`` names what is involved (``run``, ``task``, ``parameter`` …)."""
+
+    code: ClassVar[str] = "sdk_error"
+
+    def __init__(self, message: str, **ids: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.ids = ids
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[SdkError], arguments: tuple[object, ...], state: dict[str, object]) -> SdkError:
+    """An error that has travelled between processes."""
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    error.__dict__.update(state)
+    return error
+
+
+class NotOpen(SdkError):
+    """The app has no engine yet, or no longer."""
+
+    code = "not_open"
+
+
+class BadDuration(SdkError):
+    """A number or a text where a timedelta belongs."""
+
+    code = "bad_duration"
+
+
+class BadOptions(SdkError):
+    """Options that contradict each other or mean nothing."""
+
+    code = "bad_options"
+
+
+class BadSignature(SdkError):
+    """A function that cannot be a task, step or workflow as it is written."""
+
+    code = "bad_signature"
+
+
+class BadArguments(SdkError):
+    """A call whose arguments do not fit the function."""
+
+    code = "bad_arguments"
+
+
+class BadPayload(SdkError):
+    """Stored arguments that do not fit the function of today."""
+
+    code = "bad_payload"
+
+
+class BadResult(SdkError):
+    """A result that does not fit the function's return annotation."""
+
+    code = "bad_result"
+
+
+class BadDependency(SdkError):
+    """A dependency that cannot be provided."""
+
+    code = "bad_dependency"
+
+
+class UnknownTask(SdkError):
+    """No definition of that name."""
+
+    code = "unknown_task"
+
+
+class UnknownRun(SdkError):
+    """No run of that id."""
+
+    code = "unknown_run"
+
+
+class IdConflict(SdkError):
+    """A run with this id exists already; ``run_id`` names it."""
+
+    code = "id_conflict"
+
+    def __init__(self, message: str, *, run_id: str, id: str) -> None:
+        super().__init__(message, run=run_id, id=id)
+        self.run_id = run_id
+
+
+class ResultTimeout(SdkError, TimeoutError):
+    """The run has not ended in time. It goes on; ask again, or cancel it."""
+
+    code = "result_timeout"
+
+
+class RunEnded(SdkError):
+    """The run ended without a result."""
+
+    code = "run_ended"
+
+    def __init__(self, message: str, *, run_id: str, reason: str = "") -> None:
+        super().__init__(message, run=run_id)
+        self.run_id = run_id
+        self.reason = reason
+
+
+class RunFailed(RunEnded):
+    """The run failed for good: the type, message and traceback are those of its last error, as texts."""
+
+    code = "run_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str,
+        reason: str = "",
+        category: str = "",
+        error_type: str = "",
+        traceback: str = "",
+    ) -> None:
+        super().__init__(message, run_id=run_id, reason=reason)
+        self.category = category
+        self.error_type = error_type
+        self.traceback = traceback
+
+
+class RunCancelled(RunEnded):
+    """The run was cancelled."""
+
+    code = "run_cancelled"
+
+
+class RunExpired(RunEnded):
+    """The run did not end before its deadline."""
+
+    code = "run_expired"
+
+
+class RunSkipped(RunEnded):
+    """The run was skipped, because what it depends on did not succeed."""
+
+    code = "run_skipped"

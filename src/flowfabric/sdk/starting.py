@@ -1,0 +1,227 @@
+"""From a definition and arguments to executions: ids, policies, limits, budgets."""
+
+from __future__ import annotations
+
+import string
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from flowfabric.model.policy import ExecutionPolicy, RoutingRequirements, StreamPolicy, TimeoutPolicy
+from flowfabric.model.results import CreateResult, Duplicate
+from flowfabric.sdk.durations import milliseconds
+from flowfabric.sdk.errors import BadOptions, IdConflict
+from flowfabric.sdk.options import Limit, Rate, Reuse, StartOptions
+from flowfabric.sdk.run import Run
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.app import App
+    from flowfabric.sdk.definitions import Startable
+
+#: Ids made from names are the same in every process.
+NAMESPACE = uuid.UUID("6f0d4a86-3f0e-5c5b-9a53-0f2f6c1b7d11")
+#: An id binds for as long as the store lives: whoever wants a new run says so by the id, or by ``reuse``.
+FOREVER_MS = 2**62
+#: Executions one transaction may create; ``start_many`` makes one of it.
+_formatter = string.Formatter()
+
+
+def stable_id(*names: str) -> str:
+    """The same UUID for the same names, everywhere."""
+    return str(uuid.uuid5(NAMESPACE, "\x00".join(names)))
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+
+
+def _paths(definition: Startable[..., Any], template: str) -> list[str]:
+    try:
+        parts = list(_formatter.parse(template))
+    except ValueError as error:
+        raise BadOptions(f"{definition.name}: id: {template!r}: {error}", task=definition.name, option="id") from None
+    paths = []
+    for _, path, spec, conversion in parts:
+        if path is None:
+            continue
+        if not path or spec or conversion or not all(each.isidentifier() for each in path.split(".")):
+            raise BadOptions(
+                f"{definition.name}: id: {template!r} may hold only dotted paths such as {{doc.url}}",
+                task=definition.name,
+                option="id",
+            )
+        paths.append(path)
+    return paths
+
+
+def check_template(definition: Startable[..., Any], template: str) -> None:
+    """Refuse an id template that names no argument."""
+    for path in _paths(definition, template):
+        definition.signature.check_path(path, "id")
+
+
+def check_templates(definition: Startable[..., Any]) -> None:
+    """Refuse what cannot be, when a definition is made."""
+    if definition.options.id is not None:
+        check_template(definition, definition.options.id)
+    for limit in definition.options.limits:
+        if limit.key is not None:
+            definition.signature.check_path(limit.key, "limits")
+
+
+def id_of(definition: Startable[..., Any], template: str | None, arguments: Mapping[str, Any]) -> str | None:
+    """The id that a template gives for these arguments."""
+    if template is None:
+        return None
+    written = []
+    for text, path, _, _ in _formatter.parse(template):
+        written.append(text)
+        if path is not None:
+            written.append(definition.signature.path(arguments, path))
+    return "".join(written)
+
+
+# -- one start ---------------------------------------------------------------------------------------------------------
+
+
+class Start:
+    """One start, worked out: what ``create_execution`` takes, and what to do if its id is taken."""
+
+    __slots__ = ("arguments", "id", "reuse")
+
+    def __init__(self, arguments: dict[str, Any], id: str | None, reuse: Reuse) -> None:
+        self.arguments = arguments
+        self.id = id
+        self.reuse = reuse
+
+
+async def prepare(
+    definition: Startable[Any, Any], arguments: Mapping[str, Any], options: StartOptions, payload: bytes | None = None
+) -> Start:
+    """Work out one start. Limits and budgets that it names exist afterwards; the run itself does not yet."""
+    app, task = definition.app, definition.options
+    engine = app.engine
+    id = id_of(definition, options.id or task.id, arguments)
+    budgets = (*task.budget, *options.budgets)
+    limits = await app.gates.quota(definition, arguments) if task.limits else None
+    budget_ids = tuple([await app.gates.budget(budget) for budget in budgets])
+    created: dict[str, Any] = {
+        "namespace": app.namespace,
+        "lane_id": options.lane or task.lane or app.lane,
+        "execution_kind": definition.kind,
+        "input_payload": definition.signature.dump(arguments) if payload is None else payload,
+        "payload_encoding": "json",
+        "priority": task.priority if options.priority is None else options.priority,
+        "policy": policy(definition, options.deadline, limits, budget_ids, bound=id is not None),
+    }
+    if task.tags or options.tags:
+        created["tags"] = {**task.tags, **(options.tags or {})}
+    if id is not None:
+        created["idempotency_key"] = id
+    if options.delay:
+        created["delay_until"] = await engine.now_ms() + milliseconds(options.delay)
+    return Start(created, id, options.reuse or task.reuse)
+
+
+def policy(
+    definition: Startable[Any, Any],
+    deadline: timedelta | None,
+    quota_policy_id: str | None,
+    budget_ids: tuple[str, ...],
+    *,
+    bound: bool,
+) -> ExecutionPolicy:
+    """What the engine is told about one run. The engine reads equal ones once."""
+    task = definition.options
+    until = deadline or task.deadline
+    timeouts = None
+    if task.timeout is not None or until is not None:
+        timeouts = TimeoutPolicy(
+            None if task.timeout is None else milliseconds(task.timeout), None if until is None else milliseconds(until)
+        )
+    return ExecutionPolicy(
+        retry_policy=task.retry.policy(),
+        timeout_policy=timeouts,
+        routing_requirements=RoutingRequirements(tuple(sorted(task.needs))) if task.needs else None,
+        stream_policy=(None if task.retention is None else StreamPolicy(retention_ttl_ms=milliseconds(task.retention))),
+        budget_ids=budget_ids,
+        quota_policy_id=quota_policy_id,
+        dedup_window_ms=FOREVER_MS if bound else None,
+    )
+
+
+async def start(
+    definition: Startable[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: StartOptions
+) -> Run[Any]:
+    """Start one run."""
+    arguments = definition.signature.bind(args, kwargs)
+    if options.debounce is not None or options.tx is not None:
+        from importlib import import_module
+
+        enqueue: Any = import_module("flowfabric.sdk.enqueue")
+        run: Run[Any] = await enqueue.start(definition, arguments, options)
+        return run
+    prepared = await prepare(definition, arguments, options)
+    app = definition.app
+    if prepared.reuse == "after_completion" and prepared.id is not None:
+        execution_id = await _latest_generation(app, prepared)
+    else:
+        answer = await app.engine.create_execution(**prepared.arguments)
+        refuse_taken(prepared, answer)
+        execution_id = answer.execution_id
+    return run_of(definition, execution_id)
+
+
+async def start_many(
+    definition: Startable[Any, Any],
+    calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]],
+    options: StartOptions,
+) -> list[Run[Any]]:
+    """Start many runs in one call of the engine."""
+    if options.debounce is not None or options.tx is not None:
+        raise BadOptions("start_many: start runs one by one with debounce= or tx=", option="start_many")
+    prepared = [await prepare(definition, definition.signature.bind(args, kwargs), options) for args, kwargs in calls]
+    if any(each.reuse != "existing" and each.id is not None for each in prepared):
+        raise BadOptions(
+            "start_many: reuse= other than 'existing' is decided run by run; use start() for these", option="reuse"
+        )
+    answers = await definition.app.engine.create_executions([each.arguments for each in prepared])
+    return [run_of(definition, answer.execution_id) for answer in answers]
+
+
+def refuse_taken(prepared: Start, answer: CreateResult) -> None:
+    """An id that is taken is an error if the start says so."""
+    if prepared.reuse == "reject" and isinstance(answer, Duplicate):
+        raise IdConflict(
+            f"a run with the id {prepared.id!r} exists: {answer.execution_id}; use that one, choose another id, "
+            'or start with reuse="after_completion"',
+            run_id=answer.execution_id,
+            id=prepared.id or "",
+        )
+
+
+def run_of(definition: Startable[Any, Any], execution_id: str) -> Run[Any]:
+    """The run of a definition."""
+    return Run(definition.app, execution_id, definition.signature)
+
+
+async def _latest_generation(app: App, prepared: Start) -> str:
+    raise NotImplementedError
+
+
+class Gates:
+    """Quota policies and budgets that starts of this app have named; each is created once per process."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def quota(self, definition: Startable[Any, Any], arguments: Mapping[str, Any]) -> str | None:
+        """The quota policy of a task for these arguments."""
+        raise NotImplementedError
+
+    async def budget(self, budget: Any) -> str:
+        """The engine's id of a budget that exists."""
+        raise NotImplementedError
+
+
+_ = (Limit, Rate)
