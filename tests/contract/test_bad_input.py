@@ -32,6 +32,7 @@ from flowfabric.conditions import Single
 from flowfabric.engine import Engine
 from flowfabric.model.records import Flow
 from flowfabric.model.results import ResumeGrant, ResumeToken
+from tests.contract.bad_steps import BAD_STEPS
 from tests.contract.bad_values import BAD as PLAIN_BAD
 from tests.contract.bad_values import Bad
 from tests.contract.bad_waits import BAD_WAITS
@@ -39,7 +40,7 @@ from tests.contract.probe import START_MS, Probe, claimed, create, fence_of, id_
 from tests.contract.seeding import flow_of, seed
 
 UUID = "33333333-3333-4333-8333-333333333333"
-BAD = PLAIN_BAD | BAD_WAITS
+BAD = PLAIN_BAD | BAD_STEPS | BAD_WAITS
 
 
 class World(NamedTuple):
@@ -211,6 +212,12 @@ METHODS: dict[str, Method] = {
                                    {"partition": "partition", "waitpoint_id": "uuid"}),
     "list_pending_waitpoints": Method(_one, {**ONE, "after": "uuid?", "limit": "number"}),
     "observe_signals": Method(_held, {"handle": "handle"}),
+    # durable functions
+    "advance": Method(_held, {"handle": "handle", "steps": "steps", "known_steps": "number", "children": "children",
+                              "wait": "child wait?"}),
+    "read_steps": Method(_one, ONE),
+    "read_ends": Method(lambda w: {"execution_ids": [w.fresh]}, {"execution_ids": "ids"}),
+    "fork_execution": Method(_one, {**ONE, "at": "name?", "new_execution_id": "id?", "input_payload": "bytes?"}),
     "deliver_signal": Method(lambda w: {**_point(w), "waitpoint_token": w.waitpoint.hmac_token, "signal_name": "s"},
                              {**ONE, "waitpoint_id": "uuid", "waitpoint_token": "waitpoint token", "signal_id": "uuid?",
                               "signal_name": "name", "signal_category": "name", "source_type": "name",

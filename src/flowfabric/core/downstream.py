@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from flowfabric.core import edges, holdings, lease
+from flowfabric.core import edges, family, holdings, lease
 from flowfabric.core.context import Context
 from flowfabric.core.ending import (
     cancelled_row,
@@ -268,6 +268,7 @@ class Cascade:
         self.children += 1
         acts += leftovers(view, execution, context.now, close_reason)
         acts += holdings.freed(view, context, execution, attempt)
+        acts += family.parent_told(view, context, execution)
         view.fold(Decision(None, tuple(acts)))
         self._events += lost_lease(context, execution, attempt, lit.LEASE_ENDED, lit.BY_RECONCILER)
         event = completion(execution, context.now, outcome, dispatched=False)

@@ -100,13 +100,13 @@ def open_flow(view: View, partition: int, flow_id: str) -> Flow:
     return flow
 
 
-def _grown(flow: Flow, now: int, counter: str) -> tuple[Change, int]:
-    """The flow with one more node or edge, and how many there are now."""
+def grown(flow: Flow, now: int, counter: str, more: int = 1) -> tuple[Change, int]:
+    """The flow with more nodes or edges, and how many there are now."""
     raw = parse_document(flow.raw_fields, "ff_flow_core.raw_fields")
-    count = number(raw.get(counter)) + 1
+    count = number(raw.get(counter)) + more
     raw[counter] = count
     raw["last_mutation_at_ms"] = now
-    return change(flow, graph_revision=flow.graph_revision + 1, raw_fields=dump_document(raw)), count
+    return change(flow, graph_revision=flow.graph_revision + more, raw_fields=dump_document(raw)), count
 
 
 def number(value: object) -> int:
@@ -146,14 +146,14 @@ def add_execution_to_flow(command: AddExecutionToFlow, view: View, context: Cont
         raise Conflict(ConflictKind.EXECUTION_ALREADY_IN_FLOW, f"already_member_of_different_flow:{execution.flow_id}")
     if number(raw.get("node_count")) >= MAX_FLOW_NODES:
         raise ResourceExhausted("flow_nodes", MAX_FLOW_NODES)
-    grown, count = _grown(flow, _recorded(command, context), "node_count")
+    added, count = grown(flow, _recorded(command, context), "node_count")
     joined = change(
         execution,
         flow_id=flow.flow_id,
         last_mutation_at_ms=context.now,
         **inherited(execution, _listed(raw.get("budget_ids"))),
     )
-    return Decision(AddExecutionToFlowResult.Added(shown, count), (joined, grown))
+    return Decision(AddExecutionToFlowResult.Added(shown, count), (joined, added))
 
 
 def inherited(execution: Execution, budget_ids: tuple[str, ...]) -> dict[str, Any]:
@@ -162,6 +162,11 @@ def inherited(execution: Execution, budget_ids: tuple[str, ...]) -> dict[str, An
         return {}
     own = _listed(execution.budget_ids)
     return {"budget_ids": ",".join(dict.fromkeys((*own, *budget_ids)))}
+
+
+def budgets_of(flow: Flow) -> tuple[str, ...]:
+    """The budgets every member of a flow pays from."""
+    return _listed(parse_document(flow.raw_fields, "ff_flow_core.raw_fields").get("budget_ids"))
 
 
 def _listed(value: object) -> tuple[str, ...]:
@@ -221,9 +226,9 @@ def stage_dependency_edge(command: StageDependencyEdge, view: View, context: Con
     now = _recorded(command, context)
     document = edges.edge_document(command.dependency_kind, command.data_passing_ref, now)
     edge = Edge(flow.partition, flow.flow_id, command.edge_id, upstream.uuid, downstream.uuid, document)
-    grown, _ = _grown(flow, now, "edge_count")
+    added, _ = grown(flow, now, "edge_count")
     answer = Staged(EdgeId.unchecked(command.edge_id), flow.graph_revision + 1)
-    return Decision(answer, (insert(edge), grown))
+    return Decision(answer, (insert(edge), added))
 
 
 def edge_snapshot(edge: Edge) -> EdgeSnapshot:

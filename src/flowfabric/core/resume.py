@@ -8,6 +8,7 @@ from flowfabric.core import lease, waits
 from flowfabric.core.conclusion import concluded
 from flowfabric.core.context import Context
 from flowfabric.core.ending import cancelled_row, current_attempt, ended, leftovers
+from flowfabric.core.family import TIME_CAME
 from flowfabric.core.minting import uuid_text
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
@@ -78,6 +79,8 @@ def time_out_suspension(command: TimeOutSuspension, view: View, context: Context
     match suspension.timeout_behavior:
         case TimeoutBehavior.ESCALATE:
             return _escalated(execution, suspension, context.now)
+        case TimeoutBehavior.AUTO_RESUME if suspension.wake_after is not None:
+            return Decision(True, waits.resumed(view, context, execution, suspension, waits.Closing(TIME_CAME)))
         case TimeoutBehavior.AUTO_RESUME:
             return _woken(view, context, execution, suspension, command.entropy)
         case TimeoutBehavior.CANCEL:

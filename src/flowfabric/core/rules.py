@@ -31,6 +31,7 @@ from flowfabric.core import (
     retention,
     signals,
     signing,
+    steps,
     streams,
     submit,
     suspend,
@@ -132,6 +133,8 @@ RULES: Mapping[type, Rule] = {
     quotas.CheckAdmission: quotas.check_admission,
     quotas.ReleaseAdmission: quotas.release_admission,
     quotas.ReconcileQuota: quotas.reconcile_quota,
+    steps.Advance: steps.advance,
+    steps.ForkExecution: steps.fork_execution,
     admitting.LetGo: admitting.let_go,
     admitting.LetBlockedGo: admitting.let_blocked_go,
 }

@@ -75,7 +75,7 @@ def submit_flow(command: SubmitFlow, view: View, context: Context) -> Decision:
                 f"node {name!r}: its id or idempotency key belongs to execution {decision.result.execution_id}; "
                 "a node of a new flow must be new",
             )
-        acts += _joined(decision, command.flow, waiting.get(node.uuid), lanes)
+        acts += joined(decision, command.flow, waiting.get(node.uuid), lanes)
         events += decision.events
     acts += _graph(command, waiting, context.now)
     return Decision(answer, tuple(acts), tuple(events))
@@ -93,7 +93,13 @@ def _check_repeated(command: SubmitFlow, view: View) -> None:
             )
 
 
-def _joined(decision: Decision, flow: CreateFlow, incoming: list[NewEdge] | None, lanes: set[str]) -> list[Act]:
+def joined(
+    decision: Decision,
+    flow: CreateFlow,
+    incoming: list[NewEdge] | None,
+    lanes: set[str],
+    parent: str | None = None,
+) -> list[Act]:
     """What creates a member, with the member in its flow, waiting if it has to."""
     acts: list[Act] = []
     for act in decision.acts:
@@ -101,7 +107,8 @@ def _joined(decision: Decision, flow: CreateFlow, incoming: list[NewEdge] | None
         record = act.record
         if isinstance(record, Execution):
             gate = gate_fields(len(incoming), incoming[-1].edge_id) if incoming else {}
-            acts.append(insert(replace(record, flow_id=flow.flow_id, **gate, **inherited(record, flow.budget_ids))))
+            inherits = inherited(record, flow.budget_ids)
+            acts.append(insert(replace(record, flow_id=flow.flow_id, parent=parent, **gate, **inherits)))
         elif not isinstance(record, Lane):
             acts.append(act)
         elif record.lane_id not in lanes:

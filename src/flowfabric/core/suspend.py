@@ -80,6 +80,19 @@ def suspended(
     return _parked(view, context, execution, attempt, wait, bound, handle)
 
 
+def parked_without_waitpoints(
+    view: View,
+    context: Context,
+    execution: Execution,
+    attempt: Attempt,
+    wait: Wait,
+    wake_after: int,
+    handle: HandlePayload,
+) -> Parked:
+    """Suspend until so many children have ended or the time of ``wait`` has come. No signal can wake it."""
+    return _parked(view, context, execution, attempt, wait, Bound((), (), {}, None, ()), handle, wake_after)
+
+
 def _parked(
     view: View,
     context: Context,
@@ -88,6 +101,7 @@ def _parked(
     wait: Wait,
     bound: Bound,
     handle: HandlePayload | None,
+    wake_after: int | None = None,
 ) -> Parked:
     now = context.now
     parked = change(
@@ -116,10 +130,11 @@ def _parked(
         released,
         *holdings.lapsed(view, context, execution, attempt),
         *bound.acts,
-        *_recorded(view, context, execution, wait, bound, {}),
+        *_recorded(view, context, execution, wait, bound, {} if wake_after is None else {"wake_after": wake_after}),
     )
     payload = replace(handle or payload_of(execution, attempt), lease_epoch=attempt.lease_epoch + 1)
-    return Parked(acts, (event,), _details(wait, bound), Handle.of(context.tag, HandleKind.SUSPENDED, payload))
+    details = _details(wait, bound) if bound.rows else SuspendOutcomeDetails(wait.suspension_id, "", "", Token(""))
+    return Parked(acts, (event,), details, Handle.of(context.tag, HandleKind.SUSPENDED, payload))
 
 
 def _recorded(

@@ -23,6 +23,7 @@ from flowfabric.model.changes import (
     Decision,
     Downstream,
     Drop,
+    EndedAmong,
     First,
     Get,
     GetFull,
@@ -42,7 +43,7 @@ from flowfabric.model.changes import (
     Writes,
 )
 from flowfabric.model.events import Event
-from flowfabric.model.literals import PENDING_CLAIM, is_claimable
+from flowfabric.model.literals import ENDED_PHASES, PENDING_CLAIM, is_claimable
 from flowfabric.model.records import Attempt, Edge, Execution, Grant, Record
 
 _RecordType = TypeVar("_RecordType", bound=Record)
@@ -95,6 +96,7 @@ class View(GraphView):
         self._peeked: dict[Any, dict[Key, Any]] = {}
         self._listed: dict[tuple[str, str], tuple[int, list[str]]] = {}
         self._recent: dict[Recent, tuple[int, int | None]] = {}
+        self._ended: dict[EndedAmong, frozenset[str]] = {}
         self._bound: list[Execution] = []
         #: Budgets as executions name them, of which everything that admission looks at is here.
         self.looked_at: set[str] = set()
@@ -181,6 +183,10 @@ class View(GraphView):
         """The answer to a ``Recent``."""
         self._recent[need] = (count, oldest_ms)
 
+    def put_ended(self, need: EndedAmong, ended: frozenset[str]) -> None:
+        """The answer to an ``EndedAmong``."""
+        self._ended[need] = ended
+
     def newly_bound(self) -> list[Execution]:
         """Claim candidates that name a budget or a quota, each once."""
         bound, self._bound = self._bound, []
@@ -216,6 +222,8 @@ class View(GraphView):
             return asked is not None and asked[0] >= need.limit
         if type(need) is Recent:
             return need in self._recent
+        if type(need) is EndedAmong:
+            return need in self._ended
         if type(need) is Ranked:
             return self._turns.has(need)
         return need in self._selected or need in self._descendants or need in self._misplaced
@@ -283,6 +291,22 @@ class View(GraphView):
         if not added:
             return found
         return found[0] + len(added), added[0].admitted_at_ms if found[1] is None else found[1]
+
+    def ended_among(self, need: EndedAmong) -> tuple[str, ...]:
+        """Those of some executions that have ended, this batch's own ends included, in the order asked for."""
+        found = self._ended.get(need)
+        if found is None:
+            raise Missing(need)
+        touched = self._puts.get(Execution, {})
+        current = self._current.get(Execution, {})
+
+        def has_ended(execution_id: str) -> bool:
+            if execution_id in touched:
+                record = current[execution_id]
+                return record is not None and record.lifecycle_phase in ENDED_PHASES
+            return execution_id in found
+
+        return tuple(each for each in need.execution_ids if has_ended(each))
 
     def known(self, kind: type[_RecordType], key: Key) -> _RecordType | None:
         """The record if it is at hand; nothing rests on this but what to load ahead."""

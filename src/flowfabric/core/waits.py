@@ -186,7 +186,9 @@ def closed_fields(now: int, closing: Closing) -> dict[str, object]:
 
 
 def owned_waitpoints(view: View, execution: Execution, suspension: Suspension | None) -> Sequence[Waitpoint]:
-    """The waitpoints of a suspension; every one of the execution if it does not name them."""
+    """The waitpoints of a suspension; every one of the execution if it does not name them. A parked one has none."""
+    if suspension is not None and suspension.wake_after is not None:
+        return ()
     named = read_terms(suspension).waitpoints if suspension is not None else ()
     if not named:
         return view.select(Waitpoint, partition=execution.partition, uuid=execution.uuid)

@@ -21,6 +21,7 @@ from flowfabric.engine.leases import Leases
 from flowfabric.engine.quotas import Quotas
 from flowfabric.engine.reads import Reads
 from flowfabric.engine.signals import Signals
+from flowfabric.engine.steps import Steps
 from flowfabric.engine.streams import Streams
 from flowfabric.engine.subscriptions import Subscriptions
 from flowfabric.engine.suspension import Suspensions
@@ -36,6 +37,7 @@ _log = logging.getLogger("flowfabric.engine")
 class Engine(
     Lanes,
     FlowTimers,
+    Steps,
     Flows,
     FlowReads,
     Budgets,

@@ -23,6 +23,7 @@ from flowfabric.core.foresight import bound_by_creation, ending
 from flowfabric.core.graphview import Missing
 from flowfabric.core.rules import RULES
 from flowfabric.core.signals import DeliverSignal
+from flowfabric.core.steps import Advance
 from flowfabric.core.submit import SubmitFlow
 from flowfabric.core.suspend import Suspend
 from flowfabric.core.view import View
@@ -32,6 +33,7 @@ from flowfabric.model.changes import Claimable, Decision, Downstream, Key, Need,
 from flowfabric.model.errors import Bug, BugKind, Contention, ContentionKind, EngineError
 from flowfabric.model.limits import MAX_ROUNDS, MAX_TRIES
 from flowfabric.model.records import Binding, Execution, Flow, Lane, Signal, SigningKey, Waitpoint
+from flowfabric.model.steps import Step
 from flowfabric.stores.protocol import Conflict, Store, Transaction
 
 _log = logging.getLogger("flowfabric.engine")
@@ -130,6 +132,10 @@ def _hoped_absent(commands: Sequence[Any]) -> set[tuple[Any, Key]]:
                 absent.add((Signal, (command.partition, command.uuid, command.signal_id)))
         elif type(command) is Suspend or type(command) is CreateWaitpoint:
             absent.update((Waitpoint, (command.partition, each)) for each in command.fresh_waitpoints())
+        elif type(command) is Advance:
+            absent.update((Step, key) for key in command.step_keys())
+            for item in command.children:
+                _hope(item, absent)
         elif type(command) is SubmitFlow:
             absent.add((Flow, (command.flow.partition, command.flow.flow_id)))
             for item in command.nodes:

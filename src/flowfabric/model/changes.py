@@ -136,6 +136,12 @@ class Recent(NamedTuple):
     window_ms: int
 
 
+class EndedAmong(NamedTuple):
+    """Which of some executions have ended, as it was when they were looked at; good for looking, not for writing."""
+
+    execution_ids: tuple[str, ...]
+
+
 Need: TypeAlias = (
     Get
     | GetFull
@@ -150,6 +156,7 @@ Need: TypeAlias = (
     | Peek
     | Listed
     | Recent
+    | EndedAmong
 )
 
 

@@ -32,6 +32,8 @@ MAX_CONDITION_NODES: Final = 1_024
 MAX_COMPOSITE_DEPTH: Final = 4
 #: Concurrent stream tails of one engine.
 MAX_STREAM_TAILS: Final = 1_024
+#: Steps one execution may remember.
+MAX_STEPS_PER_EXECUTION: Final = 100_000
 #: Levels of budgets above each other, and dimensions of one budget or charge.
 MAX_BUDGET_DEPTH: Final = 8
 MAX_DIMENSIONS: Final = 64

@@ -23,6 +23,7 @@ from flowfabric.model.budget_records import (
     QuotaWindow,
     Reservation,
 )
+from flowfabric.model.steps import Step
 from flowfabric.model.tokens import redacted
 
 Text: TypeAlias = str | None | UnsetType
@@ -70,6 +71,8 @@ class Execution(Struct, gc=False):
     #: Its place among waiting executions of equal priority, and whose turn it takes; see ``core.fairness``.
     fair_rank: int = 0
     fair_key: str | None = None
+    #: Bare UUID of the execution that started this one and is told when it ends; it lives in the same partition.
+    parent: str | None = None
     #: Highest epoch among earlier attempts; worked out when the row is read, never stored.
     epoch_floor: int = 0
     payload: bytes | None | UnsetType = UNSET
@@ -367,6 +370,8 @@ class Suspension(Struct, gc=False):
     close_reason: str | None = None
     closer_signal_id: str | None = None
     attempt_index: int | None = None
+    #: Set while a durable function is parked: how many more of its children must end to wake it; 0 if only time does.
+    wake_after: int | None = None
 
     @property
     def key(self) -> tuple[int, str]:
@@ -582,4 +587,5 @@ Record: TypeAlias = (
     | QuotaPolicy
     | QuotaWindow
     | QuotaAdmitted
+    | Step
 )

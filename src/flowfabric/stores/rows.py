@@ -93,6 +93,8 @@ class ExecutionRows:
         self._uuid = dialect.decode.get("uuid")
         self._requirement = dialect.decode["requirement"]
         self._narrow_end = len(NARROW)
+        #: The parent is the last narrow column, as it is the last narrow field.
+        self._parent = self._narrow_end - 1
         self._attempt_start = self._narrow_end + 1
         self._attempt_end = self._attempt_start + len(JOINED)
         self._versions = 3 if dialect.version else 0
@@ -104,10 +106,11 @@ class ExecutionRows:
     def read(self, row: Any) -> tuple[Execution, Attempt | None, Any, Any]:
         """``(execution, current attempt, execution's version, attempt's version)``."""
         decode = self._uuid
-        partition, uuid, flow_id = row[0], row[1], row[2]
+        partition, uuid, flow_id, parent = row[0], row[1], row[2], row[self._parent]
         if decode is not None:
             uuid = decode(uuid)
             flow_id = None if flow_id is None else decode(flow_id)
+            parent = None if parent is None else decode(parent)
         wire = f"{{fp:{partition}}}:{uuid}"
         execution = Execution(
             wire,
@@ -116,7 +119,8 @@ class ExecutionRows:
             flow_id,
             row[3],
             self._requirement(row[4]),
-            *row[5 : self._narrow_end],
+            *row[5 : self._parent],
+            parent,
             row[self._narrow_end] or 0,  # type: ignore[call-arg]
         )
         start, end = self._attempt_start, self._attempt_end

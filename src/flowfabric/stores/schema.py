@@ -45,6 +45,7 @@ from flowfabric.model.records import (
     Worker,
     WorkerEvent,
 )
+from flowfabric.model.steps import Step
 
 # Column types. Stores translate them; "names" is a sorted tuple of texts, "requirement" the set a worker must cover.
 TEXT = "text"
@@ -88,7 +89,7 @@ class Table(Struct, frozen=True):
 
 def _columns(**types: str) -> tuple[Column, ...]:
     renamed = {"partition": "partition_key", "uuid": "execution_id", "upstream": "upstream_eid"}
-    renamed["downstream"] = "downstream_eid"
+    renamed |= {"downstream": "downstream_eid", "parent": "parent_eid"}
     return tuple(Column(field, renamed.get(field, field), kind) for field, kind in types.items())
 
 
@@ -128,6 +129,7 @@ EXECUTION = Table(
         admitted_at_ms=BIG,
         fair_rank=BIG,
         fair_key=TEXT,
+        parent=UUID,
         payload=BYTES,
         result=BYTES,
         raw_fields=JSON,
@@ -356,8 +358,25 @@ TABLES: Mapping[Any, Table] = {
                 close_reason=TEXT,
                 closer_signal_id=TEXT,
                 attempt_index=INT,
+                wake_after=INT,
             ),
             ("partition", "uuid"),
+        ),
+        Table(
+            Step,
+            "ff_step",
+            _columns(
+                partition=SMALL,
+                uuid=UUID,
+                name=TEXT,
+                sequence=INT,
+                attempt_index=INT,
+                lease_epoch=BIG,
+                outcome=TEXT,
+                value=BYTES,
+                recorded_at_ms=BIG,
+            ),
+            ("partition", "uuid", "name"),
         ),
         Table(
             Waitpoint,
@@ -712,6 +731,7 @@ EXECUTION_SCOPED = (
     "ff_suspension_current",
     "ff_waitpoint_pending",
     "ff_signal",
+    "ff_step",
     "ff_attempt",
     "ff_exec_idempotency",
     "ff_budget_reservation",

@@ -45,6 +45,7 @@ from flowfabric.model.records import (
     Waitpoint,
     WorkerEvent,
 )
+from flowfabric.model.steps import Step
 from flowfabric.stores.memory.runs import SortedRun
 
 Entry: TypeAlias = tuple[Any, Any, Any]
@@ -97,6 +98,7 @@ GROUPS: Mapping[Any, tuple[tuple[str, ...], ...]] = {
     Suspension: (_BY_EXECUTION,),
     Waitpoint: (_BY_EXECUTION,),
     Signal: (_BY_EXECUTION,),
+    Step: (_BY_EXECUTION,),
     SignalDedup: (("partition", "waitpoint_id"),),
     FrameRow: (_BY_EXECUTION,),
     StreamHead: (_BY_EXECUTION,),

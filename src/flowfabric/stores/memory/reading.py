@@ -16,6 +16,7 @@ from flowfabric.model.changes import (
     Claimable,
     Descendants,
     Downstream,
+    EndedAmong,
     First,
     Get,
     GetFull,
@@ -110,6 +111,11 @@ def _load_live_members(tables: Tables, need: LiveMembers, view: Filling) -> None
     for key in keys:
         _put_execution(tables, key, view)
     view.put_selected(need, keys)
+
+
+def _load_ended(tables: Tables, need: EndedAmong, view: Filling) -> None:
+    found = ((each, tables.find(Execution, each)) for each in need.execution_ids)
+    view.put_ended(need, frozenset(each for each, row in found if row and row.lifecycle_phase in lit.ENDED_PHASES))
 
 
 def _load_downstream(tables: Tables, need: Downstream, view: Filling) -> None:
@@ -240,6 +246,7 @@ _LOADERS: Mapping[Any, Callable[[Tables, Any, Filling], None]] = {
     Ranked: _load_ranked,
     Misplaced: _load_misplaced,
     Downstream: _load_downstream,
+    EndedAmong: _load_ended,
     Descendants: _load_descendants,
     First: _load_first,
     LiveMembers: _load_live_members,

@@ -35,6 +35,7 @@ from flowfabric.model.records import (
     Waitpoint,
     WorkerEvent,
 )
+from flowfabric.model.steps import Step
 from flowfabric.stores.memory.indexes import (
     BINDING_EXPIRY,
     DEDUP_EXPIRY,
@@ -57,6 +58,7 @@ _OWNED = (
     Suspension,
     Waitpoint,
     Signal,
+    Step,
     Attempt,
     Binding,
     Reservation,

@@ -11,6 +11,7 @@ from flowfabric.model.changes import (
     Claimable,
     Descendants,
     Downstream,
+    EndedAmong,
     First,
     Get,
     GetFull,
@@ -104,6 +105,12 @@ FORGOTTEN = (
 LIVE_MEMBERS = (
     f"{NARROW} WHERE e.partition_key = $1 AND e.flow_id = $2 AND e.lifecycle_phase NOT IN ({ENDED_LIST}) "
     "AND e.execution_id > coalesce($3::uuid, '00000000-0000-0000-0000-000000000000') ORDER BY e.execution_id LIMIT $4"
+)
+#: Which of some executions have ended.
+ENDED_AMONG = (
+    "SELECT e.partition_key, e.execution_id::text FROM ff_exec_core e "
+    "JOIN unnest($1::smallint[], $2::uuid[]) AS k(p, u) ON k.p = e.partition_key AND k.u = e.execution_id "
+    f"WHERE e.lifecycle_phase IN ({ENDED_LIST})"
 )
 #: What integer columns hold. Ids and handles may carry larger numbers: 16 and 32 bits, unsigned.
 _HIGHEST = {SMALL: 2**15 - 1, INT: 2**31 - 1}
@@ -217,6 +224,13 @@ class Loader:
                 await self._listed(need, view)
             elif type(need) is Recent:
                 await self._recent(need, view, now)
+            elif type(need) is EndedAmong:
+                await self._ended(need, view)
+
+    async def _ended(self, need: EndedAmong, view: Filling) -> None:
+        pairs = list(map(split_wire, need.execution_ids))
+        rows = await self._fetch(ENDED_AMONG, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        view.put_ended(need, frozenset(f"{{fp:{partition}}}:{uuid}" for partition, uuid in rows))
 
     def _put(self, view: Filling, row: Any, *, wide: bool = False) -> Execution:
         execution, attempt, version, attempt_version = _ROWS.read_wide(row) if wide else _ROWS.read(row)

@@ -212,6 +212,13 @@ class PostgresStore:
                 raise
             raise _translated(error, transaction.committing) from error
         else:
+            self._keep(connection)
+
+    def _keep(self, connection: Any) -> None:
+        """For the next batch; unless there will be none."""
+        if self._closed:
+            connection.terminate()
+        else:
             self._writers.append(connection)
 
     async def _writer(self) -> Any:
@@ -236,9 +243,13 @@ class PostgresStore:
                 return
             if transaction.begun:
                 await asyncio.wait_for(connection.execute("ROLLBACK"), 5)
-            self._writers.append(connection)
+            self._keep(connection)
         except Exception:
             connection.terminate()
+        except BaseException:
+            # Cancelled while tidying up: nobody will use the connection again.
+            connection.terminate()
+            raise
 
     # -- reading -------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from flowfabric.model.changes import (
     Claimable,
     Descendants,
     Downstream,
+    EndedAmong,
     First,
     Get,
     GetFull,
@@ -232,6 +233,20 @@ DESCENDANTS = (
 )
 
 
+_HAS_ENDED = (
+    f"SELECT 1 FROM ff_exec_core WHERE partition_key = ?1 AND execution_id = ?2 AND lifecycle_phase IN ({ENDED_LIST})"
+)
+
+
+def _load_ended(connection: sqlite3.Connection, need: EndedAmong, view: Filling) -> None:
+    ended = set()
+    for wire in need.execution_ids:
+        partition, uuid = split_wire(wire)
+        if connection.execute(_HAS_ENDED, (partition, uuid_to_blob(uuid))).fetchone() is not None:
+            ended.add(wire)
+    view.put_ended(need, frozenset(ended))
+
+
 def _load_downstream(connection: sqlite3.Connection, need: Downstream, view: Filling) -> None:
     keys: list[Key] = []
     where = (need.partition, uuid_to_blob(need.flow_id), uuid_to_blob(need.uuid))
@@ -296,6 +311,7 @@ _LOADERS: Mapping[Any, Callable[[sqlite3.Connection, Any, Filling], None]] = {
     Ranked: _load_ranked,
     Misplaced: _load_misplaced,
     Downstream: _load_downstream,
+    EndedAmong: _load_ended,
     Descendants: _load_descendants,
     First: _load_first,
     LiveMembers: _load_live_members,

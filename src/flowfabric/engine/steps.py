@@ -1,0 +1,192 @@
+"""Durable functions: remembering steps, starting children, parking, forking."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flowfabric.core.documents import parse_document
+from flowfabric.core.graph import CreateFlow
+from flowfabric.core.minting import uuid_text
+from flowfabric.core.steps import Advance, ForkExecution, shown
+from flowfabric.engine import checks
+from flowfabric.engine.intake import Intake
+from flowfabric.model.changes import GetFull, Select
+from flowfabric.model.errors import NotFound, ResourceExhausted, Validation
+from flowfabric.model.handles import Handle
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import MAX_BULK, MAX_NAME_BYTES
+from flowfabric.model.partitions import flow_partition
+from flowfabric.model.states import PublicState
+from flowfabric.model.steps import Advanced, ChildWait, Ended, Forked, NewStep, Step, StepOutcome, StepRecord
+
+#: The kind of the flows that durable functions found for their children.
+WORKFLOW_FLOW = "workflow"
+
+
+class Steps(Intake):
+    """The part of the engine that durable functions stand on."""
+
+    async def advance(
+        self,
+        handle: Handle,
+        *,
+        steps: Iterable[NewStep] = (),
+        known_steps: int = 0,
+        children: Iterable[Mapping[str, Any]] = (),
+        wait: ChildWait | None = None,
+    ) -> Advanced:
+        """Everything a durable function has to say at once, in one commit under its lease.
+
+        ``steps`` that have ended are remembered; one that is remembered already stays, and the answer tells what it
+        holds. ``children`` (arguments of ``create_execution`` with ids in the parent's partition) are started in the
+        parent's flow, each once. With ``wait`` the lease is given up until enough children have ended or the time has
+        come, unless that is so already. ``known_steps`` is how many steps the caller knows to be remembered.
+        """
+        payload = self._payload(handle)
+        identity = ExecutionId.unchecked(payload.execution_id)
+        told = tuple(_step(step) for step in checks.sequence(steps, "steps"))
+        if len({step.name for step in told}) < len(told):
+            raise checks.invalid("steps: a name occurs twice")
+        started = tuple(self._child(child, identity.partition) for child in checks.sequence(children, "children"))
+        if len(started) > MAX_BULK:
+            raise ResourceExhausted("children", MAX_BULK)
+        uuid = identity.uuid_text
+        flow = CreateFlow(
+            identity.partition,
+            self._flow_in(identity.partition) if started else uuid,
+            WORKFLOW_FLOW,
+            started[0].namespace if started else "default",
+            (),
+            None,
+        )
+        answer: Advanced = await self._submit(
+            Advance(
+                payload,
+                identity.partition,
+                uuid,
+                told,
+                checks.integer(known_steps, "known_steps", 0, 2**31 - 1),
+                started,
+                None if wait is None else _wait(wait),
+                flow,
+                uuid_text(os.urandom(16)),
+            )
+        )
+        return answer
+
+    def _child(self, arguments: Any, partition: int) -> Any:
+        child = self._creation_of(arguments)
+        if arguments.get("execution_id") is None or child.partition != partition:
+            raise checks.invalid(
+                f"children: {child.execution_id} is not in the parent's partition {{fp:{partition}}}; "
+                "a child's id has the partition of its parent"
+            )
+        return child
+
+    def _flow_in(self, partition: int) -> str:
+        """A new flow id that falls into a partition."""
+        start = os.urandom(14)
+        for last in range(2**16):
+            flow_id = uuid_text(start + last.to_bytes(2, "big"))
+            if flow_partition(flow_id, self.partitions) == partition:
+                return flow_id
+        raise AssertionError("no id falls into the partition")
+
+    async def read_steps(self, execution_id: ExecutionId | str) -> list[StepRecord]:
+        """What an execution remembers, in the order it was remembered; nothing if there is no such execution."""
+        identity = checks.execution_id(execution_id)
+        need = Select(Step, ("partition", "uuid"), (identity.partition, identity.uuid_text))
+        view = await self._view(need)
+        rows = view.select(Step, partition=identity.partition, uuid=identity.uuid_text)
+        return [shown(row) for row in sorted(rows, key=lambda each: each.sequence)]
+
+    async def read_ends(self, execution_ids: Sequence[ExecutionId | str]) -> list[Ended]:
+        """How some executions stand, with results and failures; those that do not exist are left out."""
+        identities = [checks.execution_id(each) for each in checks.sequence(execution_ids, "execution_ids")]
+        if len(identities) > MAX_BULK:
+            raise ResourceExhausted("execution_ids", MAX_BULK)
+        if not identities:
+            return []
+        view = await self._view(*[GetFull(each) for each in dict.fromkeys(identities)])
+        found = [view.full(each) for each in identities]
+        return [
+            Ended(
+                ExecutionId.unchecked(row.execution_id),
+                PublicState(row.public_state),
+                row.result or None,
+                row.failure_reason or None,
+                row.cancellation_reason or None,
+            )
+            for row in found
+            if row is not None
+        ]
+
+    async def fork_execution(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        at: str | None = None,
+        new_execution_id: ExecutionId | str | None = None,
+        input_payload: bytes | None = None,
+    ) -> Forked:
+        """Start anew with what an execution remembers from before the step ``at``; without ``at``, with all of it.
+
+        The new execution has the input (unless another is given), kind, lane, policy and tags of the old one, which
+        stays as it is. Results of children count as steps.
+        """
+        identity = checks.execution_id(execution_id)
+        name = checks.optional_text(at, "at")
+        source = (await self._view(GetFull(identity))).full(identity)
+        if source is None:
+            raise NotFound("execution", identity)
+        raw = parse_document(source.raw_fields, "raw_fields")
+        arguments = {
+            "execution_id": new_execution_id,
+            "namespace": source.namespace or "default",
+            "lane_id": source.lane_id,
+            "execution_kind": raw.get("execution_kind") or "",
+            "input_payload": source.payload if input_payload is None else input_payload,
+            "payload_encoding": raw.get("payload_encoding") or None,
+            "priority": source.priority,
+            "creator_identity": raw.get("creator_identity") or "",
+            "tags": {**(raw.get("tags") or {}), FORKED_FROM: identity},
+            "policy": source.policy or None,
+        }
+        answer: Forked = await self._submit(
+            ForkExecution(self._creation_of(arguments), identity, identity.partition, identity.uuid_text, name)
+        )
+        return answer
+
+
+#: The tag by which a fork names the execution it was made from.
+FORKED_FROM = "ff.forked_from"
+
+
+def _step(step: Any) -> NewStep:
+    if not isinstance(step, NewStep):
+        raise checks.invalid(f"steps: expected NewStep, got {type(step).__name__}")
+    name = checks.text(step.name, "step name")
+    if not name or len(name.encode()) > MAX_NAME_BYTES:
+        raise checks.invalid(f"step name: between 1 and {MAX_NAME_BYTES} bytes, got {name[:50]!r}")
+    if step.outcome not in tuple(StepOutcome):
+        raise checks.invalid(f"step {name!r}: outcome {step.outcome!r} is none of {', '.join(StepOutcome)}")
+    try:
+        value = checks.payload(step.value, "value")
+    except Validation as error:
+        raise Validation(error.kind, f"step {name!r}: {error.detail}") from None
+    return NewStep(name, value, str(step.outcome))
+
+
+def _wait(wait: Any) -> ChildWait:
+    if not isinstance(wait, ChildWait):
+        raise checks.invalid(f"wait: expected ChildWait, got {type(wait).__name__}")
+    awaited = tuple(dict.fromkeys(str.__str__(checks.execution_id(each)) for each in wait.awaited))
+    after = checks.integer(wait.wake_after, "wake_after", 0, MAX_BULK)
+    if after > len(awaited) or (awaited and not after):
+        raise checks.invalid(f"wake_after: {after} of {len(awaited)} awaited executions; expected 1 to {len(awaited)}")
+    until = checks.optional_time_ms(wait.until_ms, "until_ms")
+    if not awaited and until is None:
+        raise checks.invalid("wait: neither executions nor a time to wait for")
+    return ChildWait(awaited, after, until)

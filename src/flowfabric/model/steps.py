@@ -1,0 +1,94 @@
+"""What a durable function remembers, and what it is told when it moves on."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.states import PublicState
+
+
+class StepOutcome(StrEnum):
+    """How a step ended."""
+
+    OK = "ok"
+    ERROR = "error"
+
+
+class Step(Struct, gc=False):
+    """One remembered step of an execution (``ff_step``): written once, under the lease that ran it."""
+
+    partition: int
+    uuid: str
+    name: str
+    #: Its place in the order of remembering, from 1.
+    sequence: int
+    attempt_index: int
+    lease_epoch: int
+    outcome: str
+    value: bytes | None
+    recorded_at_ms: int
+
+    @property
+    def key(self) -> tuple[int, str, str]:
+        return (self.partition, self.uuid, self.name)
+
+
+class NewStep(Struct, frozen=True, gc=False):
+    """A step that has ended and is to be remembered."""
+
+    name: str
+    value: bytes | None = None
+    outcome: str = StepOutcome.OK
+
+
+class StepRecord(Struct, frozen=True, gc=False):
+    """A remembered step."""
+
+    name: str
+    sequence: int
+    outcome: StepOutcome
+    value: bytes | None
+    attempt_index: int
+    recorded_at_ms: int
+
+
+class ChildWait(Struct, frozen=True, gc=False):
+    """What a durable function waits for: enough of its children to end, a time, or both.
+
+    ``wake_after`` of the ``awaited`` executions must have ended; 0 waits for the time alone.
+    """
+
+    awaited: tuple[str, ...] = ()
+    wake_after: int = 0
+    until_ms: int | None = None
+
+
+class Advanced(Struct, frozen=True, gc=False):
+    """What came of moving on: the steps as they stand remembered, and whether the execution is parked now.
+
+    ``ended`` names the awaited executions that had ended already; an execution that is not parked keeps its lease.
+    """
+
+    steps: tuple[StepRecord, ...]
+    parked: bool
+    ended: tuple[ExecutionId, ...] = ()
+
+
+class Ended(Struct, frozen=True, gc=False):
+    """How one execution stands: its state, and its result or failure once it has ended."""
+
+    execution_id: ExecutionId
+    state: PublicState
+    result: bytes | None
+    failure_reason: str | None
+    cancellation_reason: str | None
+
+
+class Forked(Struct, frozen=True, gc=False):
+    """A new execution that remembers what another had done before a step."""
+
+    execution_id: ExecutionId
+    steps: int

@@ -1,0 +1,28 @@
+"""What no durable function can mean; see ``bad_values``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowfabric import ValidationKind
+from flowfabric.model.steps import ChildWait, NewStep
+from tests.contract.bad_values import UUID, Bad, _invalid, _refusals
+
+_ID = f"{{fp:0}}:{UUID}"
+_NO_SEQUENCE: tuple[Any, ...] = (5, None, True, "text", object())
+
+BAD_STEPS: dict[str, list[Bad]] = {
+    "steps": _invalid(
+        *_NO_SEQUENCE, ["a"], [None], [NewStep("")], [NewStep("x" * 1_025)], [NewStep(5)], [NewStep("a", "text")],
+        [NewStep("a", b"", "maybe")], [NewStep("\x00")], [NewStep("a"), NewStep("a")],
+    ) + _refusals(ValidationKind.PAYLOAD_TOO_LARGE, [NewStep("a", b"x" * 1_048_577)]),
+    "children": _invalid(
+        *_NO_SEQUENCE, ["a"], [{}], [{"execution_kind": "x"}], [{"execution_id": f"{{fp:9999}}:{UUID}"}],
+        [{"execution_id": "x"}], [{"execution_id": _ID, "nonsense": 1}], [{"execution_id": _ID, "lane_id": ""}],
+    ),
+    "child wait?": _invalid(
+        5, "text", True, object(), ChildWait(), ChildWait(("x",), 1), ChildWait((_ID,), 0), ChildWait((_ID,), 2),
+        ChildWait((_ID,), -1), ChildWait((), 1, 5), ChildWait((), 0, "5"),
+    ),
+    "ids": _invalid(5, None, True, object(), ["x"], [5], [None], [""]),
+}  # fmt: skip

@@ -1,0 +1,275 @@
+"""What durable functions stand on: steps remembered once under a fence, children that tell, parking without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from flowfabric import Contention, ContentionKind, ExecutionId, Handle, HandleKind, NotFound, PublicState, State
+from flowfabric.engine import Engine
+from flowfabric.model.records import Execution, Flow, Suspension
+from flowfabric.model.steps import ChildWait, NewStep, Step, StepOutcome
+from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, id_of, payload_of, policy, refused
+
+LANE = "lane-of-one"
+
+
+def child(parent: ExecutionId, name: str, **more: Any) -> dict[str, Any]:
+    """A child of an execution, the same each time it is named."""
+    own = uuid.uuid5(uuid.UUID(parent.uuid_text), name)
+    return {"execution_id": f"{{fp:{parent.partition}}}:{own}", "execution_kind": name, "lane_id": "children", **more}
+
+
+async def state(probe: Probe, execution_id: ExecutionId) -> str:
+    return (await probe.execution(execution_id)).public_state
+
+
+async def take(engine: Engine, lane: str = LANE) -> Handle:
+    handle = await engine.claim(lane, None, policy())
+    assert handle is not None
+    return handle
+
+
+async def parked(engine: Engine, *names: str, wake_after: int = 1, until_ms: int | None = None) -> ExecutionId:
+    """A parent that waits for some children it has just started."""
+    handle = await claimed(engine)
+    parent = id_of(handle)
+    children = [child(parent, name) for name in names]
+    wait = ChildWait(tuple(each["execution_id"] for each in children), wake_after if names else 0, until_ms)
+    assert (await engine.advance(handle, children=children, wait=wait)).parked
+    return parent
+
+
+# -- steps -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_step_is_remembered_once(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine)
+    first = await engine.advance(handle, steps=[NewStep("a", b"1"), NewStep("b", b"2", StepOutcome.ERROR)])
+    assert [(step.name, step.value, step.outcome, step.sequence) for step in first.steps] == [
+        ("a", b"1", StepOutcome.OK, 1),
+        ("b", b"2", StepOutcome.ERROR, 2),
+    ]
+    again = await engine.advance(handle, steps=[NewStep("a", b"other"), NewStep("c", None)], known_steps=2)
+    assert [(step.name, step.value, step.sequence) for step in again.steps] == [("a", b"1", 1), ("c", None, 3)]
+    assert [step.name for step in await engine.read_steps(id_of(handle))] == ["a", "b", "c"]
+    rows = await probe.select(Step, partition=id_of(handle).partition)
+    assert {row.lease_epoch for row in rows} == {payload_of(handle).lease_epoch}
+    assert await state(probe, id_of(handle)) == "running"
+
+
+async def test_a_zombie_remembers_nothing(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    old = await claimed(engine, ttl_ms=1_000)
+    clock.advance(1_001)
+    async with refused(probe, State):
+        await engine.advance(old, steps=[NewStep("a", b"late")])
+    await engine.run_due()
+    clock.advance(1)
+    fresh = await take(engine)
+    await engine.advance(fresh, steps=[NewStep("a", b"new")])
+    async with refused(probe, Contention, ContentionKind.LEASE_CONFLICT):
+        await engine.advance(old, steps=[NewStep("a", b"late"), NewStep("b", b"late")])
+    assert [(step.name, step.value) for step in await engine.read_steps(id_of(fresh))] == [("a", b"new")]
+
+
+async def test_steps_of_many_at_once(engine: Engine) -> None:
+    handles = [await claimed(engine) for _ in range(20)]
+    await asyncio.gather(*[engine.advance(handle, steps=[NewStep("a", b"1")]) for handle in handles for _ in range(3)])
+    for handle in handles:
+        assert [step.name for step in await engine.read_steps(id_of(handle))] == ["a"]
+
+
+async def test_an_unknown_execution_remembers_nothing(engine: Engine) -> None:
+    assert await engine.read_steps(ExecutionId.of(0, str(uuid.uuid4()))) == []
+
+
+# -- children --------------------------------------------------------------------------------------------------------
+
+
+async def test_children_join_the_flow_their_parent_founds(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine)
+    parent = id_of(handle)
+    await engine.advance(handle, children=[child(parent, "one"), child(parent, "two")])
+    await engine.advance(handle, children=[child(parent, "two"), child(parent, "three")])
+    rows = {row.uuid: row for row in await probe.select(Execution, partition=parent.partition)}
+    (flow,) = await probe.select(Flow, partition=parent.partition)
+    assert len(rows) == 4
+    assert {row.flow_id for row in rows.values()} == {flow.flow_id}
+    assert {row.parent for row in rows.values()} == {None, parent.uuid_text}
+    snapshot = await engine.describe_flow(flow.flow_id)
+    assert snapshot is not None
+    assert snapshot.node_count == 4
+
+
+async def test_cancelling_the_flow_cancels_parent_and_children(engine: Engine, probe: Probe) -> None:
+    parent = await parked(engine, "one", "two")
+    (flow,) = await probe.select(Flow, partition=parent.partition)
+    await engine.cancel_flow(flow.flow_id, "cancel_all")
+    assert {row.public_state for row in await probe.select(Execution, partition=parent.partition)} == {"cancelled"}
+    assert await state(probe, parent) == "cancelled"
+    assert await probe.select(Suspension, partition=parent.partition) == []
+
+
+async def test_a_cancelled_flow_takes_no_more_children(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine)
+    parent = id_of(handle)
+    await engine.advance(handle, children=[child(parent, "one")])
+    (flow,) = await probe.select(Flow, partition=parent.partition)
+    await engine.cancel_flow(flow.flow_id, "flow_only")
+    async with refused(probe, State):
+        await engine.advance(handle, children=[child(parent, "two")])
+
+
+# -- parking ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_child_that_ends_wakes_its_parent(engine: Engine, probe: Probe) -> None:
+    parent = await parked(engine, "one", "two")
+    assert await state(probe, parent) == "suspended"
+    assert await engine.claim(LANE, None, policy()) is None
+    await engine.complete(await take(engine, "children"), b"42")
+    assert await state(probe, parent) == "resumable"
+    handle = await take(engine)
+    assert handle.kind is HandleKind.RESUMED
+    assert payload_of(handle).attempt_index == 0
+    ends = await engine.read_ends([child(parent, name)["execution_id"] for name in ("one", "two", "none")])
+    assert sorted((end.state, end.result) for end in ends) == [
+        (PublicState.COMPLETED, b"42"),
+        (PublicState.WAITING, None),
+    ]
+    await engine.complete(handle, b"done")
+    assert await state(probe, parent) == "completed"
+    assert await probe.select(Suspension, partition=parent.partition) == []
+
+
+async def test_waiting_for_several_children(engine: Engine, probe: Probe) -> None:
+    parent = await parked(engine, "one", "two", "three", wake_after=3)
+    for _ in range(2):
+        await engine.complete(await take(engine, "children"), b"")
+        assert await state(probe, parent) == "suspended"
+    failing = await take(engine, "children")
+    await engine.fail(failing, "broken", "permanent")
+    assert await state(probe, parent) == "resumable"
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline", "operator"])
+async def test_every_kind_of_end_wakes(engine: Engine, probe: Probe, clock: ManualClock, how: str) -> None:
+    handle = await claimed(engine)
+    parent = id_of(handle)
+    one = child(parent, "one", execution_deadline_at=START_MS + 50)
+    wait = ChildWait((one["execution_id"],), 1)
+    assert (await engine.advance(handle, children=[one], wait=wait)).parked
+    if how == "cancel":
+        await engine.cancel(await take(engine, "children"), "no more")
+    elif how == "operator":
+        await engine.cancel_execution(execution_id=one["execution_id"], reason="stop", source="operator_override")
+    else:
+        clock.advance(60)
+        await engine.run_due()
+    assert await state(probe, parent) == "resumable"
+
+
+async def test_a_child_that_has_ended_is_not_waited_for(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine)
+    parent = id_of(handle)
+    one, two = child(parent, "one"), child(parent, "two")
+    await engine.advance(handle, children=[one, two])
+    first = await take(engine, "children")
+    await engine.complete(first, b"1")
+    ids = (one["execution_id"], two["execution_id"])
+    answer = await engine.advance(handle, steps=[NewStep("kept", b"1")], wait=ChildWait(ids, 1))
+    assert (answer.parked, answer.ended) == (False, (id_of(first),))
+    assert await state(probe, parent) == "running"
+    assert [step.name for step in await engine.read_steps(parent)] == ["kept"]
+    assert (await engine.advance(handle, wait=ChildWait(ids, 2))).parked
+    await engine.complete(await take(engine, "children"), b"2")
+    assert await state(probe, parent) == "resumable"
+
+
+async def test_time_wakes_a_sleeper(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    parent = await parked(engine, until_ms=START_MS + 3_600_000)
+    clock.advance(3_599_999)
+    await engine.run_due()
+    assert await state(probe, parent) == "suspended"
+    clock.advance(1)
+    await engine.run_due()
+    assert await state(probe, parent) == "resumable"
+    handle = await take(engine)
+    answer = await engine.advance(handle, wait=ChildWait((), 0, START_MS))
+    assert not answer.parked, "a time that has passed is not waited for"
+
+
+async def test_time_wakes_whoever_waits_for_children_too(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    parent = await parked(engine, "one", until_ms=START_MS + 10)
+    clock.advance(10)
+    await engine.run_due()
+    assert await state(probe, parent) == "resumable"
+    await engine.complete(await take(engine, "children"), b"")
+    assert await state(probe, parent) == "resumable"
+
+
+async def test_a_child_that_ends_before_its_parent_waits_is_not_missed(engine: Engine, probe: Probe) -> None:
+    """Ends and parking meet in every order, also in one batch: the parent goes on every time."""
+    for _ in range(25):
+        handle = await claimed(engine)
+        parent = id_of(handle)
+        one = child(parent, "one")
+        await engine.advance(handle, children=[one])
+        working = await take(engine, "children")
+        wait = ChildWait((one["execution_id"],), 1)
+        answer, _ = await asyncio.gather(engine.advance(handle, wait=wait), engine.complete(working, b""))
+        expected = "resumable" if answer.parked else "running"
+        assert await state(probe, parent) == expected
+        await engine.complete(await take(engine) if answer.parked else handle, b"")
+
+
+async def test_a_parent_that_ended_is_left_alone(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine)
+    parent = id_of(handle)
+    await engine.advance(handle, children=[child(parent, "one")])
+    await engine.complete(handle, b"early")
+    await engine.complete(await take(engine, "children"), b"")
+    assert await state(probe, parent) == "completed"
+
+
+async def test_an_operator_can_wake_a_parked_execution(engine: Engine, probe: Probe) -> None:
+    parent = await parked(engine, "one")
+    await engine.resume_execution(execution_id=parent)
+    assert (await take(engine)).kind is HandleKind.RESUMED
+
+
+# -- forking ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_fork_remembers_what_came_before_a_step(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine, tags={"app.team": "docs"}, execution_kind="review")
+    source = id_of(handle)
+    await engine.advance(handle, steps=[NewStep("a", b"1"), NewStep("b", b"2"), NewStep("c", b"3")])
+    await engine.complete(handle, b"old")
+    forked = await engine.fork_execution(execution_id=source, at="b")
+    assert forked.steps == 1
+    assert [(step.name, step.value) for step in await engine.read_steps(forked.execution_id)] == [("a", b"1")]
+    context = await engine.read_execution_context(forked.execution_id)
+    assert (context.execution_kind, context.input_payload) == ("review", b"in")
+    assert context.tags == {"app.team": "docs", "ff.forked_from": source}
+    again = await take(engine)
+    assert id_of(again) == forked.execution_id
+    await engine.advance(again, steps=[NewStep("b", b"new")], known_steps=1)
+    assert [step.name for step in await engine.read_steps(source)] == ["a", "b", "c"]
+    async with refused(probe, NotFound):
+        await engine.fork_execution(execution_id=source, at="nothing")
+    whole = await engine.fork_execution(execution_id=source, input_payload=b"other")
+    assert whole.steps == 3
+
+
+async def test_a_purged_execution_takes_its_steps_along(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    handle = await claimed(engine)
+    await engine.advance(handle, steps=[NewStep("a", b"1")])
+    await engine.complete(handle, b"")
+    clock.advance(10**10)
+    await engine.trim_retention()
+    assert await probe.select(Step, partition=id_of(handle).partition) == []
+    assert await create(engine)
