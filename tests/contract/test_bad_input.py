@@ -13,6 +13,7 @@ from flowfabric import (
     CompletionPayload,
     Contention,
     EngineError,
+    Every,
     ExecutionId,
     FlowGraph,
     Frame,
@@ -302,6 +303,23 @@ METHODS: dict[str, Method] = {
     "release_admission": Method(lambda w: {"quota_policy_id": UUID, **_one(w)}, {"quota_policy_id": "uuid", **ONE}),
     "read_quota_policy_limits": Method(lambda w: {"quota_policy_id": UUID}, {"quota_policy_id": "uuid"}),
     "list_quota_policies": Method(lambda w: {}, {"after": "uuid?", "limit": "count"}),
+    # schedules
+    "put_schedule": Method(lambda w: {"schedule_id": "s", "spec": Every(1_000), "execution_kind": "op"},
+                           {"schedule_id": "name+", "spec": "spec", "execution_kind": "name+", "namespace": "name",
+                            "lane_id": "lane", "input_payload": "bytes?", "payload_encoding": "name?",
+                            "priority": "number", "tags": "tags?", "policy": "policy", "overlap": "overlap",
+                            "catch_up": "catch up", "catch_up_limit": "catch up limit", "jitter_ms": "jitter",
+                            "source": "name?"}),
+    **{
+        name: Method(lambda w: {"schedule_id": "s"}, {"schedule_id": "name+", "namespace": "name"})
+        for name in ("pause_schedule", "resume_schedule", "delete_schedule", "get_schedule")
+    },
+    "trigger_schedule": Method(lambda w: {"schedule_id": "s"},
+                               {"schedule_id": "name+", "namespace": "name", "overlap": "overlap?"}),
+    "fire_schedule": Method(lambda w: {"schedule_id": "s", "slot_ms": 0, "next_at_ms": None},
+                            {"schedule_id": "name+", "namespace": "name", "slot_ms": "slot", "next_at_ms": "slot?",
+                             "starts": "slots"}),
+    "list_schedules": Method(lambda w: {}, {"namespace": "name", "cursor": "name?", "limit": "page"}),
     # reads
     **{
         name: Method(_one, ONE)

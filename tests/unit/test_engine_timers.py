@@ -41,6 +41,7 @@ def test_defaults() -> None:
         "quota_reconciler": 30_000,
         "unblock": 5_000,
         "lane_fairness": 5_000,
+        "schedules": 1_000,
         "grant_sweep": 1_000,
         "worker_registry_ttl_sweep": 30_000,
         "dependency_reconciler": 15_000,

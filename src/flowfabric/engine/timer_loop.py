@@ -21,6 +21,7 @@ from flowfabric.model.budget_records import Budget, QuotaPolicy
 from flowfabric.model.changes import Writes
 from flowfabric.model.errors import EngineError, Validation, ValidationKind
 from flowfabric.model.records import Attempt, Execution, Suspension
+from flowfabric.model.start_records import Schedule
 from flowfabric.stores.questions import NextDue
 
 _log = logging.getLogger("flowfabric.timers")
@@ -59,6 +60,7 @@ TIMERS: tuple[Timer, ...] = (
     Timer("quota_reconciler", 30_000, 1_000, "FF_QUOTA_RECONCILER_INTERVAL_S"),
     Timer("unblock", 5_000, 100, "FF_UNBLOCK_INTERVAL_S"),
     Timer("lane_fairness", 5_000, 1_000, "FF_LANE_FAIRNESS_INTERVAL_S"),
+    Timer("schedules", 1_000, 100, "FF_SCHEDULES_INTERVAL_MS"),
     Timer("grant_sweep", 1_000, 1_000, "FF_GRANT_SWEEP_INTERVAL_MS"),
     Timer("worker_registry_ttl_sweep", 30_000, 1_000, "FF_WORKER_REGISTRY_TTL_INTERVAL_S"),
     Timer("dependency_reconciler", 15_000, 1_000, "FF_DEPENDENCY_RECONCILER_INTERVAL_S"),
@@ -78,10 +80,11 @@ _TIMED = (
     "suspension_timeout",
     "budget_reset",
     "quota_window",
+    "schedules",
 )
 
 #: Where else a commit may leave something that falls due.
-_DUE_FIELDS = ((Budget, "next_reset_at_ms"), (QuotaPolicy, "next_room_at_ms"))
+_DUE_FIELDS = ((Budget, "next_reset_at_ms"), (QuotaPolicy, "next_room_at_ms"), (Schedule, "next_at_ms"))
 
 
 class Poison:

@@ -44,6 +44,12 @@ MAX_WEIGHT: Final = 1_000
 #: in one transaction after a lane's setting has changed.
 MAX_FAIR_KEY_BYTES: Final = 128
 RERANK_BATCH: Final = 500
+#: Missed slots that one schedule catches up; bytes of a cron expression; milliseconds of jitter and of the shortest
+#: interval.
+MAX_CATCH_UP: Final = 1_000
+MAX_CRON_BYTES: Final = 256
+MAX_JITTER_MS: Final = 86_400_000
+MIN_INTERVAL_MS: Final = 1_000
 #: Entries of one page.
 MAX_PAGE: Final = 1_000
 MAX_EXPIRED_PAGE: Final = 10_000

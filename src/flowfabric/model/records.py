@@ -23,6 +23,7 @@ from flowfabric.model.budget_records import (
     QuotaWindow,
     Reservation,
 )
+from flowfabric.model.start_records import Schedule
 from flowfabric.model.steps import Step
 from flowfabric.model.tokens import redacted
 
@@ -588,4 +589,5 @@ Record: TypeAlias = (
     | QuotaWindow
     | QuotaAdmitted
     | Step
+    | Schedule
 )

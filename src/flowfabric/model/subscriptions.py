@@ -232,7 +232,8 @@ class SignalDeliveryEvent(Struct, frozen=True):
 
 
 class OperatorEvent(Struct, frozen=True):
-    """An operator acted on an execution, a flow (then ``flow_id`` is set) or a lane (then ``lane_id`` is)."""
+    """An operator acted on an execution, a flow (then ``flow_id`` is set), a lane (then ``lane_id`` is) or a schedule
+    (then ``schedule_id`` is)."""
 
     cursor: bytes
     execution_id: ExecutionId | None
@@ -241,6 +242,7 @@ class OperatorEvent(Struct, frozen=True):
     event_type: str
     details: dict[str, Any] | None
     at: int
+    schedule_id: str | None = None
 
 
 class InstanceTagEvent:
@@ -327,9 +329,10 @@ def _signal(event_id: int, row: rows.SignalEvent) -> SignalDeliveryEvent:
     )
 
 
-#: Operator events whose subject is a flow, and the beginning of those whose subject is a lane.
+#: Operator events whose subject is a flow, and the beginnings of those whose subject is a lane or a schedule.
 _FLOW_EVENTS = frozenset({"flow_cancel_requested"})
 _LANE_EVENTS = "lane_"
+_SCHEDULE_EVENTS = "schedule_"
 
 
 def _operator(event_id: int, row: rows.OperatorEvent) -> OperatorEvent:
@@ -337,16 +340,19 @@ def _operator(event_id: int, row: rows.OperatorEvent) -> OperatorEvent:
     details = None if row.details is None else msgspec.json.decode(row.details)
     if details is not None and not isinstance(details, dict):
         raise ValueError("details: not an object")
-    execution_id = flow_id = lane_id = None
+    execution_id = flow_id = lane_id = schedule_id = None
     if kind.startswith(_LANE_EVENTS):
         lane_id = _text(row.subject, "execution_id")
+    elif kind.startswith(_SCHEDULE_EVENTS):
+        schedule_id = _text(row.subject, "execution_id")
     elif kind in _FLOW_EVENTS:
         flow_id = canonical_uuid(row.subject)
         if flow_id is None:
             raise ValueError(f"execution_id: {row.subject!r:.80} is not the id of a flow")
     else:
         execution_id = ExecutionId.of(row.partition, row.subject)
-    return OperatorEvent(cursor_at(event_id), execution_id, flow_id, lane_id, kind, details, _time(row.occurred_at_ms))
+    at = _time(row.occurred_at_ms)
+    return OperatorEvent(cursor_at(event_id), execution_id, flow_id, lane_id, kind, details, at, schedule_id)
 
 
 def _tag(event_id: int, row: rows.InstanceTagEvent) -> AnyTagEvent | None:

@@ -164,7 +164,7 @@ class CountMembers(Struct, frozen=True):
 
 
 class NextDue(Struct, frozen=True):
-    """When the next delay, lease, timeout, suspension timeout or deadline falls due -> ``int | None``."""
+    """When the next delay, lease, timeout, suspension timeout, deadline or slot falls due -> ``int | None``."""
 
 
 class ScanEligible(Struct, frozen=True):
@@ -211,6 +211,22 @@ class TrimAdmission(Struct, frozen=True):
 
     now: int
     limit: int
+
+
+class ListSchedules(Struct, frozen=True):
+    """Schedules of a namespace behind a name, ascending -> ``list[Schedule]``."""
+
+    namespace: str
+    after: str | None
+    limit: int
+
+
+class DueSchedules(Struct, frozen=True):
+    """Schedules whose next slot has come, longest waiting first -> ``list[Schedule]``."""
+
+    now: int
+    limit: int
+    namespace: str | None = None
 
 
 class CountRows(Struct, frozen=True):

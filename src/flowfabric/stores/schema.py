@@ -45,6 +45,7 @@ from flowfabric.model.records import (
     Worker,
     WorkerEvent,
 )
+from flowfabric.model.start_records import Schedule
 from flowfabric.model.steps import Step
 
 # Column types. Stores translate them; "names" is a sorted tuple of texts, "requirement" the set a worker must cover.
@@ -637,6 +638,44 @@ TABLES: Mapping[Any, Table] = {
                 counted=BOOL,
             ),
             ("partition", "quota_policy_id", "execution_id"),
+        ),
+        Table(
+            Schedule,
+            "ff_schedule",
+            _columns(
+                namespace=TEXT,
+                schedule_id=TEXT,
+                partition=SMALL,
+                lane_id=TEXT,
+                execution_kind=TEXT,
+                payload=BYTES,
+                payload_encoding=TEXT,
+                priority=INT,
+                policy=JSON,
+                tags=JSON,
+                cron=TEXT,
+                time_zone=TEXT,
+                every_ms=BIG,
+                anchor_ms=BIG,
+                overlap=TEXT,
+                catch_up=TEXT,
+                catch_up_limit=INT,
+                jitter_ms=BIG,
+                paused=BOOL,
+                next_at_ms=BIG,
+                revision=BIG,
+                created_at_ms=BIG,
+                updated_at_ms=BIG,
+                source=TEXT,
+                last_slot_ms=BIG,
+                last_execution_id=TEXT,
+                last_started_at_ms=BIG,
+                started_count=BIG,
+                last_skipped_ms=BIG,
+                last_skip_reason=TEXT,
+                skipped_count=BIG,
+            ),
+            ("namespace", "schedule_id"),
         ),
     )
 }

@@ -7,15 +7,17 @@ from typing import Any
 
 from flowfabric.model import literals as lit
 from flowfabric.model.records import Lane, Waitpoint, Worker
+from flowfabric.model.start_records import Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.budgetquestions import BudgetQuestions, admission_trims
 from flowfabric.stores.flowquestions import ALL_DISPATCHED, FLOW_IS_OVER, Asked, FlowQuestions, Text
 from flowfabric.stores.rows import WAITING_FOR_ROOM, WAITING_LIST, Dialect, ExecutionRows, KindRows, execution_select
 from flowfabric.stores.schema import OUTBOXES, split_wire
 from flowfabric.stores.sqlevents import OutboxRows
+from flowfabric.stores.startquestions import StartQuestions
 
 
-class SqlQuestions(FlowQuestions, BudgetQuestions):
+class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions):
     """Compiles questions for one dialect. ``tag_value`` is the expression for a tag of ``e`` named by a mark,
     ``last_id`` the one for the last id a table has handed out."""
 
@@ -27,6 +29,7 @@ class SqlQuestions(FlowQuestions, BudgetQuestions):
         self._workers = KindRows(Worker, dialect)
         self._lanes = KindRows(Lane, dialect)
         self._last_id = last_id
+        self._schedules = KindRows(Schedule, dialect)
         self._outboxes = {kind: OutboxRows(kind, dialect) for kind in OUTBOXES}
         self._waitpoints = KindRows(Waitpoint, dialect)
 
@@ -213,6 +216,7 @@ class SqlQuestions(FlowQuestions, BudgetQuestions):
             "(SELECT min(attempt_timeout_at_ms) FROM ff_attempt WHERE attempt_timeout_at_ms IS NOT NULL)",
             "(SELECT min(next_reset_at_ms) FROM ff_budget_policy WHERE next_reset_at_ms IS NOT NULL)",
             "(SELECT min(next_room_at_ms) FROM ff_quota_policy WHERE next_room_at_ms IS NOT NULL)",
+            "(SELECT min(next_at_ms) FROM ff_schedule WHERE next_at_ms IS NOT NULL)",
             (
                 "(SELECT min(deadline_at_ms) FROM ff_exec_core "
                 "WHERE deadline_at_ms IS NOT NULL AND terminal_at_ms IS NULL)"

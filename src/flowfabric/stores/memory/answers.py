@@ -12,7 +12,7 @@ from typing import Any
 from flowfabric.model import literals as lit
 from flowfabric.model.records import Attempt, Execution, FrameRow, Lane, Suspension, Waitpoint, Worker
 from flowfabric.stores import questions as ask
-from flowfabric.stores.memory import budgetanswers, flowanswers
+from flowfabric.stores.memory import budgetanswers, flowanswers, startanswers
 from flowfabric.stores.memory import indexes as index
 from flowfabric.stores.memory.reading import forgotten_by_grants
 from flowfabric.stores.memory.tables import Tables, wire_id
@@ -223,7 +223,14 @@ def _is_asked_for(question: ask.Due, execution: Execution | None) -> bool:
     )
 
 
-_NEXT_DUE = (index.DELAY, index.DEADLINE, index.SUSPENSION_TIMEOUT, index.BUDGET_RESET, index.QUOTA_ROOM)
+_NEXT_DUE = (
+    index.DELAY,
+    index.DEADLINE,
+    index.SUSPENSION_TIMEOUT,
+    index.BUDGET_RESET,
+    index.QUOTA_ROOM,
+    index.SCHEDULE_DUE,
+)
 
 
 def _next_due(tables: Tables, question: ask.NextDue) -> int | None:
@@ -250,4 +257,5 @@ _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.CountRows: _count_rows,
     **flowanswers.ANSWERS,
     **budgetanswers.ANSWERS,
+    **startanswers.ANSWERS,
 }

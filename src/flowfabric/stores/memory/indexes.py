@@ -45,6 +45,7 @@ from flowfabric.model.records import (
     Waitpoint,
     WorkerEvent,
 )
+from flowfabric.model.start_records import Schedule
 from flowfabric.model.steps import Step
 from flowfabric.stores.memory.runs import SortedRun
 
@@ -81,6 +82,8 @@ QUOTA_ROOM = "quota_room"
 GUARD_EXPIRY = "guard_expiry"
 WINDOW_EXPIRY = "window_expiry"
 DEDUP_EXPIRY = "dedup_expiry"
+#: Slots that come next: ``(time, key)``.
+SCHEDULE_DUE = "schedule_due"
 
 _BY_EXECUTION = ("partition", "uuid")
 _BY_FLOW = ("partition", "flow_id")
@@ -255,6 +258,11 @@ def _quota_entries(record: QuotaPolicy) -> list[Entry]:
     return [] if due is None else [(QUOTA_ROOM, None, (due, record.key))]
 
 
+def _schedule_entries(record: Schedule) -> list[Entry]:
+    due = record.next_at_ms
+    return [] if due is None else [(SCHEDULE_DUE, None, (due, record.key))]
+
+
 def _expiring(family: str) -> Callable[[Any], list[Entry]]:
     return lambda record: [(family, None, (record.expires_at_ms, record.key))]
 
@@ -274,6 +282,7 @@ _OWN: Mapping[Any, Callable[[Any], list[Entry]]] = {
     QuotaAdmitted: _expiring(GUARD_EXPIRY),
     QuotaWindow: _expiring(WINDOW_EXPIRY),
     BudgetDedup: _expiring(DEDUP_EXPIRY),
+    Schedule: _schedule_entries,
 }
 _GROUPED = {
     kind: [(group_family(kind, fields), values_of(fields)) for fields in groups] for kind, groups in GROUPS.items()

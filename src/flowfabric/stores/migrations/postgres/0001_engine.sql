@@ -414,7 +414,8 @@ CREATE TABLE ff_operator_event (
     execution_id   text NOT NULL,
     event_type     text NOT NULL CHECK (event_type IN
         ('priority_changed', 'replayed', 'flow_cancel_requested',
-         'lane_activated', 'lane_paused', 'lane_draining', 'lane_disabled')),
+         'lane_activated', 'lane_paused', 'lane_draining', 'lane_disabled',
+         'schedule_created', 'schedule_changed', 'schedule_paused', 'schedule_resumed', 'schedule_deleted')),
     details        jsonb,
     occurred_at_ms bigint NOT NULL,
     partition_key  integer NOT NULL,

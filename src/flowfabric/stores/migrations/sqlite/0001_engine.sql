@@ -447,7 +447,8 @@ CREATE TABLE ff_operator_event (
     execution_id   TEXT NOT NULL,
     event_type     TEXT NOT NULL CHECK (event_type IN
         ('priority_changed', 'replayed', 'flow_cancel_requested',
-         'lane_activated', 'lane_paused', 'lane_draining', 'lane_disabled')),
+         'lane_activated', 'lane_paused', 'lane_draining', 'lane_disabled',
+         'schedule_created', 'schedule_changed', 'schedule_paused', 'schedule_resumed', 'schedule_deleted')),
     details        TEXT,
     occurred_at_ms INTEGER NOT NULL,
     partition_key  INTEGER NOT NULL,

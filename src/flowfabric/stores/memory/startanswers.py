@@ -1,0 +1,31 @@
+"""Answers to questions about what starts executions: schedules and requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any
+
+from flowfabric.model.start_records import Schedule
+from flowfabric.stores import questions as ask
+from flowfabric.stores.memory import indexes as index
+from flowfabric.stores.memory.tables import Tables
+
+
+def _list_schedules(tables: Tables, question: ask.ListSchedules) -> list[Schedule]:
+    found = (record for _, record in sorted(tables.all(Schedule).items()) if record.namespace == question.namespace)
+    wanted = (each for each in found if question.after is None or each.schedule_id > question.after)
+    return list(islice(wanted, question.limit))
+
+
+def _due_schedules(tables: Tables, question: ask.DueSchedules) -> list[Schedule]:
+    entries = tables.indexes.run(index.SCHEDULE_DUE).between(None, (question.now + 1,))
+    found = (tables.all(Schedule)[key] for _, key in entries)
+    wanted = (each for each in found if question.namespace is None or each.namespace == question.namespace)
+    return list(islice(wanted, question.limit))
+
+
+ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
+    ask.ListSchedules: _list_schedules,
+    ask.DueSchedules: _due_schedules,
+}
