@@ -157,6 +157,7 @@ _AMOUNTS: list[Any] = [
 BAD: dict[str, list[Bad]] = {
     "id": _IDS + NONE,
     "id?": _IDS,
+    "ids": _invalid(None, 5, UUID, b"x", {UUID: 1}, [5], [None], [UUID], ["{fp:0}:" + UUID] * 1_001),
     "uuid": _UUIDS + NONE,
     "uuid?": _UUIDS,
     "uuids": _invalid(5, None, True, UUID, b"x", {UUID: 1}, [5], [None], [UUID, "x"]),

@@ -329,6 +329,7 @@ METHODS: dict[str, Method] = {
             "resolve_execution_flow_id", "get_execution_namespace", "evaluate_flow_eligibility", "explain",
         )
     },
+    "read_execution_contexts": Method(lambda w: {"execution_ids": [w.fresh]}, {"execution_ids": "ids"}),
     "read_exec_core_fields": Method(lambda w: {"partition": w.fresh.partition, **_one(w), "fields": ["lane_id"]},
                                     {"partition": "index", **ONE, "fields": "fields"}),
     "list_executions": Method(lambda w: {"partition": 0}, {"partition": "partition", "cursor": "id?", "limit": "page"}),

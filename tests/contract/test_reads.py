@@ -73,6 +73,22 @@ async def test_what_is_not_there(engine: Engine, nobody: ExecutionId) -> None:
         assert caught.value.kind is ValidationKind.INVALID_INPUT
 
 
+async def test_contexts_of_many(engine: Engine, probe: Probe) -> None:
+    """One read brings what workers start from, in whatever number; what does not exist is left out."""
+    ids = [
+        await create(engine, execution_kind=f"kind-{n}", input_payload=b"%d" % n, tags={"a.n": str(n)})
+        for n in range(5)
+    ]
+    nobody = ExecutionId.solo("default", engine.partitions)
+    async with unchanged(probe):
+        assert await engine.read_execution_contexts([]) == {}
+        assert await engine.read_execution_contexts([nobody]) == {}
+        for count in range(1, 6):
+            found = await engine.read_execution_contexts([*ids[:count], nobody, ids[0]])
+            assert found == {ids[n]: ExecutionContext(b"%d" % n, f"kind-{n}", {"a.n": str(n)}) for n in range(count)}
+            assert all(type(each) is ExecutionId for each in found)
+
+
 # -- what is there ---------------------------------------------------------------------------------------------------
 
 
@@ -108,6 +124,9 @@ async def test_a_fresh_execution(engine: Engine, probe: Probe) -> None:
         assert await engine.read_execution_context(identity) == ExecutionContext(
             b"in", "train", {"a.b": "1", "b.c": "2"}
         )
+        assert await engine.read_execution_contexts([identity]) == {
+            identity: await engine.read_execution_context(identity)
+        }
         assert await engine.read_current_attempt_index(identity) == 0
         assert await engine.read_total_attempt_count(identity) == 0
         assert await engine.resolve_execution_flow_id(identity) is None

@@ -15,7 +15,7 @@ from flowfabric.engine.base import EngineBase
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get, GetFull
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import MAX_EXPIRED_PAGE, MAX_PAGE
+from flowfabric.model.limits import MAX_CLAIM, MAX_EXPIRED_PAGE, MAX_PAGE
 from flowfabric.model.records import Attempt, EdgeGroup, Execution, StreamHead, Suspension
 from flowfabric.model.results import (
     AttemptSummary,
@@ -47,6 +47,7 @@ from flowfabric.stores.questions import (
     ListExecutions,
     ListExpiredLeases,
     ListSuspended,
+    ReadContexts,
     ScanEligible,
 )
 
@@ -160,9 +161,19 @@ class Reads(EngineBase):
     async def read_execution_context(self, execution_id: ExecutionId | str) -> ExecutionContext:
         """What a worker needs to start."""
         _, execution, _ = await self._present(execution_id)
-        raw = parse_document(execution.raw_fields, "raw_fields")
-        payload = execution.payload if isinstance(execution.payload, bytes) else b""
-        return ExecutionContext(payload, _text(raw.get("execution_kind")), _tags(raw))
+        return _context(execution.payload, execution.raw_fields)
+
+    async def read_execution_contexts(
+        self, execution_ids: Iterable[ExecutionId | str]
+    ) -> dict[ExecutionId, ExecutionContext]:
+        """What a worker needs to start many, in one read; those that do not exist are left out."""
+        ids = [checks.execution_id(each) for each in checks.sequence(execution_ids, "execution_ids")]
+        if len(ids) > MAX_CLAIM:
+            raise checks.invalid(f"execution_ids: at most {MAX_CLAIM} at once, got {len(ids)}")
+        if not ids:
+            return {}
+        found = await self._ask(ReadContexts(tuple(map(str, ids))))
+        return {ExecutionId.unchecked(each): _context(payload, raw) for each, payload, raw in found}
 
     async def read_current_attempt_index(self, execution_id: ExecutionId | str) -> int:
         """The attempt the execution is at."""
@@ -349,6 +360,13 @@ def last_mutation(execution: Execution, attempt: Attempt | None, raw: dict[str, 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _context(payload: Any, raw_fields: Any) -> ExecutionContext:
+    raw = parse_document(raw_fields, "raw_fields")
+    return ExecutionContext(
+        payload if isinstance(payload, bytes) else b"", _text(raw.get("execution_kind")), _tags(raw)
+    )
 
 
 def _tags(raw: dict[str, Any]) -> dict[str, str]:

@@ -15,6 +15,12 @@ class ListExecutions(Struct, frozen=True):
     limit: int
 
 
+class ReadContexts(Struct, frozen=True):
+    """What workers start from, for those that exist -> ``list[(execution id, payload, raw fields json)]``."""
+
+    execution_ids: tuple[str, ...]
+
+
 class ListLanes(Struct, frozen=True):
     """Lanes after a name, ascending -> ``list[Lane]``."""
 

@@ -64,6 +64,22 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions):
             text.params,
         )
 
+    def _ReadContexts(self, q: ask.ReadContexts) -> Asked:  # noqa: N802
+        pairs = [split_wire(each) for each in q.execution_ids]
+        # The last one is repeated up to a power of two, so that there are few statements to prepare.
+        pairs += pairs[-1:] * ((1 << (len(pairs) - 1).bit_length()) - len(pairs))
+        text = Text()
+        keys = ", ".join(f"({text.mark(partition)}, {text.mark(self._uuid(uuid))})" for partition, uuid in pairs)
+        return self._contexts(f"(e.partition_key, e.execution_id) IN (VALUES {keys})", text.params)
+
+    def _contexts(self, condition: str, params: list[Any]) -> Asked:
+        fields = self._dialect.read.get("json", "{}").format("e.raw_fields")
+        return Asked(
+            f"SELECT {self._id_columns}, e.payload, {fields} FROM ff_exec_core e WHERE {condition}",
+            params,
+            lambda rows: [(self._wire(row[0], row[1]), row[2], row[3]) for row in rows],
+        )
+
     def _ListLanes(self, q: ask.ListLanes) -> Asked:  # noqa: N802
         text = Text()
         if q.after is not None:

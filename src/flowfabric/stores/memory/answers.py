@@ -35,6 +35,11 @@ def _list_executions(tables: Tables, question: ask.ListExecutions) -> list[str]:
     return list(islice(run.between(low), question.limit))
 
 
+def _read_contexts(tables: Tables, question: ask.ReadContexts) -> list[tuple[str, Any, Any]]:
+    found = (tables.find(Execution, each) for each in question.execution_ids)
+    return [(each.execution_id, each.payload, each.raw_fields) for each in found if each is not None]
+
+
 def _list_lanes(tables: Tables, question: ask.ListLanes) -> list[Lane]:
     lanes = sorted(tables.all(Lane).items())
     return [lane for name, lane in lanes if question.after is None or name > question.after][: question.limit]
@@ -243,6 +248,7 @@ def _next_due(tables: Tables, question: ask.NextDue) -> int | None:
 
 _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.ListExecutions: _list_executions,
+    ask.ReadContexts: _read_contexts,
     ask.ListLanes: _list_lanes,
     ask.ListSuspended: _list_suspended,
     ask.ListWaitpoints: _list_waitpoints,

@@ -17,6 +17,7 @@ from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.records import StreamHead
 from flowfabric.stores import questions
+from flowfabric.stores.flowquestions import Asked
 from flowfabric.stores.postgres.codec import DIALECT
 from flowfabric.stores.postgres.feed import PostgresFeed
 from flowfabric.stores.postgres.migrating import apply_migrations
@@ -36,7 +37,20 @@ from flowfabric.stores.sqlevents import HORIZON_RISES, old_events
 from flowfabric.stores.sqlquestions import SqlQuestions, trims
 
 _log = logging.getLogger("flowfabric.stores.postgres")
-_QUESTIONS = SqlQuestions(
+
+
+class _Questions(SqlQuestions):
+    """Keys travel as arrays."""
+
+    def _ReadContexts(self, q: questions.ReadContexts) -> Asked:  # noqa: N802
+        pairs = [pair for pair in map(split_wire, q.execution_ids) if pair[0] < 2**15]
+        return self._contexts(
+            "(e.partition_key, e.execution_id) IN (SELECT * FROM unnest(?1::smallint[], ?2::uuid[]))",
+            [[partition for partition, _ in pairs], [uuid for _, uuid in pairs]],
+        )
+
+
+_QUESTIONS = _Questions(
     DIALECT, "e.raw_fields->'tags'->>({})::text", "pg_sequence_last_value(pg_get_serial_sequence('{}', 'event_id'))"
 )
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8"
