@@ -253,6 +253,9 @@ BAD: dict[str, list[Bad]] = {
     "frame": _invalid(*_FRAMES)
     + _refusals(ValidationKind.INVALID_FRAME_TYPE, Frame(b"x", "odd"), Frame(b"x", None), Frame(b"x", 5))
     + _refusals(ValidationKind.RETENTION_LIMIT_EXCEEDED, Frame(b"x" * 65_537)),
+    "frames": _invalid(None, 5, "x", b"x", Frame(b"x"), {"x": 1}, *[[bad] for bad in _FRAMES], [Frame(b"x")] * 1_001,
+                       [Frame(b"{}", mode=DurableSummary())])
+    + _refusals(ValidationKind.RETENTION_LIMIT_EXCEEDED, [Frame(b"x"), Frame(b"x" * 65_537)]),
     "cursor": _invalid(*_CURSORS),
     "place": _invalid(*_CURSORS, "start", "end"),
     "visibility": _invalid("", "some", "ALL", 5, None, True, ["all"], object()),

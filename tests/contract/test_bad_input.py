@@ -189,6 +189,7 @@ METHODS: dict[str, Method] = {
     "progress": Method(lambda w: {**_held(w), "percent": 5},
                        {"handle": "handle", "percent": "percent", "message": "text?"}),
     "append_frame": Method(lambda w: {**_held(w), "frame": Frame(b"x")}, {"handle": "handle", "frame": "frame"}),
+    "append_frames": Method(lambda w: {**_held(w), "frames": [Frame(b"x")]}, {"handle": "handle", "frames": "frames"}),
     "delay": Method(lambda w: {**_held(w), "delay_until": START_MS}, {"handle": "handle", "delay_until": "time"}),
     "delay_execution": Method(lambda w: {**_named(w), "delay_until": START_MS},
                               {**FENCED, "delay_until": "time", "source": "name"}),

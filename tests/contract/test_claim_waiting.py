@@ -212,3 +212,32 @@ async def test_closing_ends_the_wait(open_engine: Any) -> None:
     await engine.close()
     with pytest.raises(Unavailable):
         await sleeper.found()
+
+
+async def test_a_claim_given_up_while_it_looks_leaves_no_lease_behind(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit may be under way and cannot be taken back: what it brought goes to the queue again."""
+    identity = await create(engine, lane_id=LANE)
+    submit = engine._submit
+    committed, answered = asyncio.Event(), asyncio.Event()
+
+    async def held_back(command: Any) -> Any:
+        answer = await submit(command)
+        if isinstance(command, Claim):
+            committed.set()
+            await answered.wait()
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "_submit", held_back)
+        task = asyncio.ensure_future(engine.claim(LANE, (), policy("gone", max_wait=LONG_MS)))
+        await committed.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    answered.set()
+    async with asyncio.timeout(SOON_S):
+        handle = await engine.claim(LANE, (), policy(max_wait=LONG_MS))
+    assert handle is not None
+    assert id_of(handle) == identity

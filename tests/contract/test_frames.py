@@ -12,6 +12,7 @@ import pytest
 from flowfabric import (
     AppendFrameOutcome,
     BestEffortLive,
+    Contention,
     DurableSummary,
     ExecutionId,
     Frame,
@@ -35,6 +36,25 @@ async def _ids(engine: Engine, execution_id: ExecutionId, attempt_index: int = 0
 
 
 # -- durable ---------------------------------------------------------------------------------------------------------
+
+
+async def test_several_frames_in_one_step(engine: Engine, probe: Probe) -> None:
+    """All of them in their order, or none."""
+    handle = await claimed(engine)
+    await engine.append_frame(handle, Frame(b"zero"))
+    found = await engine.append_frames(handle, [Frame(b"one"), Frame(b"two", frame_type="t"), Frame(b"three")])
+    assert found == [AppendFrameOutcome(f"{START_MS}-{n}", n + 1, None) for n in (1, 2, 3)]
+    page = await engine.read_stream(id_of(handle), 0)
+    assert [frame.fields["payload"] for frame in page.frames] == ["zero", "one", "two", "three"]
+    assert await engine.append_frames(handle, []) == []
+    async with unchanged(probe):
+        with pytest.raises(Validation) as caught:
+            await engine.append_frames(handle, [Frame(b"fine"), Frame(b"x" * 65_537)])
+        assert caught.value.kind is ValidationKind.RETENTION_LIMIT_EXCEEDED
+    await engine.complete(handle)
+    async with unchanged(probe):
+        with pytest.raises(Contention):
+            await engine.append_frames(handle, [Frame(b"late"), Frame(b"later")])
 
 
 async def test_ids_are_time_and_sequence(engine: Engine, clock: ManualClock) -> None:

@@ -66,6 +66,7 @@ RULES: Mapping[type, Rule] = {
     holding.Delay: holding.delay,
     holding.WaitChildren: holding.wait_children,
     streams.AppendFrame: streams.append_frame,
+    streams.AppendFrames: streams.append_frames,
     finish.Complete: finish.complete,
     finish.CompleteExecution: finish.complete_execution,
     finish.Fail: finish.fail,

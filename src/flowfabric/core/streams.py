@@ -57,11 +57,7 @@ def append_frame(command: AppendFrame, view: View, context: Context) -> Decision
     """The frame stored under the next id; in summary mode its payload merged into the rolling document."""
     execution, attempt = lease.held(view, command.handle, context)
     frame = command.frame
-    if len(frame.bytes) > MAX_FRAME_BYTES:
-        raise Validation(
-            ValidationKind.RETENTION_LIMIT_EXCEEDED,
-            f"a frame may have {MAX_FRAME_BYTES} bytes, this one has {len(frame.bytes)}",
-        )
+    _check_size(frame)
     key = (execution.execution_id, attempt.attempt_index)
     head = view.get(StreamHead, key) or StreamHead(*key[:1], execution.partition, execution.uuid, key[1])
     ts_ms = max(context.now, head.last_ts_ms)
@@ -92,6 +88,39 @@ def append_frame(command: AppendFrame, view: View, context: Context) -> Decision
     )
     acts.append(Change(moved, _HEAD_FIELDS if head.stored else None))
     return Decision(AppendFrameOutcome(f"{ts_ms}-{seq}", count, version), tuple(acts), (), (key,))
+
+
+class AppendFrames(Struct, gc=False):
+    """The holder writes several frames, in order."""
+
+    handle: HandlePayload
+    frames: tuple[Frame, ...]
+
+    def needs(self) -> tuple[Need, ...]:
+        return AppendFrame(self.handle, self.frames[0]).needs()
+
+
+def append_frames(command: AppendFrames, view: View, context: Context) -> Decision:
+    """All of them or none, each under an id of its own."""
+    lease.held(view, command.handle, context)
+    for frame in command.frames:
+        _check_size(frame)
+    outcomes = []
+    for frame in command.frames:
+        decision = append_frame(AppendFrame(command.handle, frame), view, context)
+        outcomes.append(decision.result)
+        if len(outcomes) < len(command.frames):
+            view.fold(decision)
+    decision.result = outcomes
+    return decision
+
+
+def _check_size(frame: Frame) -> None:
+    if len(frame.bytes) > MAX_FRAME_BYTES:
+        raise Validation(
+            ValidationKind.RETENTION_LIMIT_EXCEEDED,
+            f"a frame may have {MAX_FRAME_BYTES} bytes, this one has {len(frame.bytes)}",
+        )
 
 
 def _row(execution: Execution, attempt_index: int, ts_ms: int, seq: int, frame: Frame, now: int) -> FrameRow:

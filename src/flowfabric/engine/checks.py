@@ -23,6 +23,7 @@ from flowfabric.model.ids import (
 from flowfabric.model.ids import check_capabilities as _check_tokens
 from flowfabric.model.jsontext import holds_nul
 from flowfabric.model.limits import (
+    MAX_FRAMES,
     MAX_LANES,
     MAX_NAME_BYTES,
     MAX_PAYLOAD_BYTES,
@@ -356,6 +357,17 @@ def frame(value: Any) -> Frame:
     elif not isinstance(mode, Durable):
         raise invalid(f"mode: {mode!r} is neither Durable, DurableSummary nor BestEffortLive")
     return value
+
+
+def durable_frames(value: Any) -> tuple[Frame, ...]:
+    """Frames that are kept as they are, and not more than one step may bring."""
+    frames = tuple(map(frame, sequence(value, "frames")))
+    if len(frames) > MAX_FRAMES:
+        raise invalid(f"frames: at most {MAX_FRAMES} at once, got {len(frames)}")
+    for each in frames:
+        if not isinstance(each.mode, Durable):
+            raise invalid(f"frames: only durable ones can be appended together, not {each.mode.wire}")
+    return frames
 
 
 def lease_cursor(value: Any) -> tuple[int, str] | tuple[None, None]:

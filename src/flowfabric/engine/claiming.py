@@ -10,6 +10,7 @@ from typing import Any
 from flowfabric.core.admitting import Unfinished
 from flowfabric.core.claim import Claim
 from flowfabric.core.lane_claims import ClaimFromLanes, LanesClaimed
+from flowfabric.core.operator import RevokeLease
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.engine.rotation import Rotations
@@ -117,9 +118,8 @@ class Claiming(EngineBase):
         deadline = loop.time() + wait_ms / 1000
         while True:
             waiter = self._lanes.park(lane_ids, able)
-            handles: list[Handle] = []
             try:
-                handles = await look()
+                handles = await self._look(look)
                 remaining = deadline - loop.time()
                 if handles and waiter.future.done():
                     # Served already when it was woken for other work: somebody else must look at that.
@@ -134,6 +134,23 @@ class Claiming(EngineBase):
                 raise
             finally:
                 self._lanes.leave(lane_ids, waiter)
+
+    async def _look(self, look: Callable[[], Awaitable[list[Handle]]]) -> list[Handle]:
+        """What is there now. Whoever stops waiting meanwhile leaves no lease behind: it goes back to the queue."""
+        looking = asyncio.ensure_future(look())
+        try:
+            return await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            looking.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, looking: asyncio.Future[list[Handle]]) -> None:
+        if looking.cancelled() or looking.exception() is not None:
+            return
+        for handle in looking.result():
+            held = handle.payload
+            lease_id = f"{self.store.shown}:{handle.execution_id.uuid_text}:{held.attempt_index}:{held.lease_epoch}"
+            self._go_on(RevokeLease(held.execution_id, lease_id, held.worker_instance_id, "nobody waits for it"))
 
     def _stir(self, lane_ids: tuple[str, ...]) -> None:
         for lane_id in lane_ids:

@@ -14,7 +14,7 @@ from flowfabric.core.finish import FINAL_CLASSES, Complete, CompleteExecution, F
 from flowfabric.core.grants import ClaimForWorker, IssueClaimGrant
 from flowfabric.core.holding import Delay, Progress, Renew, RenewLease, WaitChildren
 from flowfabric.core.reclaim import IssueReclaimGrant, ReclaimExecution
-from flowfabric.core.streams import AppendFrame
+from flowfabric.core.streams import AppendFrame, AppendFrames
 from flowfabric.engine import checks
 from flowfabric.engine.claiming import Claiming
 from flowfabric.model.frames import AppendFrameOutcome, Frame
@@ -290,6 +290,15 @@ class Leases(Claiming):
         """Write one frame to the attempt's stream."""
         payload = self._payload(handle)
         answer: AppendFrameOutcome = await self._submit(AppendFrame(payload, checks.frame(frame)))
+        return answer
+
+    async def append_frames(self, handle: Handle, frames: Iterable[Frame]) -> list[AppendFrameOutcome]:
+        """Write several durable frames in one step: all of them or none, in this order."""
+        payload = self._payload(handle)
+        checked = checks.durable_frames(frames)
+        if not checked:
+            return []
+        answer: list[AppendFrameOutcome] = await self._submit(AppendFrames(payload, checked))
         return answer
 
     async def delay(self, handle: Handle, delay_until: int) -> None:

@@ -34,6 +34,8 @@ MAX_COMPOSITE_DEPTH: Final = 4
 MAX_STREAM_TAILS: Final = 1_024
 #: Steps one execution may remember.
 MAX_STEPS_PER_EXECUTION: Final = 100_000
+#: Frames that one call may append.
+MAX_FRAMES: Final = 1_000
 #: Levels of budgets above each other, and dimensions of one budget or charge.
 MAX_BUDGET_DEPTH: Final = 8
 MAX_DIMENSIONS: Final = 64
