@@ -1,0 +1,351 @@
+"""``Ctx``: what a handler may ask for by annotating a parameter with it.
+
+In an ``async def`` handler its methods are awaited. In a ``def`` handler, which runs in a thread, the same calls block
+until they are done: ``ctx.emit("text")``, ``with ctx.spend(tokens=100) as call:``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, MutableMapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+import msgspec
+
+from flowfabric.model.budgets import AlreadyApplied, BudgetAsked, HardBreach, Reserved
+from flowfabric.model.errors import EngineError
+from flowfabric.model.frames import DurableSummary, Frame, FrameKind
+from flowfabric.sdk.errors import BudgetExceeded
+from flowfabric.sdk.options import Amount, Budget, amounts, shown_amount
+
+if TYPE_CHECKING:
+    from flowfabric.engine import Engine
+    from flowfabric.sdk.worker.handling import Job
+
+T = TypeVar("T")
+
+#: Frames and bytes that may wait to be written before ``emit`` waits too; and frames one write may carry.
+MOST_WAITING, MOST_BYTES = 512, 1_048_576
+MOST_AT_ONCE = 500
+_SUMMARY = DurableSummary()
+
+
+class Ctx:
+    """The attempt a handler runs in."""
+
+    def __init__(self, job: Job, name: str, step: str | None = None) -> None:
+        self._job = job
+        self._name = name
+        self._step = step
+        self._thread = threading.get_ident()
+        self._loop = asyncio.get_running_loop()
+        self._log: logging.LoggerAdapter[logging.Logger] | None = None
+        self._spends = 0
+        #: What was emitted so far.
+        self.stream = Stream(job)
+
+    def __repr__(self) -> str:
+        return f"<ctx of {self._name} {self.run_id}>"
+
+    # -- who and what --------------------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The run this attempt is of."""
+        return self._job.execution_id
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt; each retry counts one more."""
+        return self._job.attempt
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The run's tags, as they are stored."""
+        return self._job.context.tags
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text in every attempt of this run, and of this step in it: give it to services that take one, so
+        that what an attempt has done before it died is not done twice."""
+        uuid = self._job.handle.execution_id.uuid_text
+        return uuid if self._step is None else f"{uuid}:{self._step}"
+
+    @property
+    def lease_healthy(self) -> bool:
+        """Whether this worker still holds the run. Ask before doing what cannot be undone."""
+        return not self._job.lost.is_set() and self._job.lease.healthy
+
+    @property
+    def engine(self) -> Engine:
+        """The engine underneath."""
+        return self._job.engine
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records carry ``run_id``, ``attempt`` and ``task``."""
+        if self._log is None:
+            known = {"run_id": self.run_id, "attempt": self.attempt, "task": self._name}
+            self._log = _Log(logging.getLogger(f"flowfabric.task.{self._name}"), known)
+        return self._log
+
+    # -- output --------------------------------------------------------------------------------------------------
+
+    def emit(self, data: str | bytes | Any, type: str = "frame") -> Awaitable[None]:
+        """Write a frame: text, bytes, or anything that has a JSON form. It is durable, in order, and visible to
+        readers within moments; many frames share a commit. All are written before the attempt ends."""
+        return self._do(lambda: self.stream.add(data, type))
+
+    def flush(self) -> Awaitable[None]:
+        """Wait until everything that was emitted is written."""
+        return self._do(self.stream.flush)
+
+    def summary(self, patch: Mapping[str, Any]) -> Awaitable[None]:
+        """Merge a patch into the attempt's rolling document: members replace those of the same name, ``None`` removes
+        them."""
+        return self._do(lambda: self.stream.merge(patch))
+
+    def progress(self, percent: int | None = None, message: str | None = None) -> Awaitable[None]:
+        """Say how far the work is; what is left out stays as it was."""
+        return self._do(lambda: self._job.engine.progress(self._job.handle, percent, message))
+
+    # -- spending ------------------------------------------------------------------------------------------------
+
+    def spend(self, *, budget: Budget | str | None = None, **estimate: Amount) -> Spending:
+        """Set amounts aside before they are used: ``async with ctx.spend(tokens=4_000, usd="0.05") as call:``.
+
+        Without ``budget`` they count against every budget of the run (without one, nothing is counted). No room is
+        what the budget says it is: ``BudgetExceeded``, or the run waits until somebody has decided and then begins
+        anew. ``call.settle(tokens=used)`` says what was really used, the rest comes back; without it the whole estimate
+        is charged. What was not named is charged as estimated. If the block raises before it has settled, nothing is.
+        """
+        self._spends += 1
+        return Spending(self, self._spends, budget, amounts(estimate))
+
+    # -- threads -------------------------------------------------------------------------------------------------
+
+    def _do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
+        """Something to be awaited on the loop; in a thread it is done when this returns."""
+        if threading.get_ident() == self._thread:
+            return make()
+        return _Done(asyncio.run_coroutine_threadsafe(make(), self._loop).result())
+
+
+class _Done(Generic[T]):
+    """An answer that is there already, for those who await it nevertheless."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.value
+        yield
+
+
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+class Stream:
+    """An attempt's output: frames in order, gathered while others are being written."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._waiting: list[Frame] = []
+        self._bytes = 0
+        self._texts: list[str] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def text(self) -> str:
+        """All text emitted by this attempt so far, in one piece."""
+        if len(self._texts) > 1:
+            self._texts = ["".join(self._texts)]
+        return self._texts[0] if self._texts else ""
+
+    async def add(self, data: Any, type: str = "frame") -> None:
+        """Take a frame; waits only if many are waiting already."""
+        self._refuse_after_error()
+        if isinstance(data, str):
+            self._texts.append(data)
+            raw, kind = data.encode("utf-8", "replace"), FrameKind.STDOUT
+        elif isinstance(data, bytes | bytearray | memoryview):
+            raw, kind = bytes(data), FrameKind.BLOB
+        else:
+            from flowfabric.sdk.codec import encode_plain
+
+            raw, kind = encode_plain(data), FrameKind.EVENT
+        self._waiting.append(Frame(raw, kind, frame_type=type))
+        self._bytes += len(raw)
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write(), name="flowfabric-frames")
+        while self._writer is not None and (len(self._waiting) > MOST_WAITING or self._bytes > MOST_BYTES):
+            await asyncio.wait((self._writer,), timeout=0.05)
+            self._refuse_after_error()
+
+    async def flush(self) -> None:
+        """Wait until all is written."""
+        while self._writer is not None:
+            await asyncio.shield(self._writer)
+        self._refuse_after_error()
+
+    async def merge(self, patch: Mapping[str, Any]) -> None:
+        """Write a summary frame behind what waits."""
+        await self.flush()
+        data = msgspec.json.encode(patch)
+        await self._job.engine.append_frame(
+            self._job.handle, Frame(data, frame_type="summary", mode=_SUMMARY)
+        )
+
+    def _refuse_after_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _write(self) -> None:
+        from flowfabric.sdk.worker.handling import FIRST_PAUSE_S, LONGEST_PAUSE_S
+        from flowfabric.sdk.worker.renewal import is_passing
+
+        pause = FIRST_PAUSE_S
+        try:
+            # What is emitted in this turn of the loop goes together.
+            await asyncio.sleep(0)
+            while self._waiting:
+                batch = self._waiting[:MOST_AT_ONCE]
+                try:
+                    await self._job.engine.append_frames(self._job.handle, batch)
+                except EngineError as error:
+                    if not is_passing(error) or self._job.lost.is_set() or not self._job.lease.healthy:
+                        raise
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE_S)
+                    continue
+                pause = FIRST_PAUSE_S
+                del self._waiting[: len(batch)]
+                self._bytes -= sum(len(frame.bytes) for frame in batch)
+        except BaseException as error:
+            self._error = error
+            self._waiting.clear()
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._writer = None
+
+
+class Spending:
+    """Amounts set aside; see ``Ctx.spend``. Works with ``async with`` and, in a ``def`` handler, with ``with``."""
+
+    def __init__(self, ctx: Ctx, number: int, budget: Budget | str | None, estimate: dict[str, int]) -> None:
+        self._ctx = ctx
+        self._number = number
+        self._budget = budget
+        self.estimate = estimate
+        self._used: dict[str, int] | None = None
+        self._reservations: list[Reserved] = []
+
+    def settle(self, **used: Amount) -> None:
+        """What was really used; it is charged when the block ends."""
+        self._used = {**self.estimate, **amounts(used)}
+
+    async def _reserve(self) -> Self:
+        if not self.estimate:
+            return self
+        job = self._ctx._job
+        held = job.handle.payload
+        for budget_id in await self._budgets():
+            key = f"{held.attempt_index}:{held.lease_epoch}:{self._number}:{budget_id}"
+            answer = await job.engine.reserve_budget(job.handle, budget_id, self.estimate, key)
+            if isinstance(answer, Reserved):
+                self._reservations.append(answer)
+            elif isinstance(answer, BudgetAsked):
+                from flowfabric.sdk.worker.handling import Parked
+
+                raise Parked(f"budget {budget_id} asks")
+            elif isinstance(answer, HardBreach):
+                await self._release()
+                raise await self._exceeded(answer)
+            else:
+                assert isinstance(answer, AlreadyApplied)
+        return self
+
+    async def _exceeded(self, breach: HardBreach) -> BudgetExceeded:
+        budget_id = breach.budget_id
+        status = await self._ctx._job.engine.get_budget_status(budget_id)
+        shown = [
+            f"{shown_amount(breach.dimension, amount)} {word}"
+            for amount, word in (
+                (breach.current_usage, "spent"),
+                (breach.reserved, "set aside"),
+                (breach.hard_limit, "allowed"),
+            )
+        ]
+        wanted = shown_amount(breach.dimension, self.estimate.get(breach.dimension, 0))
+        return BudgetExceeded(
+            f"no room for {wanted} {breach.dimension} in the budget {status.scope_id or budget_id}: {', '.join(shown)}; "
+            "raise its limit, wait for its next period, or ask for less",
+            budget=status.scope_id or budget_id,
+            dimension=breach.dimension,
+            cancels=status.on_hard_limit == "cancel_pending",
+        )
+
+    async def _budgets(self) -> tuple[str, ...]:
+        job = self._ctx._job
+        if self._budget is not None:
+            budget = Budget(self._budget) if isinstance(self._budget, str) else self._budget
+            return (await job.app.gates.budget(budget),)
+        identity = job.handle.execution_id
+        fields = await job.engine.read_exec_core_fields(identity.partition, identity, ["budget_ids"])
+        return tuple(filter(None, (fields["budget_ids"] or "").split(",")))
+
+    async def _end(self, failed: bool) -> None:
+        if failed and self._used is None:
+            await self._release()
+            return
+        used = self.estimate if self._used is None else self._used
+        job = self._ctx._job
+        reservations, self._reservations = self._reservations, []
+        for each in reservations:
+            answer = await job.engine.settle_reservation(each.reservation_id, used, job.handle)
+            if isinstance(answer, HardBreach):
+                self._ctx.log.warning(
+                    "more was used than was set aside, and the budget %s has no room for it", each.budget_id
+                )
+
+    async def _release(self) -> None:
+        job = self._ctx._job
+        reservations, self._reservations = self._reservations, []
+        for each in reservations:
+            try:
+                await job.engine.release_reservation(each.reservation_id, job.handle)
+            except EngineError as error:
+                # It comes back with the lease.
+                self._ctx.log.debug("reservation %s was not released: %s", each.reservation_id, error)
+
+    async def __aenter__(self) -> Self:
+        return await self._reserve()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end(kind is not None)
+
+    def __enter__(self) -> Self:
+        self._block(self._reserve)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._block(lambda: self._end(kind is not None))
+
+    def _block(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        if threading.get_ident() == self._ctx._thread:
+            raise RuntimeError("write `async with ctx.spend(…)` in an async def handler")
+        self._ctx._do(make)

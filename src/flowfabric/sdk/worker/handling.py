@@ -1,0 +1,419 @@
+"""One attempt: find who handles it, run that, and end the attempt in exactly one way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import traceback
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from flowfabric.engine import Engine
+from flowfabric.model.errors import EngineError, Validation
+from flowfabric.model.frames import MAX_FRAME_BYTES, Frame
+from flowfabric.model.handles import Handle
+from flowfabric.model.results import ExecutionContext, FailureClass
+from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.definitions import Definition, Task, Workflow
+from flowfabric.sdk.errors import BadArguments, BadPayload, BadResult, BudgetExceeded, SdkError, UnknownTask
+from flowfabric.sdk.injecting import Dependencies
+from flowfabric.sdk.worker.renewal import Lease, Renewal, is_passing
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.app import App
+    from flowfabric.sdk.worker.processes import Processes
+    from flowfabric.sdk.worker.threads import Threads
+
+_log = logging.getLogger("flowfabric.worker")
+T = TypeVar("T")
+
+#: Pauses between repetitions of a call that the store did not answer.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+MAX_REASON = 2_000
+MAX_TRACEBACK = 24_000
+#: Errors that another attempt would only meet again.
+HOPELESS = (BadPayload, BadResult, BadArguments, UnknownTask, BudgetExceeded)
+
+
+class Interruption(StrEnum):
+    """Why a handler was cancelled."""
+
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    DRAIN = "drain"
+
+
+class Parked(BaseException):
+    """The attempt is over without an end of its own: its execution was suspended meanwhile."""
+
+
+class WorkerShared:
+    """What all attempts of a worker use."""
+
+    def __init__(
+        self,
+        app: App,
+        engine: Engine,
+        name: str,
+        instance: str,
+        dependencies: Dependencies,
+        threads: Threads,
+        processes: Processes,
+        renewal: Renewal,
+    ) -> None:
+        self.app = app
+        self.engine = engine
+        self.name = name
+        self.instance = instance
+        self.dependencies = dependencies
+        self.executor = threads
+        self.processes = processes
+        self.renewal = renewal
+
+
+class Job:
+    """One claimed attempt."""
+
+    __slots__ = (
+        "app",
+        "context",
+        "ended",
+        "engine",
+        "handle",
+        "interruption",
+        "lease",
+        "lost",
+        "lost_because",
+        "open_handler",
+        "task",
+        "worker",
+    )
+
+    def __init__(
+        self, app: App, engine: Engine, handle: Handle, context: ExecutionContext, worker: WorkerShared, claimed_at: float
+    ) -> None:
+        self.app = app
+        self.engine = engine
+        self.handle = handle
+        self.context = context
+        self.worker = worker
+        #: Set when the lease is gone; the handler is cancelled.
+        self.lost = asyncio.Event()
+        self.lost_because: BaseException | None = None
+        self.lease = Lease(handle, claimed_at, self.lose)
+        #: The task the attempt runs in, and whether its handler may be cancelled now.
+        self.task: asyncio.Task[Any] | None = None
+        self.open_handler = False
+        self.interruption: Interruption | None = None
+        self.ended = False
+
+    def __repr__(self) -> str:
+        return f"<attempt {self.attempt} of {self.kind or 'nothing'} {self.execution_id}>"
+
+    @property
+    def execution_id(self) -> str:
+        """The run."""
+        return self.handle.payload.execution_id
+
+    @property
+    def kind(self) -> str:
+        """What is to be run."""
+        return self.context.execution_kind
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1 on. One that goes on after its worker was lost keeps its number."""
+        return self.handle.payload.attempt_index + 1
+
+    # -- interruptions -------------------------------------------------------------------------------------------
+
+    def lose(self, error: BaseException) -> None:
+        """The lease is gone."""
+        if self.ended or self.lost.is_set():
+            return
+        self.lost_because = error
+        self.lost.set()
+        self.interrupt(Interruption.LOST)
+
+    def interrupt(self, why: Interruption) -> None:
+        """Cancel the handler, if it runs; the first reason stays, but for a lost lease, which goes before all."""
+        if self.interruption is None or why is Interruption.LOST:
+            self.interruption = why
+        if self.open_handler and self.task is not None:
+            self.task.cancel(why)
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    async def conclude(self, call: Callable[[], Awaitable[T]]) -> T | None:
+        """Make a call that ends the attempt, again while the store does not answer and the lease may live.
+
+        A repeated terminal call gets its first answer again. ``None`` if the lease was lost: then the end of this
+        attempt is no longer ours to say.
+        """
+        self.open_handler = False
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                answer = await call()
+            except EngineError as error:
+                if isinstance(error, Validation):
+                    raise
+                if not is_passing(error):
+                    self.lose(error)
+                    self.ended = True
+                    _log.info("%r is not ours any more: %s", self, error)
+                    return None
+                if self.lost.is_set() or not self.lease.healthy:
+                    self.lose(error)
+                    self.ended = True
+                    _log.warning("%r could not be ended while its lease lived: %s", self, error)
+                    return None
+                _log.warning("%r: the store does not answer, trying again: %s", self, error)
+            else:
+                self.ended = True
+                return answer
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    async def complete(self, data: bytes | None) -> None:
+        """End with success."""
+        try:
+            await self.conclude(lambda: self.engine.complete(self.handle, data))
+        except Validation as error:
+            raise BadResult(f"{self.kind}: its result was refused: {error}", task=self.kind) from error
+
+    async def cancel(self, reason: str = "") -> None:
+        """End as cancelled."""
+        await self.conclude(lambda: self.engine.cancel(self.handle, reason))
+
+    async def fail(
+        self, error: BaseException | str, *, permanent: bool = False, category: str = "", trace: str | None = None
+    ) -> None:
+        """End as failed: the run's policy says whether another attempt follows, unless it is permanent.
+
+        The whole error is kept as a frame of type ``error``.
+        """
+        self.open_handler = False
+        if isinstance(error, BaseException):
+            kind, message = type(error).__name__, _message(error)
+            trace = _trace(error) if trace is None else trace
+        else:
+            kind, message = "Error", error
+        await self.keep_error(kind, message, trace or "", category or ("permanent" if permanent else "error"))
+        reason = f"{kind}: {message}" if message else kind
+        await self.fail_as(reason, permanent=permanent, category=category)
+
+    async def keep_error(self, kind: str, message: str, trace: str, category: str) -> None:
+        """The error as a frame."""
+        document = {
+            "type": kind,
+            "message": message[:MAX_REASON],
+            "category": category,
+            "traceback": trace[-MAX_TRACEBACK:],
+            "attempt": self.attempt,
+        }
+        data = msgspec.json.encode(document)
+        if len(data) > MAX_FRAME_BYTES:
+            data = msgspec.json.encode({**document, "traceback": ""})
+        try:
+            await self.engine.append_frame(self.handle, Frame(data, frame_type="error"))
+        except EngineError as refused:
+            _log.debug("%r: its error was not kept: %s", self, refused)
+
+    async def fail_as(self, reason: str, *, permanent: bool, category: str = "") -> None:
+        """End as failed for this reason."""
+        kind = FailureClass.PERMANENT if permanent else FailureClass.TRANSIENT
+        text = _storable(reason)[:MAX_REASON]
+        await self.conclude(lambda: self.engine.fail(self.handle, text, kind, category or None))
+
+    async def give_back(self, reason: str = "the worker stops") -> None:
+        """Put the execution back into its queue. The attempt goes on elsewhere under its own number; neither a
+        failure nor a lost worker is counted."""
+        self.open_handler = False
+        held = self.handle.payload
+        shown = f"{self.engine.store.shown}:{self.handle.execution_id.uuid_text}:{held.attempt_index}:{held.lease_epoch}"
+        self.ended = True
+        try:
+            await self.engine.revoke_lease(
+                execution_id=held.execution_id,
+                worker_instance_id=held.worker_instance_id,
+                expected_lease_id=shown,
+                reason=reason,
+            )
+        except EngineError as error:
+            _log.warning("%r was not given back, its lease runs out: %s", self, error)
+
+
+async def run_attempt(job: Job) -> None:
+    """Run what the execution asks for and end the attempt."""
+    job.task = asyncio.current_task()
+    try:
+        await _handle(job)
+    except asyncio.CancelledError as error:
+        await _interrupted(job, error)
+    except Parked:
+        job.ended = True
+    except BaseException as error:
+        await _failed(job, error)
+    finally:
+        job.open_handler = False
+
+
+async def _handle(job: Job) -> None:
+    kind = job.kind
+    if kind.startswith("$"):
+        handler = job.app.builtin_kinds.get(kind)
+        if handler is None:
+            raise _unknown(job)
+        _begin(job)
+        await handler(job)
+        return
+    definition = job.app.definitions.get(kind)
+    if isinstance(definition, Task):
+        _begin(job)
+        await job.complete(await run_task(job, definition))
+    elif isinstance(definition, Workflow):
+        from flowfabric.sdk.workflows.runner import run_workflow
+
+        _begin(job)
+        await run_workflow(job, definition)
+    else:
+        raise _unknown(job)
+
+
+def _begin(job: Job) -> None:
+    """From here on the handler may be cancelled."""
+    if job.interruption is not None:
+        raise asyncio.CancelledError
+    job.open_handler = True
+
+
+def _unknown(job: Job) -> UnknownTask:
+    known = ", ".join(sorted(job.app.definitions)) or "nothing"
+    return UnknownTask(
+        f"worker {job.worker.name!r} of {job.app!r} has no task or workflow {job.kind!r}; it knows {known}. Import the "
+        "module that defines it, or let the worker serve other lanes",
+        task=job.kind,
+        run=job.execution_id,
+    )
+
+
+async def run_task(job: Job, task: Task[..., Any]) -> bytes:
+    """Run a task's function; its result as it will be stored. What it emitted is stored when this returns."""
+    arguments = task.signature.unpack(job.context.input_payload)
+    options = task.options
+    alarm = None
+    if options.timeout is not None:
+        seconds = options.timeout.total_seconds()
+        alarm = asyncio.get_running_loop().call_later(seconds, job.interrupt, Interruption.TIMEOUT)
+    try:
+        if options.run_in == "process" and not task.is_async:
+            return await job.worker.processes.call(task, job.context.input_payload)
+        wanted = task.signature.injected
+        if not wanted:
+            return task.signature.dump_result(await call_function(job.worker, task, arguments, {}))
+        ctx = Ctx(job, task.name)
+        async with job.worker.dependencies.attempt(ctx) as scope:
+            result = await call_function(job.worker, task, arguments, await scope.resolve(wanted))
+        data = task.signature.dump_result(result)
+        await ctx.flush()
+        return data
+    finally:
+        if alarm is not None:
+            alarm.cancel()
+
+
+async def call_function(
+    worker: WorkerShared, definition: Definition[..., Any], arguments: dict[str, Any], provided: dict[str, Any]
+) -> Any:
+    """Call a definition's function: on the loop if it is a coroutine function, else in a thread of the worker."""
+    args, kwargs = definition.signature.call(arguments, provided)
+    function = definition.function
+    if definition.is_async:
+        return await function(*args, **kwargs)
+    return await worker.executor.call(lambda: function(*args, **kwargs))
+
+
+async def _interrupted(job: Job, error: BaseException) -> None:
+    """The handler was cancelled: by us for a reason, or by itself."""
+    job.open_handler = False
+    why = job.interruption
+    task = job.task
+    if why is None:
+        if task is not None and task.cancelling():
+            raise error  # somebody ends the whole worker
+        await job.fail(error, category="cancelled")
+        return
+    if task is not None:
+        while task.cancelling():
+            task.uncancel()
+    if job.ended:
+        return
+    if why is Interruption.LOST:
+        _log.warning("%r lost its lease and was stopped: %s", job, job.lost_because)
+        job.ended = True
+    elif why is Interruption.DRAIN:
+        await job.give_back()
+    else:
+        definition = job.app.definitions.get(job.kind)
+        limit = definition.options.timeout if definition is not None else None
+        await _timed_out(job, limit)
+
+
+async def _timed_out(job: Job, limit: Any) -> None:
+    message = f"the attempt took longer than {limit}"
+    await job.keep_error("TimeoutError", message, "", "timeout")
+    await job.fail_as(f"TimeoutError: {message}", permanent=False, category="timeout")
+
+
+async def _failed(job: Job, error: BaseException) -> None:
+    """The handler raised."""
+    job.open_handler = False
+    if job.ended:
+        _log.error("%r had ended when its handler failed", job, exc_info=error)
+        return
+    if job.lost.is_set():
+        _log.warning("%r lost its lease; its handler ended with %r", job, error)
+        return
+    if isinstance(error, BudgetExceeded) and error.cancels:
+        await job.cancel(_storable(str(error))[:MAX_REASON])
+        return
+    definition = job.app.definitions.get(job.kind)
+    remote = getattr(error, "remote", None)
+    permanent = isinstance(error, HOPELESS) or (definition is not None and definition.options.retry.gives_up(error))
+    category = getattr(error, "code", "") if isinstance(error, SdkError) and permanent else ""
+    if not isinstance(error, Exception):
+        category = "crash"
+    with contextlib.suppress(Validation):
+        if remote is not None:
+            await job.keep_error(remote.type, remote.message, remote.traceback, remote.category)
+            await job.fail_as(str(error), permanent=remote.permanent, category="")
+        else:
+            await job.fail(error, permanent=permanent, category=category)
+        return
+    # Something in it cannot be stored: say at least that.
+    await job.fail_as(f"{type(error).__name__}: (its message cannot be stored)", permanent=permanent)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return _storable(str(error))
+    except Exception as broken:
+        return f"(no message: str() raised {type(broken).__name__})"
+
+
+def _storable(text: str) -> str:
+    """The text as every store can keep it."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return _storable("".join(traceback.format_exception(error)))
+    except Exception:
+        return ""

@@ -1,0 +1,400 @@
+"""``Worker``: claims work, runs it, keeps its leases, and gives back what it cannot finish.
+
+    async with app.worker(lanes=["default"]):     # beside other code
+        …
+    await app.worker().run()                      # until stop() is called
+    app.run_worker()                              # until SIGTERM or SIGINT
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from flowfabric.engine import Engine
+from flowfabric.model.errors import EngineError
+from flowfabric.model.handles import Handle
+from flowfabric.model.limits import MAX_CLAIM
+from flowfabric.model.results import ClaimPolicy, ExecutionContext, NotRegistered
+from flowfabric.sdk.durations import milliseconds, seconds
+from flowfabric.sdk.errors import BadOptions
+from flowfabric.sdk.injecting import Dependencies
+from flowfabric.sdk.worker.handling import Interruption, Job, WorkerShared, run_attempt
+from flowfabric.sdk.worker.health import LoopWatch
+from flowfabric.sdk.worker.processes import Processes
+from flowfabric.sdk.worker.renewal import Renewal, is_passing
+from flowfabric.sdk.worker.threads import Threads
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.app import App
+
+_log = logging.getLogger("flowfabric.worker")
+
+#: How long one claim waits for work. It looks once a second by itself, and wakes when work is announced.
+LONG_POLL_MS = 60_000
+#: Work is taken ahead only as far as it will be begun within this time, at the pace of late.
+AHEAD_S = 0.1
+#: How much one attempt moves the estimate of that pace.
+PACE_WEIGHT = 0.05
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
+#: How long cancelled handlers may take to unwind.
+UNWIND_S = 5.0
+
+
+class Worker:
+    """Runs the app's tasks and workflows. Every worker also runs the engine's timers: any one of them suffices to
+    bring back what others left behind."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        lanes: Iterable[str] | Mapping[str, int] | None = None,
+        concurrency: int = 64,
+        capabilities: Iterable[str] = (),
+        name: str | None = None,
+        lease_ttl: timedelta = seconds(30),
+        drain_grace: timedelta = seconds(30),
+        processes: int | None = None,
+    ) -> None:
+        """``lanes`` are names, or names with weights, of the lanes to serve (the app's own if none are given);
+        ``concurrency`` is how many attempts run at once; ``capabilities`` what this worker offers to tasks that need
+        something. A worker that dies loses its attempts after ``lease_ttl``; one that is stopped waits ``drain_grace``
+        for them. ``processes`` is how many processes serve tasks with ``run_in="process"`` (as many as there are
+        processors)."""
+        if type(concurrency) is not int or concurrency < 1:
+            raise BadOptions(f"concurrency: {concurrency!r} is not a whole number above 0", option="concurrency")
+        if isinstance(lanes, str):
+            raise BadOptions(f"lanes: {lanes!r} is one text; write lanes=[{lanes!r}]", option="lanes")
+        if isinstance(capabilities, str):
+            raise BadOptions(f"capabilities: {capabilities!r} is one text; write a list", option="capabilities")
+        self.app = app
+        wanted = (app.lane,) if lanes is None else lanes
+        self.lanes = dict(wanted) if isinstance(wanted, Mapping) else dict.fromkeys(wanted, 1)
+        if not self.lanes:
+            raise BadOptions("lanes: a worker serves at least one lane", option="lanes")
+        self.concurrency = concurrency
+        self.capabilities = tuple(sorted(set(capabilities)))
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self.instance = f"{self.name}-{uuid.uuid4().hex[:12]}"
+        self._lease_ms = milliseconds(lease_ttl, "lease_ttl", zero=False)
+        self._grace_s = milliseconds(drain_grace, "drain_grace") / 1000
+        self._process_count = processes
+        self._stopping = False
+        self._now = asyncio.Event()
+        self._claimer: asyncio.Task[None] | None = None
+        self._in_claim = False
+        self._main: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._queue: deque[Job] = deque()
+        self._running: set[Job] = set()
+        #: Seconds an attempt takes, of late.
+        self._pace_s = 1.0
+        self._shared: WorkerShared | None = None
+        self.watch: LoopWatch | None = None
+
+    def __repr__(self) -> str:
+        return f"<worker {self.name} of {self.app!r}>"
+
+    # -- from outside --------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until ``stop`` is called; returns when everything is finished or given back."""
+        await self._start()
+        main = self._main
+        assert main is not None
+        try:
+            await asyncio.shield(main)
+        except asyncio.CancelledError:
+            self.stop(now=True)
+            await main
+            raise
+
+    def stop(self, *, now: bool = False) -> None:
+        """Take no more work. What runs may finish within the grace; with ``now``, or after a second call with it, it is
+        cancelled. What is not finished goes back to the queue: no failure is counted, and its attempt goes on in
+        another worker."""
+        self._stopping = True
+        if now:
+            self._now.set()
+        self._changed.set()
+        if self._claimer is not None and self._in_claim:
+            self._claimer.cancel()
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(now=kind is not None)
+        if self._main is not None:
+            await self._main
+
+    async def _start(self) -> None:
+        if self._main is not None:
+            raise BadOptions("a worker is started once; make another one", option="worker")
+        self._main = asyncio.get_running_loop().create_task(self._work(), name=f"flowfabric-worker-{self.name}")
+        ready = asyncio.ensure_future(self._ready.wait())
+        try:
+            await asyncio.wait((self._main, ready), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+        if self._main.done():
+            await self._main
+
+    @property
+    def running(self) -> int:
+        """How many attempts run now."""
+        return len(self._running)
+
+    # -- the whole life ------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        async with self.app, contextlib.AsyncExitStack() as stack:
+            shared = await self._open(stack)
+            self._ready.set()
+            _log.info("%r serves %s, %d at once", self, ", ".join(self.lanes), self.concurrency)
+            self._claimer = asyncio.get_running_loop().create_task(self._claim_all(shared), name="flowfabric-claims")
+            try:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._claimer
+            finally:
+                await self._drain()
+            _log.info("%r has stopped", self)
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> WorkerShared:
+        engine = self.app.engine
+        loop = asyncio.get_running_loop()
+        engine.start_timers()
+        dependencies = await stack.enter_async_context(Dependencies(self.app.overrides))
+        threads = Threads(self.concurrency, f"flowfabric-{self.name}", loop, self._changed_room)
+        stack.callback(threads.close)
+        processes = Processes(self._process_count)
+        stack.push_async_callback(processes.close)
+        liveness_ms = max(2 * self._lease_ms, 10_000)
+        renewal = Renewal(
+            loop,
+            self._lease_ms / 1000,
+            self._open_engine if _can_be_shared(self.app.url, engine) else None,
+            engine,
+            [(liveness_ms / 3000, lambda own: self._heartbeat(own, liveness_ms))],
+        )
+        await self._register(engine, liveness_ms)
+        stack.push_async_callback(self._leave, engine)
+        renewal.start()
+        stack.push_async_callback(renewal.stop)
+        self.watch = LoopWatch(loop)
+        self.watch.start()
+        stack.callback(self.watch.stop)
+        self._shared = WorkerShared(
+            self.app, engine, self.name, self.instance, dependencies, threads, processes, renewal
+        )
+        return self._shared
+
+    async def _open_engine(self) -> Engine:
+        return await self.app.open_engine()
+
+    async def _register(self, engine: Engine, liveness_ms: int) -> None:
+        await engine.register_worker(
+            worker_id=self.name,
+            worker_instance_id=self.instance,
+            lanes=list(self.lanes),
+            capabilities=self.capabilities,
+            liveness_ttl_ms=liveness_ms,
+            namespace=self.app.namespace,
+        )
+
+    async def _heartbeat(self, engine: Engine, liveness_ms: int) -> None:
+        answer = await engine.heartbeat_worker(worker_instance_id=self.instance, namespace=self.app.namespace)
+        if isinstance(answer, NotRegistered):
+            await self._register(engine, liveness_ms)
+
+    async def _leave(self, engine: Engine) -> None:
+        with contextlib.suppress(EngineError):
+            await engine.mark_worker_dead(
+                worker_instance_id=self.instance, namespace=self.app.namespace, reason="stopped"
+            )
+
+    # -- claiming ------------------------------------------------------------------------------------------------
+
+    def _ahead(self) -> int:
+        """How many to take beyond the free slots: what will be begun within moments, and never more than a batch."""
+        return min(self.concurrency, int(self.concurrency * AHEAD_S / max(self._pace_s, 1e-6)))
+
+    def _slots(self) -> int:
+        """Free slots. A thread that nobody waits for any more still takes one."""
+        abandoned = self._shared.executor.abandoned if self._shared is not None else 0
+        return self.concurrency - len(self._running) - abandoned
+
+    def _changed_room(self) -> None:
+        self._begin_next()
+        self._changed.set()
+
+    async def _claim_all(self, shared: WorkerShared) -> None:
+        pause = FIRST_PAUSE_S
+        policy = ClaimPolicy(self.name, self.instance, self._lease_ms, LONG_POLL_MS)
+        while not self._stopping:
+            room = self._slots() + self._ahead() - len(self._queue)
+            if room <= 0:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            at = time.monotonic()
+            try:
+                handles = await self._claim(shared.engine, policy, min(room, MAX_CLAIM))
+                if handles:
+                    await self._take(shared, handles, at)
+            except EngineError as error:
+                level = logging.WARNING if is_passing(error) or error.retryable else logging.ERROR
+                _log.log(level, "%r cannot claim, trying again: %s", self, error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._stopped()
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+            else:
+                pause = FIRST_PAUSE_S
+
+    async def _stopped(self) -> None:
+        while not self._stopping:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _claim(self, engine: Engine, policy: ClaimPolicy, limit: int) -> list[Handle]:
+        # Only here may the claimer be cancelled: a claim that is given up while it waits leaves no lease behind.
+        self._in_claim = True
+        try:
+            if len(self.lanes) == 1:
+                return await engine.claim_many(next(iter(self.lanes)), self.capabilities, policy, limit)
+            return await engine.claim_from_lanes(self.lanes, self.capabilities, policy, limit)
+        finally:
+            self._in_claim = False
+
+    async def _take(self, shared: WorkerShared, handles: list[Handle], at: float) -> None:
+        nothing = ExecutionContext(b"", "", {})
+        jobs = [Job(self.app, shared.engine, handle, nothing, shared, at) for handle in handles]
+        for job in jobs:
+            shared.renewal.add(job.lease)
+        contexts = await self._contexts(shared.engine, jobs)
+        for job in jobs:
+            context = contexts.get(job.handle.execution_id)
+            if context is None:
+                shared.renewal.discard(job.lease)
+                continue
+            job.context = context
+            self._queue.append(job)
+        self._begin_next()
+
+    async def _contexts(self, engine: Engine, jobs: list[Job]) -> Mapping[Any, ExecutionContext]:
+        pause = FIRST_PAUSE_S
+        ids = [job.handle.execution_id for job in jobs]
+        while True:
+            try:
+                return await engine.read_execution_contexts(ids)
+            except EngineError as error:
+                if all(job.lost.is_set() for job in jobs):
+                    return {}
+                _log.warning("%r cannot read what it has claimed, trying again: %s", self, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def _begin_next(self) -> None:
+        if self._now.is_set():
+            return
+        loop = asyncio.get_running_loop()
+        while self._queue and self._slots() > 0:
+            job = self._queue.popleft()
+            if job.lost.is_set():
+                continue
+            self._running.add(job)
+            loop.create_task(self._run(job), name=f"{job.kind} {job.execution_id}")
+
+    async def _run(self, job: Job) -> None:
+        began = time.monotonic()
+        try:
+            await run_attempt(job)
+        except asyncio.CancelledError:
+            pass
+        except BaseException:
+            _log.exception("%r was left to its lease", job)
+        finally:
+            job.worker.renewal.discard(job.lease)
+            self._running.discard(job)
+            self._pace_s += PACE_WEIGHT * (time.monotonic() - began - self._pace_s)
+            self._changed_room()
+
+    # -- stopping ------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        self._stopping = True
+        waiting, self._queue = list(self._queue), deque()
+        await self._give_back(waiting)
+        if self._running:
+            _log.info("%r waits up to %.0f s for %d attempts", self, self._grace_s, len(self._running))
+        await self._until_idle(self._grace_s, self._now)
+        for job in self._running:
+            job.interrupt(Interruption.DRAIN)
+        await self._until_idle(UNWIND_S)
+        left = list(self._running)
+        for job in left:
+            _log.warning("%r does not stop; its lease is given back", job)
+        await self._give_back(left)
+
+    async def _until_idle(self, most_s: float, sooner: asyncio.Event | None = None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                while self._running and not (sooner is not None and sooner.is_set()):
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    async def _give_back(self, jobs: list[Job]) -> None:
+        await asyncio.gather(*(job.give_back() for job in jobs if not job.ended))
+        for job in jobs:
+            job.worker.renewal.discard(job.lease)
+
+
+def _can_be_shared(url: str, engine: Engine) -> bool:
+    """Whether a second engine on this URL sees the same store."""
+    if url.startswith("memory:"):
+        return False
+    location = getattr(engine.store, "location", None)
+    return location is None or not location.in_memory
+
+
+def run_worker(app: App, **options: Any) -> None:
+    """Run a worker until the process is told to end: SIGTERM or SIGINT drains, a second one stops at once."""
+    asyncio.run(_run_until_signalled(Worker(app, **options)))
+
+
+async def _run_until_signalled(worker: Worker) -> None:
+    loop = asyncio.get_running_loop()
+    heard = 0
+
+    def hear(number: signal.Signals) -> None:
+        nonlocal heard
+        heard += 1
+        _log.info("%s: %r %s", number.name, worker, "stops at once" if heard > 1 else "finishes what it runs")
+        worker.stop(now=heard > 1)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, hear, number)
+    try:
+        await worker.run()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
