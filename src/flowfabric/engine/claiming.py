@@ -119,7 +119,7 @@ class Claiming(EngineBase):
         while True:
             waiter = self._lanes.park(lane_ids, able)
             try:
-                handles = await self._look(look)
+                handles = await self._kept_look(look)
                 remaining = deadline - loop.time()
                 if handles and waiter.future.done():
                     # Served already when it was woken for other work: somebody else must look at that.
@@ -135,7 +135,7 @@ class Claiming(EngineBase):
             finally:
                 self._lanes.leave(lane_ids, waiter)
 
-    async def _look(self, look: Callable[[], Awaitable[list[Handle]]]) -> list[Handle]:
+    async def _kept_look(self, look: Callable[[], Awaitable[list[Handle]]]) -> list[Handle]:
         """What is there now. Whoever stops waiting meanwhile leaves no lease behind: it goes back to the queue."""
         looking = asyncio.ensure_future(look())
         try:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flowfabric.engine import Engine
     from flowfabric.sdk.results import Completions
     from flowfabric.sdk.starting import Gates
+    from flowfabric.sdk.worker import Worker
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -129,6 +130,12 @@ class App:
                 raise
             self.attach(engine)
         return self
+
+    async def open_engine(self) -> Engine:
+        """Another engine on the same store, bare and in the caller's hands; not for stores in memory."""
+        from flowfabric.engine import Engine
+
+        return await Engine.open(self.url, single_node=self.single_node, **self._engine_options)
 
     def attach(self, engine: Engine) -> None:
         """Run on an engine that somebody else has opened."""
@@ -272,6 +279,39 @@ class App:
         """Let another function provide a dependency while the block lasts; for tests."""
         found: AbstractContextManager[None] = self.overrides.override(provider, replacement)
         return found
+
+    # -- workers -------------------------------------------------------------------------------------------------
+
+    def worker(
+        self,
+        *,
+        lanes: Iterable[str] | Mapping[str, int] | None = None,
+        concurrency: int = 64,
+        capabilities: Iterable[str] = (),
+        name: str | None = None,
+        lease_ttl: timedelta = timedelta(seconds=30),
+        drain_grace: timedelta = timedelta(seconds=30),
+        processes: int | None = None,
+    ) -> Worker:
+        """A worker for this app: ``async with app.worker():`` beside other code, or ``await app.worker().run()``."""
+        from flowfabric.sdk.worker import Worker
+
+        return Worker(
+            self,
+            lanes=lanes,
+            concurrency=concurrency,
+            capabilities=capabilities,
+            name=name,
+            lease_ttl=lease_ttl,
+            drain_grace=drain_grace,
+            processes=processes,
+        )
+
+    def run_worker(self, **options: Any) -> None:
+        """Run a worker in this thread until SIGTERM or SIGINT; takes what ``worker`` takes."""
+        from flowfabric.sdk.worker import run_worker
+
+        run_worker(self, **options)
 
     # -- runs ----------------------------------------------------------------------------------------------------
 

@@ -143,8 +143,8 @@ class _Done(Generic[T]):
         self.value = value
 
     def __await__(self) -> Generator[Any, None, T]:
+        yield from ()
         return self.value
-        yield
 
 
 class _Log(logging.LoggerAdapter[logging.Logger]):
@@ -163,6 +163,7 @@ class Stream:
         self._texts: list[str] = []
         self._writer: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
+        self._room: asyncio.Future[None] | None = None
 
     @property
     def text(self) -> str:
@@ -187,8 +188,8 @@ class Stream:
         self._bytes += len(raw)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="flowfabric-frames")
-        while self._writer is not None and (len(self._waiting) > MOST_WAITING or self._bytes > MOST_BYTES):
-            await asyncio.wait((self._writer,), timeout=0.05)
+        while len(self._waiting) > MOST_WAITING or self._bytes > MOST_BYTES:
+            await asyncio.wait((self._writer, self._room_made()), return_when=asyncio.FIRST_COMPLETED)
             self._refuse_after_error()
 
     async def flush(self) -> None:
@@ -201,9 +202,12 @@ class Stream:
         """Write a summary frame behind what waits."""
         await self.flush()
         data = msgspec.json.encode(patch)
-        await self._job.engine.append_frame(
-            self._job.handle, Frame(data, frame_type="summary", mode=_SUMMARY)
-        )
+        await self._job.engine.append_frame(self._job.handle, Frame(data, frame_type="summary", mode=_SUMMARY))
+
+    def _room_made(self) -> asyncio.Future[None]:
+        if self._room is None or self._room.done():
+            self._room = asyncio.get_running_loop().create_future()
+        return self._room
 
     def _refuse_after_error(self) -> None:
         if self._error is not None:
@@ -230,6 +234,8 @@ class Stream:
                 pause = FIRST_PAUSE_S
                 del self._waiting[: len(batch)]
                 self._bytes -= sum(len(frame.bytes) for frame in batch)
+                if self._room is not None and not self._room.done():
+                    self._room.set_result(None)
         except BaseException as error:
             self._error = error
             self._waiting.clear()
@@ -278,6 +284,7 @@ class Spending:
     async def _exceeded(self, breach: HardBreach) -> BudgetExceeded:
         budget_id = breach.budget_id
         status = await self._ctx._job.engine.get_budget_status(budget_id)
+        name = status.scope_id or budget_id
         shown = [
             f"{shown_amount(breach.dimension, amount)} {word}"
             for amount, word in (
@@ -288,9 +295,9 @@ class Spending:
         ]
         wanted = shown_amount(breach.dimension, self.estimate.get(breach.dimension, 0))
         return BudgetExceeded(
-            f"no room for {wanted} {breach.dimension} in the budget {status.scope_id or budget_id}: {', '.join(shown)}; "
-            "raise its limit, wait for its next period, or ask for less",
-            budget=status.scope_id or budget_id,
+            f"no room for {wanted} {breach.dimension} in the budget {name}: {', '.join(shown)}; raise its limit, wait "
+            "for its next period, or ask for less",
+            budget=name,
             dimension=breach.dimension,
             cancels=status.on_hard_limit == "cancel_pending",
         )

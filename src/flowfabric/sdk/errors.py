@@ -9,6 +9,7 @@
     ├── BadPayload         stored arguments that do not fit the function of today
     ├── BadResult          a result that does not fit the function's return annotation
     ├── BadDependency      a dependency that cannot be provided
+    ├── BudgetExceeded     what ctx.spend asked for does not fit
     ├── UnknownTask        no definition of that name
     ├── UnknownRun         no run of that id
     ├── IdConflict         a run with this id exists, and reuse="reject" was asked for
@@ -98,6 +99,16 @@ class BadDependency(SdkError):
     """A dependency that cannot be provided."""
 
     code = "bad_dependency"
+
+
+class BudgetExceeded(SdkError):
+    """A budget has no room. ``cancels`` if it says that the run is to be cancelled."""
+
+    code = "budget_exceeded"
+
+    def __init__(self, message: str, *, budget: str, dimension: str, cancels: bool = False) -> None:
+        super().__init__(message, budget=budget, dimension=dimension)
+        self.cancels = cancels
 
 
 class UnknownTask(SdkError):

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 NAMESPACE = uuid.UUID("6f0d4a86-3f0e-5c5b-9a53-0f2f6c1b7d11")
 #: An id binds for as long as the store lives: whoever wants a new run says so by the id, or by ``reuse``.
 FOREVER_MS = 2**62
+#: A run whose worker dies again and again ends as failed after so many times.
+MAX_RECLAIMS = 5
+#: The worker ends an attempt that runs out of time; the engine does if it has not after this much more.
+TIMEOUT_SLACK_MS = 30_000
 #: Executions one transaction may create; ``start_many`` makes one of it.
 _formatter = string.Formatter()
 
@@ -137,11 +141,13 @@ def policy(
     timeouts = None
     if task.timeout is not None or until is not None:
         timeouts = TimeoutPolicy(
-            None if task.timeout is None else milliseconds(task.timeout), None if until is None else milliseconds(until)
+            None if task.timeout is None else milliseconds(task.timeout) + TIMEOUT_SLACK_MS,
+            None if until is None else milliseconds(until),
         )
     return ExecutionPolicy(
         retry_policy=task.retry.policy(),
         timeout_policy=timeouts,
+        max_reclaim_count=MAX_RECLAIMS,
         routing_requirements=RoutingRequirements(tuple(sorted(task.needs))) if task.needs else None,
         stream_policy=(None if task.retention is None else StreamPolicy(retention_ttl_ms=milliseconds(task.retention))),
         budget_ids=budget_ids,

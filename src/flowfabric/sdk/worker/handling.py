@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import random
 import traceback
@@ -95,7 +96,13 @@ class Job:
     )
 
     def __init__(
-        self, app: App, engine: Engine, handle: Handle, context: ExecutionContext, worker: WorkerShared, claimed_at: float
+        self,
+        app: App,
+        engine: Engine,
+        handle: Handle,
+        context: ExecutionContext,
+        worker: WorkerShared,
+        claimed_at: float,
     ) -> None:
         self.app = app
         self.engine = engine
@@ -236,7 +243,9 @@ class Job:
         failure nor a lost worker is counted."""
         self.open_handler = False
         held = self.handle.payload
-        shown = f"{self.engine.store.shown}:{self.handle.execution_id.uuid_text}:{held.attempt_index}:{held.lease_epoch}"
+        shown = (
+            f"{self.engine.store.shown}:{self.handle.execution_id.uuid_text}:{held.attempt_index}:{held.lease_epoch}"
+        )
         self.ended = True
         try:
             await self.engine.revoke_lease(
@@ -278,10 +287,9 @@ async def _handle(job: Job) -> None:
         _begin(job)
         await job.complete(await run_task(job, definition))
     elif isinstance(definition, Workflow):
-        from flowfabric.sdk.workflows.runner import run_workflow
-
+        runner = importlib.import_module("flowfabric.sdk.workflows.runner")
         _begin(job)
-        await run_workflow(job, definition)
+        await runner.run_workflow(job, definition)
     else:
         raise _unknown(job)
 

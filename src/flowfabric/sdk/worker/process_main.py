@@ -35,7 +35,9 @@ def _definition(call: Call) -> Definition[..., Any]:
     for part in call.name.split("."):
         found = getattr(found, part)
     if not isinstance(found, Definition):
-        raise TypeError(f"{call.module}.{call.name} is {type(found).__name__}, not a task; decorate it where it is defined")
+        raise TypeError(
+            f"{call.module}.{call.name} is {type(found).__name__}, not a task; decorate it where it is defined"
+        )
     return found
 
 

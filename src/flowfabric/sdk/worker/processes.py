@@ -136,8 +136,8 @@ def locate(definition: Definition[..., Any], payload: bytes) -> Call:
     if definition.signature.injected:
         provided = ", ".join(definition.signature.injected)
         raise BadOptions(
-            f'{name}: with run_in="process" nothing can be provided, but it asks for {provided}; pass values, or let it '
-            "run in a thread",
+            f'{name}: with run_in="process" nothing can be provided, but it asks for {provided}; pass values, '
+            "or let it run in a thread",
             task=name,
         )
     module, qualified = function.__module__, function.__qualname__

@@ -9,7 +9,17 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-_Work = tuple[contextvars.Context, Callable[[], Any], "asyncio.Future[Any]"]
+_Work = tuple[contextvars.Context, Callable[[], Any], "asyncio.Future[_Outcome]"]
+
+
+class _Outcome:
+    """What became of a function. Its error is not the future's: some of them may not be thrown into a coroutine."""
+
+    __slots__ = ("error", "value")
+
+    def __init__(self, value: Any, error: BaseException | None) -> None:
+        self.value = value
+        self.error = error
 
 
 class Threads:
@@ -26,50 +36,48 @@ class Threads:
         #: Functions that still run although nobody waits for them any more.
         self.abandoned = 0
 
-    def call(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+    async def call(self, function: Callable[[], Any]) -> Any:
         """Run a function in a thread, in the caller's context. Giving up on the answer does not stop the function."""
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[_Outcome] = self._loop.create_future()
         future.add_done_callback(self._given_up)
         self._busy += 1
         if self._busy > self._threads and self._threads < self._most:
             self._threads += 1
             threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
         self._queue.put((contextvars.copy_context(), function, future))
-        return future
+        outcome = await future
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
 
     def close(self) -> None:
         """Let threads end when they have nothing to do. Functions that run are not waited for."""
         for _ in range(self._threads):
             self._queue.put(None)
 
-    def _given_up(self, future: asyncio.Future[Any]) -> None:
+    def _given_up(self, future: asyncio.Future[_Outcome]) -> None:
         if future.cancelled():
             self.abandoned += 1
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
             context, function, future = item
-            value: Any = None
-            error: BaseException | None = None
+            outcome = _Outcome(None, None)
             if not future.cancelled():
                 try:
-                    value = context.run(function)
+                    outcome.value = context.run(function)
                 except BaseException as raised:
-                    error = raised
+                    outcome.error = raised
             try:
-                self._loop.call_soon_threadsafe(self._done, future, value, error)
+                self._loop.call_soon_threadsafe(self._done, future, outcome)
             except RuntimeError:
                 return  # the loop is closed: nobody is left to be told
-            del item, context, function, future, value, error
+            del item, context, function, future, outcome
 
-    def _done(self, future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    def _done(self, future: asyncio.Future[_Outcome], outcome: _Outcome) -> None:
         self._busy -= 1
         if future.cancelled():
             self.abandoned -= 1
             self._freed()
-        elif isinstance(error, StopIteration):
-            future.set_exception(RuntimeError("the function raised StopIteration"))
-        elif error is not None:
-            future.set_exception(error)
         else:
-            future.set_result(value)
+            future.set_result(outcome)

@@ -1,9 +1,9 @@
 """``Worker``: claims work, runs it, keeps its leases, and gives back what it cannot finish.
 
-    async with app.worker(lanes=["default"]):     # beside other code
-        …
-    await app.worker().run()                      # until stop() is called
-    app.run_worker()                              # until SIGTERM or SIGINT
+async with app.worker(lanes=["default"]):     # beside other code
+    …
+await app.worker().run()                      # until stop() is called
+app.run_worker()                              # until SIGTERM or SIGINT
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flowfabric.model.errors import EngineError
 from flowfabric.model.handles import Handle
 from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.results import ClaimPolicy, ExecutionContext, NotRegistered
-from flowfabric.sdk.durations import milliseconds, seconds
+from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions
 from flowfabric.sdk.injecting import Dependencies
 from flowfabric.sdk.worker.handling import Interruption, Job, WorkerShared, run_attempt
@@ -64,8 +64,8 @@ class Worker:
         concurrency: int = 64,
         capabilities: Iterable[str] = (),
         name: str | None = None,
-        lease_ttl: timedelta = seconds(30),
-        drain_grace: timedelta = seconds(30),
+        lease_ttl: timedelta = timedelta(seconds=30),
+        drain_grace: timedelta = timedelta(seconds=30),
         processes: int | None = None,
     ) -> None:
         """``lanes`` are names, or names with weights, of the lanes to serve (the app's own if none are given);
@@ -322,7 +322,7 @@ class Worker:
             if job.lost.is_set():
                 continue
             self._running.add(job)
-            loop.create_task(self._run(job), name=f"{job.kind} {job.execution_id}")
+            job.task = loop.create_task(self._run(job), name=f"{job.kind} {job.execution_id}")
 
     async def _run(self, job: Job) -> None:
         began = time.monotonic()
