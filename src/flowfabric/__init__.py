@@ -146,6 +146,14 @@ from flowfabric.model.policy import (
     SuspensionPolicy,
     TimeoutPolicy,
 )
+from flowfabric.model.requests import (
+    EnqueueDraft,
+    RequestDropped,
+    RequestPage,
+    RequestRefused,
+    RequestRetried,
+    RequestSnapshot,
+)
 from flowfabric.model.results import (
     AlreadySatisfied,
     Blocked,
@@ -405,6 +413,7 @@ __all__ = [
     "EligibilityState",
     "End",
     "EngineError",
+    "EnqueueDraft",
     "ErrorClass",
     "EventBatch",
     "EventFamily",
@@ -505,6 +514,11 @@ __all__ = [
     "Renewed",
     "Replayed",
     "ReportUsageResult",
+    "RequestDropped",
+    "RequestPage",
+    "RequestRefused",
+    "RequestRetried",
+    "RequestSnapshot",
     "RequiresDevMode",
     "ReservationReleased",
     "ReserveResult",

@@ -280,6 +280,11 @@ BAD: dict[str, list[Bad]] = {
     "slot": NO_NUMBER + NONE + _invalid(-1, HUGE),
     "slot?": NO_NUMBER + _invalid(-1, HUGE),
     "slots": _invalid(5, "5", b"5", {5: 5}, [-1], ["5"], [None], [True], [1.5], [HUGE], [5] * 1_001),
+    "creation": _invalid(
+        5, None, "text", b"bytes", True, [], {"nonsense": 1}, {5: 1}, {"lane_id": ""}, {"priority": "5"},
+        {"execution_id": "x"}, {"tags": {"a": 5}}, {"input_payload": "text"},
+    )
+    + _refusals(ValidationKind.INVALID_POLICY_JSON, {"policy": 5}),
     "fair by": _invalid("", "tag", "tag:", "Namespace", "tag:a\nb", "tag:\x00", "\ud800", 5, True, ["namespace"]),
     "fields": _invalid(5, None, True, "lane_id", b"lane_id", [5], [None], [["lane_id"]]),
     "lease cursor": _invalid("x", 5, True, (1, "x"), object(), ExpiredLeaseCursor("5", f"{{fp:0}}:{UUID}"),

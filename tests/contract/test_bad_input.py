@@ -321,6 +321,13 @@ METHODS: dict[str, Method] = {
                             {"schedule_id": "name+", "namespace": "name", "slot_ms": "slot", "next_at_ms": "slot?",
                              "starts": "slots"}),
     "list_schedules": Method(lambda w: {}, {"namespace": "name", "cursor": "name?", "limit": "page"}),
+    # requests
+    "draft_request": Method(lambda w: {"arguments": {}}, {"arguments": "creation"}),
+    "find_request": Method(_one, ONE),
+    "find_execution": Method(lambda w: {"idempotency_key": "k"}, {"idempotency_key": "name+", "namespace": "name"}),
+    "list_requests": Method(lambda w: {}, {"refused": "flag", "cursor": "uuid?", "limit": "page"}),
+    "retry_request": Method(lambda w: {"request_id": UUID}, {"request_id": "uuid"}),
+    "drop_request": Method(lambda w: {"request_id": UUID}, {"request_id": "uuid"}),
     # reads
     **{
         name: Method(_one, ONE)

@@ -54,7 +54,7 @@ SOURCE = DOCS.parent / "src" / "flowfabric"
 
 def all_errors() -> Iterator[tuple[EngineError, str]]:
     """One error of every kind, and how its kind is written in code."""
-    for kind in ("execution", "attempt", "flow", "waitpoint", "schedule"):
+    for kind in ("execution", "attempt", "flow", "waitpoint", "schedule", "enqueue_request"):
         yield NotFound(kind), f'"{kind}"'
     families: tuple[tuple[Any, type[StrEnum]], ...] = (
         (Validation, ValidationKind),

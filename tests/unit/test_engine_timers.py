@@ -42,6 +42,7 @@ def test_defaults() -> None:
         "unblock": 5_000,
         "lane_fairness": 5_000,
         "schedules": 1_000,
+        "enqueue_requests": 1_000,
         "grant_sweep": 1_000,
         "worker_registry_ttl_sweep": 30_000,
         "dependency_reconciler": 15_000,

@@ -26,6 +26,7 @@ from flowfabric.core import (
     operator,
     quotas,
     reclaim,
+    requests,
     reservations,
     resume,
     retention,
@@ -143,6 +144,9 @@ RULES: Mapping[type, Rule] = {
     schedules.DeleteSchedule: schedules.delete_schedule,
     schedules.FireSchedule: schedules.fire_schedule,
     schedules.TriggerSchedule: schedules.trigger_schedule,
+    requests.AcceptRequest: requests.accept_request,
+    requests.RetryRequest: requests.retry_request,
+    requests.DropRequest: requests.drop_request,
     admitting.LetGo: admitting.let_go,
     admitting.LetBlockedGo: admitting.let_blocked_go,
 }

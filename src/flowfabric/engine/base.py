@@ -28,6 +28,8 @@ _log = logging.getLogger("flowfabric.engine")
 LANE_TOPIC = "lane:"
 STREAM_TOPIC = "stream:"
 EVENT_TOPIC = "events:"
+#: Sent by the database itself with the transaction that leaves a request.
+ENQUEUE_TOPIC = "enqueue"
 #: One letter for each kind of event, so that a commit with several is one hint.
 EVENT_LETTERS: Mapping[Any, str] = {
     CompletionEvent: "c",
@@ -148,12 +150,20 @@ class EngineBase:
         if self._listener is None and not self._closed:
             self._listener = asyncio.get_running_loop().create_task(self._hear(), name="flowfabric-listener")
 
+    def _hasten_requests(self) -> None:
+        """Somebody may have left a request."""
+        if self._timer is not None:
+            self._timer.hasten("enqueue_requests")
+
     async def _hear(self) -> None:
         async for topic in self.store.heard():
             if topic is None:
                 self._lanes.stir()
                 self._streams.stir()
                 self._events.stir()
+                self._hasten_requests()
+            elif topic == ENQUEUE_TOPIC:
+                self._hasten_requests()
             elif topic.startswith(LANE_TOPIC):
                 self._lanes.stir(topic[len(LANE_TOPIC) :])
             elif topic.startswith(STREAM_TOPIC):

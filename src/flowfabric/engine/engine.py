@@ -20,6 +20,7 @@ from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
 from flowfabric.engine.quotas import Quotas
 from flowfabric.engine.reads import Reads
+from flowfabric.engine.requests import Requests
 from flowfabric.engine.schedules import Schedules
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.steps import Steps
@@ -36,6 +37,7 @@ _log = logging.getLogger("flowfabric.engine")
 
 
 class Engine(
+    Requests,
     Schedules,
     Lanes,
     FlowTimers,

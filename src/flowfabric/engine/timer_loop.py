@@ -35,6 +35,8 @@ POISON_AFTER, POISON_REST = 3, 10
 POISON_KEPT, POISON_FORGET = 500, 50
 #: How long a timer rests after an error that nobody expected.
 RESTART_S = 5.0
+#: How long after its last turn a timer may be called again.
+HASTE_S = 0.02
 
 
 class Timer(Struct, frozen=True):
@@ -61,6 +63,7 @@ TIMERS: tuple[Timer, ...] = (
     Timer("unblock", 5_000, 100, "FF_UNBLOCK_INTERVAL_S"),
     Timer("lane_fairness", 5_000, 1_000, "FF_LANE_FAIRNESS_INTERVAL_S"),
     Timer("schedules", 1_000, 100, "FF_SCHEDULES_INTERVAL_MS"),
+    Timer("enqueue_requests", 1_000, 1_000, "FF_ENQUEUE_REQUESTS_INTERVAL_MS"),
     Timer("grant_sweep", 1_000, 1_000, "FF_GRANT_SWEEP_INTERVAL_MS"),
     Timer("worker_registry_ttl_sweep", 30_000, 1_000, "FF_WORKER_REGISTRY_TTL_INTERVAL_S"),
     Timer("dependency_reconciler", 15_000, 1_000, "FF_DEPENDENCY_RECONCILER_INTERVAL_S"),
@@ -158,6 +161,8 @@ class TimerLoop:
         loop = asyncio.get_running_loop()
         self._intervals = {timer.name: interval_ms(timer, overrides) / 1000 for timer in TIMERS}
         self._next = {name: loop.time() for name, interval in self._intervals.items() if interval}
+        #: When each ran last.
+        self._ran: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._planned_ms: int | None = None
         self._stopping = False
@@ -188,6 +193,13 @@ class TimerLoop:
                 self._wake.set()
                 return
 
+    def hasten(self, name: str) -> None:
+        """There may be work for a timer: run it now, or soon if it has just run."""
+        due = self._next.get(name)
+        if due is not None:
+            self._next[name] = min(due, self._ran.get(name, 0.0) + HASTE_S)
+            self._wake.set()
+
     async def _loop(self) -> None:
         while not self._stopping:
             try:
@@ -207,7 +219,8 @@ class TimerLoop:
             resting = self._next[name] > loop.time() + self._intervals[name]
             timed = name in _TIMED and due_ms is not None and due_ms <= now_ms and not resting
             if timed or self._next[name] <= loop.time():
-                self._next[name] = loop.time() + self._intervals[name]
+                self._ran[name] = loop.time()
+                self._next[name] = self._ran[name] + self._intervals[name]
                 await self._run(name)
         pause = min(self._next.values(), default=loop.time() + 60) - loop.time()
         due_ms = await self._engine._ask(NextDue())
@@ -216,6 +229,8 @@ class TimerLoop:
             # Something overdue that its timer would not take is left for the timer's own interval.
             ahead = (due_ms - now_ms) / 1000
             pause = min(pause, ahead if ahead > 0 else MIN_INTERVAL_MS / 1000)
+        # Somebody may have asked for haste meanwhile.
+        pause = min(pause, min(self._next.values(), default=loop.time() + 60) - loop.time())
         self._planned_ms = now_ms + int(pause * 1000)
         await self._sleep(max(pause, 0.001))
 

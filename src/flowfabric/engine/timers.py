@@ -265,6 +265,8 @@ class Timers(SuspensionTimers, BudgetTimers):
         if self._timer is None:
             self._filter = wanted
             self._timer = TimerLoop(self, overrides)
+            # Requests in other people's transactions are told of by their commits.
+            self._listen()
 
 
 def _did(answer: Any) -> int:

@@ -23,7 +23,7 @@ from flowfabric.model.budget_records import (
     QuotaWindow,
     Reservation,
 )
-from flowfabric.model.start_records import Schedule
+from flowfabric.model.start_records import EnqueueRequest, Schedule
 from flowfabric.model.steps import Step
 from flowfabric.model.tokens import redacted
 
@@ -590,4 +590,5 @@ Record: TypeAlias = (
     | QuotaAdmitted
     | Step
     | Schedule
+    | EnqueueRequest
 )

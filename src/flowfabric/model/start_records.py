@@ -48,3 +48,21 @@ class Schedule(Struct, gc=False):
     @property
     def key(self) -> tuple[str, str]:
         return (self.namespace, self.schedule_id)
+
+
+class EnqueueRequest(Struct, gc=False):
+    """An execution that somebody's own transaction has asked for (``ff_enqueue_request``); gone once it exists."""
+
+    request_id: str
+    requested_at_ms: int
+    #: The id it will have; without one the request's own UUID in the partition of its lane.
+    execution_id: str | None
+    #: What to create, as a JSON object.
+    command: str
+    #: Why it was refused. It is not tried again until an operator says so.
+    error: str | None = None
+    refused_at_ms: int | None = None
+
+    @property
+    def key(self) -> str:
+        return self.request_id

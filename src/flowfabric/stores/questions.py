@@ -235,6 +235,20 @@ class DueSchedules(Struct, frozen=True):
     namespace: str | None = None
 
 
+class PendingRequests(Struct, frozen=True):
+    """Requests that wait to become executions, oldest first -> ``list[EnqueueRequest]``."""
+
+    limit: int
+
+
+class ListRequests(Struct, frozen=True):
+    """Requests behind an id, ascending, all or only refused ones -> ``list[EnqueueRequest]``."""
+
+    refused: bool
+    after: str | None
+    limit: int
+
+
 class CountRows(Struct, frozen=True):
     """How many executions are in each phase, for invariants and people -> ``dict[phase, int]``."""
 

@@ -45,7 +45,7 @@ from flowfabric.model.records import (
     Worker,
     WorkerEvent,
 )
-from flowfabric.model.start_records import Schedule
+from flowfabric.model.start_records import EnqueueRequest, Schedule
 from flowfabric.model.steps import Step
 
 # Column types. Stores translate them; "names" is a sorted tuple of texts, "requirement" the set a worker must cover.
@@ -676,6 +676,19 @@ TABLES: Mapping[Any, Table] = {
                 skipped_count=BIG,
             ),
             ("namespace", "schedule_id"),
+        ),
+        Table(
+            EnqueueRequest,
+            "ff_enqueue_request",
+            _columns(
+                request_id=UUID,
+                requested_at_ms=BIG,
+                execution_id=TEXT,
+                command=JSON,
+                error=TEXT,
+                refused_at_ms=BIG,
+            ),
+            ("request_id",),
         ),
     )
 }

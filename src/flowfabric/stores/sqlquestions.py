@@ -7,7 +7,7 @@ from typing import Any
 
 from flowfabric.model import literals as lit
 from flowfabric.model.records import Lane, Waitpoint, Worker
-from flowfabric.model.start_records import Schedule
+from flowfabric.model.start_records import EnqueueRequest, Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.budgetquestions import BudgetQuestions, admission_trims
 from flowfabric.stores.flowquestions import ALL_DISPATCHED, FLOW_IS_OVER, Asked, FlowQuestions, Text
@@ -30,6 +30,7 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions):
         self._lanes = KindRows(Lane, dialect)
         self._last_id = last_id
         self._schedules = KindRows(Schedule, dialect)
+        self._requests = KindRows(EnqueueRequest, dialect)
         self._outboxes = {kind: OutboxRows(kind, dialect) for kind in OUTBOXES}
         self._waitpoints = KindRows(Waitpoint, dialect)
 

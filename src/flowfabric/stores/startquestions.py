@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from flowfabric.stores import questions as ask
 from flowfabric.stores.flowquestions import Asked, Text
 from flowfabric.stores.rows import Dialect, KindRows
@@ -12,6 +15,8 @@ class StartQuestions:
 
     _dialect: Dialect
     _schedules: KindRows
+    _requests: KindRows
+    _uuid: Callable[[str], Any]
 
     def _ListSchedules(self, q: ask.ListSchedules) -> Asked:  # noqa: N802
         text = Text()
@@ -31,3 +36,19 @@ class StartQuestions:
     def _schedule_rows(self, tail: str, text: Text) -> Asked:
         sql = f"SELECT {self._schedules.select_list} FROM ff_schedule t WHERE {tail}"
         return Asked(sql, text.params, lambda rows: [self._schedules.read(row) for row in rows])
+
+    def _PendingRequests(self, q: ask.PendingRequests) -> Asked:  # noqa: N802
+        tail = f"t.refused_at_ms IS NULL ORDER BY t.requested_at_ms, t.request_id LIMIT {int(q.limit)}"
+        return self._request_rows(tail, Text())
+
+    def _ListRequests(self, q: ask.ListRequests) -> Asked:  # noqa: N802
+        text = Text()
+        if q.refused:
+            text.add("t.refused_at_ms IS NOT NULL")
+        if q.after is not None:
+            text.add(f"t.request_id > {text.mark(self._uuid(q.after))}")
+        return self._request_rows(f"{text.where()} ORDER BY t.request_id LIMIT {int(q.limit)}", text)
+
+    def _request_rows(self, tail: str, text: Text) -> Asked:
+        sql = f"SELECT {self._requests.select_list} FROM ff_enqueue_request t WHERE {tail}"
+        return Asked(sql, text.params, lambda rows: [self._requests.read(row) for row in rows])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
-from flowfabric.model.start_records import Schedule
+from flowfabric.model.start_records import EnqueueRequest, Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.memory import indexes as index
 from flowfabric.stores.memory.tables import Tables
@@ -25,7 +25,25 @@ def _due_schedules(tables: Tables, question: ask.DueSchedules) -> list[Schedule]
     return list(islice(wanted, question.limit))
 
 
+def _pending_requests(tables: Tables, question: ask.PendingRequests) -> list[EnqueueRequest]:
+    waiting = [each for each in tables.all(EnqueueRequest).values() if each.refused_at_ms is None]
+    return sorted(waiting, key=lambda each: (each.requested_at_ms, each.request_id))[: question.limit]
+
+
+def _list_requests(tables: Tables, question: ask.ListRequests) -> list[EnqueueRequest]:
+    found = (record for _, record in sorted(tables.all(EnqueueRequest).items()))
+    wanted = (
+        each
+        for each in found
+        if (question.after is None or each.request_id > question.after)
+        and (each.refused_at_ms is not None or not question.refused)
+    )
+    return list(islice(wanted, question.limit))
+
+
 ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.ListSchedules: _list_schedules,
     ask.DueSchedules: _due_schedules,
+    ask.PendingRequests: _pending_requests,
+    ask.ListRequests: _list_requests,
 }

@@ -1,4 +1,4 @@
--- What starts executions by itself: schedules.
+-- What starts executions: schedules, and requests that callers leave in transactions of their own.
 
 CREATE TABLE ff_schedule (
     namespace          text NOT NULL,
@@ -36,3 +36,34 @@ CREATE TABLE ff_schedule (
 ) WITH (fillfactor = 50);
 
 CREATE INDEX ff_schedule_due_idx ON ff_schedule (next_at_ms) WHERE next_at_ms IS NOT NULL;
+
+-- Executions that callers ask for in transactions of their own. A row becomes an execution once it is committed.
+CREATE TABLE ff_enqueue_request (
+    request_id      uuid NOT NULL PRIMARY KEY DEFAULT gen_random_uuid(),
+    requested_at_ms bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    execution_id    text,
+    command         jsonb NOT NULL,
+    error           text,
+    refused_at_ms   bigint
+);
+
+CREATE INDEX ff_enqueue_request_due_idx ON ff_enqueue_request (requested_at_ms, request_id)
+    WHERE refused_at_ms IS NULL;
+CREATE INDEX ff_enqueue_request_execution_idx ON ff_enqueue_request (execution_id);
+
+-- Engines look at once when the transaction commits; without this they would within a second.
+CREATE FUNCTION ff_enqueue_wake() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('ff_wake', 'enqueue');
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER ff_enqueue_request_wake AFTER INSERT ON ff_enqueue_request
+    FOR EACH STATEMENT EXECUTE FUNCTION ff_enqueue_wake();
+
+-- For SQL: leaves a request and returns the UUID that the execution will have. The object holds arguments of
+-- create_execution, with "input" (any JSON value) or "input_base64" for the payload.
+CREATE FUNCTION ff_enqueue(command jsonb) RETURNS uuid LANGUAGE sql AS $$
+    INSERT INTO ff_enqueue_request (command) VALUES ($1) RETURNING request_id
+$$;

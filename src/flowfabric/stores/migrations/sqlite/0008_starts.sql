@@ -1,4 +1,4 @@
--- What starts executions by itself: schedules.
+-- What starts executions: schedules, and requests that callers leave in transactions of their own.
 
 CREATE TABLE ff_schedule (
     namespace          TEXT NOT NULL,
@@ -36,3 +36,17 @@ CREATE TABLE ff_schedule (
 ) WITHOUT ROWID;
 
 CREATE INDEX ff_schedule_due_idx ON ff_schedule (next_at_ms) WHERE next_at_ms IS NOT NULL;
+
+-- Executions that callers ask for in transactions of their own. A row becomes an execution once it is committed.
+CREATE TABLE ff_enqueue_request (
+    request_id      BLOB NOT NULL PRIMARY KEY,
+    requested_at_ms INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
+    execution_id    TEXT,
+    command         TEXT NOT NULL,
+    error           TEXT,
+    refused_at_ms   INTEGER
+);
+
+CREATE INDEX ff_enqueue_request_due_idx ON ff_enqueue_request (requested_at_ms, request_id)
+    WHERE refused_at_ms IS NULL;
+CREATE INDEX ff_enqueue_request_execution_idx ON ff_enqueue_request (execution_id);
