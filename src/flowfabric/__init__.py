@@ -269,10 +269,15 @@ from flowfabric.model.tokens import Token
 
 if TYPE_CHECKING:
     from flowfabric.sdk.app import App
+    from flowfabric.sdk.asks import Ask, OpenAsk
+    from flowfabric.sdk.context import Ctx
     from flowfabric.sdk.definitions import Step, Task, Workflow
     from flowfabric.sdk.durable import gather, sleep
     from flowfabric.sdk.durations import days, hours, minutes, seconds
     from flowfabric.sdk.errors import (
+        AskClosed,
+        AskTimedOut,
+        BadAnswer,
         BadArguments,
         BadDependency,
         BadDuration,
@@ -280,6 +285,7 @@ if TYPE_CHECKING:
         BadPayload,
         BadResult,
         BadSignature,
+        BadStep,
         IdConflict,
         NotOpen,
         ResultTimeout,
@@ -289,6 +295,7 @@ if TYPE_CHECKING:
         RunFailed,
         RunSkipped,
         SdkError,
+        StepFailed,
         UnknownRun,
         UnknownTask,
     )
@@ -296,11 +303,21 @@ if TYPE_CHECKING:
     from flowfabric.sdk.injecting import Depends, injected
     from flowfabric.sdk.options import Budget, Limit, Rate, Retry
     from flowfabric.sdk.run import Run, RunStatus
+    from flowfabric.sdk.worker import Worker
 
 __version__ = "0.1.0"
 
 #: Names of the SDK and the modules they are in: loaded when they are first asked for.
 _SDK = {
+    "Worker": "worker",
+    "AskClosed": "errors",
+    "AskTimedOut": "errors",
+    "BadAnswer": "errors",
+    "BadStep": "errors",
+    "StepFailed": "errors",
+    "Ctx": "context",
+    "OpenAsk": "asks",
+    "Ask": "asks",
     "App": "app",
     "Step": "definitions",
     "Task": "definitions",
@@ -354,10 +371,14 @@ __all__ = [
     "App",
     "AppendFrameOutcome",
     "ApplyDependencyResult",
+    "Ask",
+    "AskClosed",
+    "AskTimedOut",
     "At",
     "AttemptId",
     "AttemptState",
     "BackendTag",
+    "BadAnswer",
     "BadArguments",
     "BadDependency",
     "BadDuration",
@@ -365,6 +386,7 @@ __all__ = [
     "BadPayload",
     "BadResult",
     "BadSignature",
+    "BadStep",
     "BestEffortLive",
     "Blocked",
     "BlockingReason",
@@ -399,6 +421,7 @@ __all__ = [
     "CreateQuotaPolicyResult",
     "Created",
     "Cron",
+    "Ctx",
     "Delayed",
     "DeliverSignalResult",
     "Depends",
@@ -480,6 +503,7 @@ __all__ = [
     "Ok",
     "OnHardLimit",
     "OnSatisfied",
+    "OpenAsk",
     "OpenDependencies",
     "OpenSuspension",
     "OpenWaitpoint",
@@ -570,6 +594,7 @@ __all__ = [
     "StateKind",
     "StateVector",
     "Step",
+    "StepFailed",
     "StreamBackpressure",
     "StreamCursor",
     "StreamDisconnected",
@@ -611,6 +636,7 @@ __all__ = [
     "WaitpointId",
     "WaitpointKids",
     "WaitpointPage",
+    "Worker",
     "WorkerId",
     "WorkerInstanceId",
     "Workflow",

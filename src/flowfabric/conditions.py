@@ -2,6 +2,7 @@
 
 from flowfabric.model.conditions import (
     AllOf,
+    AnyOf,
     ByName,
     Count,
     CountKind,
@@ -18,6 +19,7 @@ from flowfabric.model.limits import MAX_COMPOSITE_DEPTH
 __all__ = [
     "MAX_COMPOSITE_DEPTH",
     "AllOf",
+    "AnyOf",
     "ByName",
     "Count",
     "CountKind",

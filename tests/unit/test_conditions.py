@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from flowfabric.conditions import (
     AllOf,
+    AnyOf,
     ByName,
     Count,
     CountKind,
@@ -45,7 +46,13 @@ counts = st.builds(
     st.none() | matchers,
 )
 leaves = st.one_of(singles, counts, st.just(OperatorOnly()), st.just(TimeoutOnly()))
-conditions = st.recursive(leaves, lambda inner: st.builds(AllOf, st.lists(inner, max_size=3).map(tuple)), max_leaves=5)
+conditions = st.recursive(
+    leaves,
+    lambda inner: st.sampled_from([AllOf, AnyOf]).flatmap(
+        lambda kind: st.builds(kind, st.lists(inner, max_size=3).map(tuple))
+    ),
+    max_leaves=5,
+)
 heard = st.tuples(
     st.sampled_from(KEYS),
     st.builds(
@@ -67,6 +74,8 @@ def naive(condition: Any, history: list[tuple[str, Heard]]) -> bool:
         ] != []
     if isinstance(condition, AllOf):
         return len(condition.members) > 0 and not [1 for member in condition.members if not naive(member, history)]
+    if isinstance(condition, AnyOf):
+        return [1 for member in condition.members if naive(member, history)] != []
     if isinstance(condition, Count):
         found = set()
         for key, signal in history:
@@ -121,7 +130,7 @@ def test_effects(condition: Any, history: list[tuple[str, Heard]]) -> None:
         assert (effect is Effect.SATISFIED) == (
             naive(condition, history[: position + 1]) and matches(condition, key, signal)
         )
-        composite = isinstance(condition, AllOf | Count)
+        composite = isinstance(condition, AllOf | AnyOf | Count)
         assert (effect is Effect.NO_OP) == (not composite and not matches(condition, key, signal))
         if effect in (Effect.NOT_IN_CONDITION, Effect.MATCHER_FAILED):
             assert not matches(condition, key, signal)
@@ -141,7 +150,7 @@ def test_a_condition_survives_its_text(condition: Any) -> None:
 
 def test_an_empty_list_is_never_satisfied() -> None:
     signal = Heard("1", "go", "user", "alice")
-    for condition in (AllOf(()), Unreadable(), OperatorOnly(), TimeoutOnly()):
+    for condition in (AllOf(()), AnyOf(()), Unreadable(), OperatorOnly(), TimeoutOnly()):
         assert not satisfied(condition, {"a": [signal]})
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from flowfabric.model.conditions import (
     AllOf,
+    AnyOf,
     ByName,
     Count,
     CountKind,
@@ -91,15 +92,15 @@ def too_deep(depth: int, path: str) -> Validation:
 
 def _nodes(condition: ResumeCondition, depth: int, path: str) -> Iterator[tuple[ResumeCondition, int, str]]:
     yield condition, depth, path or "root"
-    if isinstance(condition, AllOf):
+    if isinstance(condition, AllOf | AnyOf):
         for position, member in enumerate(condition.members):
             below = f"{path}.members[{position}]" if path else f"members[{position}]"
             yield from _nodes(member, depth + 1, below)
 
 
 def _empty_members(node: ResumeCondition) -> None:
-    if isinstance(node, AllOf) and not node.members:
-        raise _refused("allof_empty_members")
+    if isinstance(node, AllOf | AnyOf) and not node.members:
+        raise _refused("allof_empty_members" if isinstance(node, AllOf) else "anyof_empty_members")
 
 
 def _zero_count(node: ResumeCondition) -> None:

@@ -205,6 +205,7 @@ def _observed(terms: waits.Terms, closer: str | None, signals: list[Signal]) -> 
             signal.correlation_id,
             signal.accepted_at_ms,
             signal.payload,
+            signal.waitpoint_key,
         )
         for signal in sorted(signals, key=lambda each: each.sequence)
         if signal.signal_id == closer or matches(terms.condition, signal.waitpoint_key, waits.heard_of(signal))

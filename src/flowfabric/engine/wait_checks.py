@@ -11,6 +11,7 @@ from flowfabric.core.mailboxes import Wait
 from flowfabric.engine import checks
 from flowfabric.model.conditions import (
     AllOf,
+    AnyOf,
     ByName,
     Count,
     CountKind,
@@ -121,10 +122,10 @@ class _Reader:
             return Single(_key(value.waitpoint_key), _matcher(value.matcher))
         if isinstance(value, Count):
             return self._count(value)
-        if isinstance(value, AllOf):
+        if isinstance(value, AllOf | AnyOf):
             members = checks.sequence(value.members, "resume_condition.members")
             prefix = f"{path}." if path else ""
-            return AllOf(
+            return type(value)(
                 tuple(self.condition(each, depth + 1, f"{prefix}members[{n}]") for n, each in enumerate(members))
             )
         if isinstance(value, OperatorOnly | TimeoutOnly):

@@ -48,6 +48,12 @@ class AllOf(Struct, frozen=True, tag="AllOf"):
     members: tuple[ResumeCondition, ...]
 
 
+class AnyOf(Struct, frozen=True, tag="AnyOf"):
+    """Some member is satisfied."""
+
+    members: tuple[ResumeCondition, ...]
+
+
 class Count(Struct, frozen=True, tag="Count"):
     """At least ``n`` distinct satisfiers on the listed waitpoints. "Any of" is ``n=1``."""
 
@@ -69,7 +75,7 @@ class Unreadable(Struct, frozen=True, tag="Unreadable"):
     """A stored condition that this release does not know. Never satisfied."""
 
 
-ResumeCondition: TypeAlias = Single | AllOf | Count | OperatorOnly | TimeoutOnly | Unreadable
+ResumeCondition: TypeAlias = Single | AllOf | AnyOf | Count | OperatorOnly | TimeoutOnly | Unreadable
 Leaf: TypeAlias = Single | Count
 
 
@@ -108,6 +114,8 @@ def satisfied(condition: ResumeCondition, heard: Hearing) -> bool:
             return any(accepts(matcher, signal) for signal in heard.get(key, ()))
         case AllOf(members=members):
             return bool(members) and all(satisfied(member, heard) for member in members)
+        case AnyOf(members=members):
+            return any(satisfied(member, heard) for member in members)
         case Count():
             return len(satisfiers(condition, heard)) >= max(condition.n, 1)
         case _:
@@ -139,7 +147,7 @@ def _distinct(kind: CountKind, key: str, signal: Heard) -> object:
 
 def leaves(condition: ResumeCondition) -> Iterator[Leaf]:
     """The nodes that look at signals."""
-    if isinstance(condition, AllOf):
+    if isinstance(condition, AllOf | AnyOf):
         for member in condition.members:
             yield from leaves(member)
     elif isinstance(condition, Single | Count):
@@ -160,7 +168,7 @@ def effect_of(condition: ResumeCondition, heard: Hearing, key: str, signal: Hear
     """What one more signal does, after those that were heard before it."""
     looking = [leaf for leaf in leaves(condition) if key in keys_of(leaf)]
     taking = [leaf for leaf in looking if accepts(leaf.matcher, signal)]
-    if not isinstance(condition, AllOf | Count):
+    if not isinstance(condition, AllOf | AnyOf | Count):
         return Effect.SATISFIED if taking else Effect.NO_OP
     if not looking:
         return Effect.NOT_IN_CONDITION

@@ -181,6 +181,8 @@ class ResumeSignal(Struct, frozen=True):
     correlation_id: str | None
     accepted_at: int
     payload: bytes | None = None
+    #: The key of the waitpoint it came to, which its sender had to prove.
+    waitpoint_key: str = ""
 
 
 class Accepted(Struct, frozen=True):

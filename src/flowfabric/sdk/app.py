@@ -16,6 +16,7 @@ from flowfabric.sdk.run import Run
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
+    from flowfabric.sdk.asks import OpenAsk
     from flowfabric.sdk.results import Completions
     from flowfabric.sdk.starting import Gates
     from flowfabric.sdk.worker import Worker
@@ -49,6 +50,12 @@ class WorkflowDecorator(Protocol):
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Workflow[P, T]: ...
 
 
+async def _run_ask(job: Any) -> None:
+    from flowfabric.sdk.asks import run_ask
+
+    await run_ask(job)
+
+
 class App:
     """Definitions and a store for their runs. Making one does no I/O; ``async with app:`` opens it.
 
@@ -74,7 +81,7 @@ class App:
         self.definitions: dict[str, Definition[..., Any]] = {}
         self.steps: dict[str, Step[..., Any]] = {}
         #: Executions of the SDK's own, by kind: names that begin with ``$``.
-        self.builtin_kinds: dict[str, Callable[[Any], Coroutine[Any, Any, None]]] = {}
+        self.builtin_kinds: dict[str, Callable[[Any], Coroutine[Any, Any, None]]] = {"$ask": _run_ask}
         self.overrides = Overrides()
         self._engine_options = dict(engine_options or {})
         self._engine: Engine | None = None
@@ -84,6 +91,20 @@ class App:
 
     def __repr__(self) -> str:
         return f"<app {self.namespace}>"
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    async def asks(self, run: Run[Any] | str | None = None) -> list[OpenAsk]:
+        """Questions that wait for an answer: those of a run, or all of them."""
+        from flowfabric.sdk.asks import open_asks
+
+        return await open_asks(self, run)
+
+    async def answer(self, link: str, value: Any, *, identity: str = "") -> None:
+        """Answer a question with the link that an approver was given (``ask.link("legal")``)."""
+        from flowfabric.sdk.asks import answer
+
+        await answer(self, link, value, identity=identity)
 
     # -- opening -------------------------------------------------------------------------------------------------
 

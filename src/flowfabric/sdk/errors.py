@@ -13,6 +13,11 @@
     ├── UnknownTask        no definition of that name
     ├── UnknownRun         no run of that id
     ├── IdConflict         a run with this id exists, and reuse="reject" was asked for
+    ├── StepFailed         a step failed before, with an error that cannot be had again as it was
+    ├── BadStep            what a workflow remembers does not fit the code of today
+    ├── BadAnswer          an answer that does not fit its question, or a link that is none
+    ├── AskTimedOut        a question nobody answered in time
+    ├── AskClosed          a question that takes no answers
     ├── ResultTimeout      the run has not ended in time; it goes on
     └── RunEnded           the run ended without a result
         ├── RunFailed
@@ -131,6 +136,36 @@ class IdConflict(SdkError):
     def __init__(self, message: str, *, run_id: str, id: str) -> None:
         super().__init__(message, run=run_id, id=id)
         self.run_id = run_id
+
+
+class StepFailed(SdkError):
+    """A step failed before, with an error that cannot be had again as it was; ``ids["type"]`` names its class."""
+
+    code = "step_failed"
+
+
+class BadStep(SdkError):
+    """What a workflow remembers does not fit the code of today."""
+
+    code = "bad_step"
+
+
+class BadAnswer(SdkError):
+    """An answer that does not fit its question, or a link that is none."""
+
+    code = "bad_answer"
+
+
+class AskTimedOut(SdkError, TimeoutError):
+    """A question nobody answered in time."""
+
+    code = "ask_timed_out"
+
+
+class AskClosed(SdkError):
+    """A question that takes no answers."""
+
+    code = "ask_closed"
 
 
 class ResultTimeout(SdkError, TimeoutError):

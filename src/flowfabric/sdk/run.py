@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from flowfabric.model.explain import Explanation
 from flowfabric.model.results import ExecutionSnapshot
 from flowfabric.model.states import PublicState
+from flowfabric.model.steps import StepRecord
 from flowfabric.sdk.errors import UnknownRun
 from flowfabric.sdk.frames import RunFrame
 
@@ -20,6 +21,8 @@ T = TypeVar("T")
 
 #: Where a run is: ``waiting``, ``active``, ``completed`` …
 RunStatus = PublicState
+#: The kind of the flows that workflows found for their children.
+WORKFLOW_FLOW = "workflow"
 #: The ways to end.
 ENDED = frozenset(
     {PublicState.COMPLETED, PublicState.FAILED, PublicState.CANCELLED, PublicState.EXPIRED, PublicState.SKIPPED}
@@ -60,12 +63,29 @@ class Run(Generic[T]):
         return found
 
     async def cancel(self, reason: str = "") -> None:
-        """Cancel it, whatever it is doing. A run that has ended stays as it is."""
-        await self.app.engine.cancel_execution(execution_id=self.id, reason=reason)
+        """Cancel it, whatever it is doing, with everything it has started. A run that has ended stays as it is."""
+        engine = self.app.engine
+        flow_id = await engine.resolve_execution_flow_id(self.id)
+        await engine.cancel_execution(execution_id=self.id, reason=reason)
+        if flow_id is not None and (await engine.read_execution_context(self.id)).tags.get("ff.run") is None:
+            # The flow that a workflow founded for its children ends with it. A child's own cancelling ends the child.
+            flow = await engine.describe_flow(flow_id)
+            if flow is not None and flow.flow_kind == WORKFLOW_FLOW:
+                await engine.cancel_flow(flow_id, "cancel_all")
 
     async def replay(self) -> None:
         """Run it again, with the same arguments, after it has ended."""
         await self.app.engine.replay_execution(execution_id=self.id)
+
+    async def steps(self) -> list[StepRecord]:
+        """What a workflow remembers, in order."""
+        return await self.app.engine.read_steps(self.id)
+
+    async def fork(self, at: str | None = None) -> Run[T]:
+        """Start a run that remembers what this one did before the step ``at`` (without one: all of it) and goes on
+        from there with the code of today. This run stays as it is."""
+        forked = await self.app.engine.fork_execution(execution_id=self.id, at=at)
+        return Run(self.app, forked.execution_id, self._signature)
 
     async def explain(self) -> Explanation:
         """Why it is where it is, in one sentence and with the ids involved."""

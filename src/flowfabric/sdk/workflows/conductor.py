@@ -1,0 +1,461 @@
+"""The one that a running workflow's calls go to.
+
+The workflow's function runs as ordinary tasks on the loop. What it calls is either remembered, or done here (a step),
+or started as an execution of its own (a child). Whenever the function can do nothing but wait for children and times,
+everything it has to say goes to the engine in one commit, which parks the execution: the lease is given up and this
+attempt of the code is thrown away. When something it waits for has happened, any worker runs the function again, and
+what is remembered is given at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import uuid
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from flowfabric.model.errors import EngineError
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.states import PublicState
+from flowfabric.model.steps import Advanced, ChildWait, Ended, NewStep, StepOutcome, StepRecord
+from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.durations import milliseconds
+from flowfabric.sdk.errors import (
+    BadPayload,
+    BadResult,
+    BadStep,
+    RunCancelled,
+    RunEnded,
+    RunExpired,
+    RunFailed,
+    RunSkipped,
+)
+from flowfabric.sdk.options import Retry, StartOptions
+from flowfabric.sdk.worker.handling import Job, Parked, call_function
+from flowfabric.sdk.worker.renewal import is_passing
+from flowfabric.sdk.workflows.memory import Memory, error_step, remembered_error
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.asks import Ask
+    from flowfabric.sdk.definitions import Startable, Step, Task, Workflow
+
+_log = logging.getLogger("flowfabric.workflows")
+
+#: Turns of the loop without news after which everything is taken to wait.
+QUIET_TURNS = 8
+#: How often a function that waits for all of its children looks again: it may be content with some of them.
+LOOK_AGAIN_MS = 2_000
+#: How long thrown-away code may take to let go.
+LETTING_GO_S = 1.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_ENDS: dict[PublicState, type[RunEnded]] = {
+    PublicState.FAILED: RunFailed,
+    PublicState.CANCELLED: RunCancelled,
+    PublicState.EXPIRED: RunExpired,
+    PublicState.SKIPPED: RunSkipped,
+}
+ENDED = frozenset({PublicState.COMPLETED, *_ENDS})
+
+
+class Child(NamedTuple):
+    """A call that is an execution of its own."""
+
+    name: str
+    kind: str
+    read: Callable[[bytes | None], Any]
+    waiting: asyncio.Future[Ended]
+
+
+class Conductor:
+    """Implements ``sdk.durable.Durable`` for one attempt."""
+
+    def __init__(self, job: Job, memory: Memory, *, goes_on: bool) -> None:
+        self.job = job
+        self.memory = memory
+        self._engine = job.engine
+        self._goes_on = goes_on
+        self._identity = ExecutionId.unchecked(job.execution_id)
+        self._changed = asyncio.Event()
+        #: Calls in progress that are done here.
+        self._busy = 0
+        #: Whether the function has called something it had not called before.
+        self._progressed = False
+        self._children: dict[str, Child] = {}
+        self._sleeping: dict[str, tuple[int, asyncio.Future[None]]] = {}
+        # What the engine has not heard yet.
+        self._new_children: dict[str, dict[str, Any]] = {}
+        self._new_steps: dict[str, NewStep] = {}
+        self._savers: dict[str, asyncio.Future[StepRecord]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._over: BaseException | None = None
+
+    # -- what the workflow calls ---------------------------------------------------------------------------------
+
+    def call_task(
+        self, task: Task[..., Any] | Workflow[..., Any], payload: bytes, options: StartOptions
+    ) -> Coroutine[Any, Any, Any]:
+        """A child: its name is taken now, it starts when it is awaited."""
+        return self._call_task(self._name(task.name, options.key), task, payload, options)
+
+    def call_step(
+        self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
+    ) -> Coroutine[Any, Any, Any]:
+        """A step: its name is taken now, it runs when it is awaited."""
+        return self._call_step(self._name(step.name, key), step, args, kwargs)
+
+    def sleep(self, duration: timedelta, key: str | None) -> Coroutine[Any, Any, None]:
+        """Wait until a time that is fixed when the wait begins."""
+        return self._sleep(self._name("sleep", key), duration)
+
+    def ask(self, ask: Ask[Any]) -> Coroutine[Any, Any, Any]:
+        """A question: an execution of its own that waits for signals."""
+        return self._ask(self._name(ask.step_name, ask.key), ask)
+
+    def _name(self, base: str, key: str | None) -> str:
+        self._check()
+        return self.memory.name(base, key)
+
+    def _check(self) -> None:
+        """Nothing is done any more once this attempt of the code is thrown away."""
+        if self._over is not None:
+            raise self._over
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _call_task(self, name: str, task: Startable[..., Any], payload: bytes, options: StartOptions) -> Any:
+        known = self._remembered(name, task.signature.load_result)
+        if known is not None:
+            return known[0]
+        with self._work():
+            from flowfabric.sdk.starting import prepare
+
+            prepared = await prepare(task, task.signature.unpack(payload), options, payload)
+            prepared.arguments.pop("idempotency_key", None)
+            child = self._start(name, task.name, prepared.arguments, task.signature.load_result)
+        return await self._end_of(child)
+
+    async def _ask(self, name: str, ask: Ask[Any]) -> Any:
+        known = self._remembered(name, ask.read_result)
+        if known is not None:
+            return known[0]
+        self._check()
+        arguments = ask.creation(self.job.app, self._root())
+        return await self._end_of(self._start(name, ask.step_name, arguments, ask.read_result))
+
+    def _root(self) -> str:
+        """The run people know: the one that started all of this."""
+        return self.job.context.tags.get("ff.run", self.job.execution_id)
+
+    def _remembered(self, name: str, read: Callable[[bytes | None], Any]) -> tuple[Any] | None:
+        """What a call gave, wrapped; the error it met is raised."""
+        self._check()
+        step = self.memory.find(name)
+        if step is None:
+            return None
+        if step.outcome is StepOutcome.ERROR:
+            raise remembered_error(name, step)
+        return (self._read(name, step.value, read),)
+
+    def _read(self, name: str, value: bytes | None, read: Callable[[bytes | None], Any]) -> Any:
+        try:
+            return read(value)
+        except (BadResult, BadPayload) as error:
+            raise BadStep(
+                f"what run {self.job.execution_id} remembers as {name!r} does not fit the code of today: {error}. Give "
+                "the changed function another name, or keep its result compatible",
+                step=name,
+                run=self.job.execution_id,
+            ) from error
+
+    @contextlib.contextmanager
+    def _work(self) -> Any:
+        """Something is being done here: no parking meanwhile."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+            self._changed.set()
+
+    # -- children ------------------------------------------------------------------------------------------------
+
+    def _start(self, name: str, kind: str, arguments: dict[str, Any], read: Callable[[bytes | None], Any]) -> Child:
+        own = uuid.uuid5(uuid.UUID(self._identity.uuid_text), self.memory.generation(name))
+        execution_id = f"{{fp:{self._identity.partition}}}:{own}"
+        tags = {**(arguments.get("tags") or {}), "ff.run": self._root(), "ff.step": name}
+        self._new_children[execution_id] = {**arguments, "execution_id": execution_id, "tags": tags}
+        child = Child(name, kind, read, asyncio.get_running_loop().create_future())
+        self._children[execution_id] = child
+        self._changed.set()
+        return child
+
+    async def _end_of(self, child: Child) -> Any:
+        end = await child.waiting
+        if end.state is PublicState.COMPLETED:
+            self._new_steps[child.name] = NewStep(child.name, end.result)
+            return self._read(child.name, end.result, child.read)
+        reason = end.failure_reason or end.cancellation_reason or ""
+        error = _ENDS[end.state](_said(child, end.state, reason), run_id=str(end.execution_id), reason=reason)
+        remembered = self.memory.error_name(child.name)
+        self._new_steps[remembered] = error_step(remembered, error)
+        raise error
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    async def _call_step(self, name: str, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        known = self._remembered(name, step.signature.load_result)
+        if known is not None:
+            return known[0]
+        self._progressed = True
+        with self._work():
+            try:
+                value = await self._run_step(name, step, args, kwargs)
+                data = step.signature.dump_result(value)
+            except Exception as error:
+                self._check()
+                remembered = self.memory.error_name(name)
+                await self._saved(error_step(remembered, error))
+                raise
+            self._check()
+            stored = await self._saved(NewStep(name, data))
+        return self._read(name, stored.value, step.signature.load_result)
+
+    async def _run_step(self, name: str, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The step's function, as often as its retry allows."""
+        arguments = step.signature.bind(args, kwargs)
+        worker, retry = self.job.worker, step.options.retry
+        limit = None if step.options.timeout is None else step.options.timeout.total_seconds()
+        tries = 0
+        while True:
+            try:
+                async with asyncio.timeout(limit):
+                    if not step.signature.injected:
+                        return await call_function(worker, step, arguments, {})
+                    context = Ctx(self.job, step.name, name)
+                    async with worker.dependencies.attempt(context) as scope:
+                        provided = await scope.resolve(step.signature.injected)
+                        value = await call_function(worker, step, arguments, provided)
+                    await context.flush()
+                    return value
+            except Exception as error:
+                tries += 1
+                if tries > retry.most or retry.gives_up(error):
+                    raise
+                _log.info("step %s of %r failed and is tried again: %r", name, self.job, error)
+                await asyncio.sleep(_pause_s(retry, tries))
+
+    def _saved(self, step: NewStep) -> asyncio.Future[StepRecord]:
+        """Set when the step is remembered for good."""
+        self._new_steps[step.name] = step
+        future = self._savers[step.name] = asyncio.get_running_loop().create_future()
+        self._changed.set()
+        return future
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    async def _sleep(self, name: str, duration: timedelta) -> None:
+        known = self._remembered(name, lambda value: msgspec.json.decode(value or b"0", type=int))
+        now = await self._engine.now_ms()
+        if known is None:
+            until = now + milliseconds(duration)
+            self._progressed = True
+            self._new_steps[name] = NewStep(name, msgspec.json.encode(until))
+        else:
+            until = known[0]
+        self._check()
+        if until <= now:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleeping[name] = (until, future)
+        self._changed.set()
+        await future
+
+    # -- conducting ----------------------------------------------------------------------------------------------
+
+    async def conduct(self, main: asyncio.Task[Any]) -> None:
+        """Let the function go on until it has ended; raises ``Parked`` when the execution was parked instead."""
+        main.add_done_callback(lambda _: self._changed.set())
+        if self._goes_on:
+            await self._look_back(main)
+        while True:
+            self._changed.clear()
+            if main.done():
+                if self._new_children:
+                    await self._tell(None)
+                return
+            if not await self._quiet():
+                continue
+            if self._savers or (self._new_children and self._busy):
+                await self._tell(None)
+            elif not self._busy and (self._children or self._sleeping):
+                if await self._park():
+                    raise Parked
+            else:
+                await self._wait()
+
+    async def _look_back(self, main: asyncio.Task[Any]) -> None:
+        """Run up to where the code stood before; children that exist are not started again, ends are told at once."""
+        while not main.done():
+            self._changed.clear()
+            if not await self._quiet():
+                continue
+            if self._busy or self._savers:
+                return
+            asked = [each for each, child in self._children.items() if not child.waiting.done()]
+            unknown = [each for each in asked if each in self._new_children]
+            if not unknown:
+                return
+            found = await self._repeated(lambda ids=unknown: self._engine.read_ends(ids))  # type: ignore[misc]
+            for end in found:
+                self._new_children.pop(str(end.execution_id), None)
+                self._ended(end)
+            if len(found) < len(unknown):
+                self._progressed = True
+            if not any(end.state in ENDED for end in found):
+                return
+
+    async def _quiet(self) -> bool:
+        """Let everything run that can; whether nothing has happened for some turns of the loop."""
+        for turn in range(QUIET_TURNS):
+            await asyncio.sleep(0)
+            if self._changed.is_set():
+                return False
+            if self._savers and turn > 0:
+                # Somebody waits for his step to be remembered; others that end together with it have had their turn.
+                return True
+        return True
+
+    async def _wait(self) -> None:
+        """Until something happens here, or the first sleep is over."""
+        timeout = None
+        if self._sleeping:
+            now = await self._engine.now_ms()
+            self._wake(now)
+            first = min((until for until, _ in self._sleeping.values()), default=now)
+            timeout = max(first - now, 1) / 1000
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout)
+
+    def _wake(self, now: int) -> None:
+        for name, (until, future) in list(self._sleeping.items()):
+            if until <= now:
+                del self._sleeping[name]
+                if not future.done():
+                    future.set_result(None)
+                self._changed.set()
+
+    async def _park(self) -> bool:
+        """Give the lease up until something has happened; ``False`` if it has happened already."""
+        awaited = tuple(self._children)
+        until = min((until for until, _ in self._sleeping.values()), default=None)
+        wake_after = 1 if awaited else 0
+        if len(awaited) > 1 and self._goes_on and not self._progressed:
+            # One end alone has just led to nothing: it is all of them that the function waits for, as it seems.
+            wake_after = len(awaited)
+            look_again = await self._engine.now_ms() + LOOK_AGAIN_MS
+            until = look_again if until is None else min(until, look_again)
+        answer = await self._tell(ChildWait(awaited, wake_after, until))
+        if answer.parked:
+            return True
+        if answer.ended:
+            for end in await self._repeated(lambda: self._engine.read_ends(answer.ended)):
+                self._ended(end)
+        self._wake(await self._engine.now_ms())
+        return False
+
+    def _ended(self, end: Ended) -> None:
+        if end.state not in ENDED:
+            return
+        child = self._children.pop(str(end.execution_id), None)
+        if child is not None and not child.waiting.done():
+            child.waiting.set_result(end)
+            self._changed.set()
+
+    async def _tell(self, wait: ChildWait | None) -> Advanced:
+        """Say everything that the engine has not heard, in one commit."""
+        steps, self._new_steps = list(self._new_steps.values()), {}
+        children, self._new_children = list(self._new_children.values()), {}
+        savers, self._savers = self._savers, {}
+        if children:
+            self._progressed = True
+        try:
+            answer: Advanced = await self._repeated(
+                lambda: self._engine.advance(
+                    self.job.handle, steps=steps, known_steps=self.memory.count, children=children, wait=wait
+                )
+            )
+        except BaseException:
+            for future in savers.values():
+                future.cancel()
+            raise
+        for step in answer.steps:
+            self.memory.add(step)
+            saver = savers.get(step.name)
+            if saver is not None and not saver.done():
+                saver.set_result(step)
+        return answer
+
+    async def _repeated(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """A call that may be repeated, while the store does not answer and the lease may live."""
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await call()
+            except EngineError as error:
+                if not is_passing(error) or self.job.lost.is_set() or not self.job.lease.healthy:
+                    raise
+                _log.warning("%r: the store does not answer, trying again: %s", self.job, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    async def failed(self) -> None:
+        """The function has raised: whatever it had caught is remembered, and that this trial is over."""
+        step = self.memory.failure()
+        self._new_steps[step.name] = step
+        await self._tell(None)
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    async def let_go(self, main: asyncio.Task[Any], why: BaseException) -> None:
+        """Throw this attempt of the code away: whatever it still calls is refused, whatever it waits for never comes.
+
+        ``finally`` blocks of the function do run, but they can no longer do anything durable.
+        """
+        self._over = why
+        waiting: list[asyncio.Future[Any]] = [child.waiting for child in self._children.values()]
+        waiting += [future for _, future in self._sleeping.values()]
+        for future in (*waiting, *self._savers.values()):
+            if not future.done():
+                future.set_exception(why)
+                future.exception()
+        left = {main, *self._tasks} - {asyncio.current_task()}
+        if isinstance(why, asyncio.CancelledError):
+            for task in left:
+                task.cancel()
+        _, stubborn = await asyncio.wait(left, timeout=LETTING_GO_S)
+        for task in stubborn:
+            task.cancel()
+        if stubborn:
+            await asyncio.wait(stubborn, timeout=LETTING_GO_S)
+        for task in left:
+            if task.done() and not task.cancelled():
+                task.exception()
+
+
+def _said(child: Child, state: PublicState, reason: str) -> str:
+    how = f"{child.name} {state.value}"
+    return f"{how}: {reason}" if reason else how
+
+
+def _pause_s(retry: Retry, tries: int) -> float:
+    """How long to wait before one more try of a step."""
+    pause = min(retry.first * retry.factor ** (tries - 1), retry.longest).total_seconds()
+    return pause * random.uniform(0.5, 1.0) if retry.jitter else pause

@@ -1,0 +1,132 @@
+"""What a workflow remembers, by name.
+
+A call's name is the function's, with its key in brackets and, from the second call of the same name on, a number:
+``summarize``, ``summarize[fr]``, ``summarize#2``. The name is taken when the call is made, so it does not matter in
+which order parallel calls end, and code between the calls may change freely.
+
+An error is remembered for the trial that met it: when the workflow goes on after a pause the same error is raised
+again; when it has failed and is tried anew, by its retry or by a replay, the call is made anew.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from flowfabric.model.steps import NewStep, StepOutcome, StepRecord
+from flowfabric.sdk.errors import RunCancelled, RunEnded, RunExpired, RunFailed, RunSkipped, StepFailed
+
+_ENDS: dict[str, type[RunEnded]] = {each.code: each for each in (RunFailed, RunCancelled, RunExpired, RunSkipped)}
+_SHORT = 2_000
+#: What marks that the workflow has failed; no call has such a name.
+_FAILED = "!failed "
+
+
+class Memory:
+    """The remembered steps of one execution, as this attempt may use them."""
+
+    def __init__(self, steps: Iterable[StepRecord]) -> None:
+        self._steps = {step.name: step for step in steps}
+        #: How often the workflow has failed before.
+        self._trial = sum(name.startswith(_FAILED) for name in self._steps)
+        self._calls: Counter[str] = Counter()
+        #: How many steps are remembered.
+        self.count = max((step.sequence for step in self._steps.values()), default=0)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._steps
+
+    def name(self, base: str, key: str | None) -> str:
+        """The name of one more call."""
+        name = base if key is None else f"{base}[{key}]"
+        self._calls[name] += 1
+        number = self._calls[name]
+        return name if number == 1 else f"{name}#{number}"
+
+    def find(self, name: str) -> StepRecord | None:
+        """What a call gave before, or the error it met in this trial."""
+        return self._steps.get(name) or self._steps.get(self.error_name(name))
+
+    def error_name(self, name: str) -> str:
+        """Where an error that the call meets in this trial is remembered."""
+        return f"{name}!{self._trial}"
+
+    def failure(self) -> NewStep:
+        """Marks the end of this trial."""
+        return NewStep(f"{_FAILED}{self._trial}")
+
+    def generation(self, name: str) -> str:
+        """What tells the child of a call from the children of the same call that failed in earlier trials."""
+        failed = any(f"{name}!{earlier}" in self._steps for earlier in range(self._trial))
+        return self.error_name(name) if failed else name
+
+    def add(self, step: StepRecord) -> None:
+        """A step has been remembered."""
+        self._steps[step.name] = step
+        self.count = max(self.count, step.sequence)
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+class StoredError(msgspec.Struct):
+    """An error as a step keeps it."""
+
+    module: str
+    type: str
+    message: str
+    args: list[Any] = []
+    #: Of a child that gave nothing: how it ended, and which it is.
+    code: str = ""
+    run: str = ""
+
+
+_decode = msgspec.json.Decoder(StoredError).decode
+
+
+def error_step(name: str, error: BaseException) -> NewStep:
+    """The step that remembers an error."""
+    kind = type(error)
+    stored = StoredError(kind.__module__, kind.__qualname__, str(error)[:_SHORT])
+    if isinstance(error, RunEnded):
+        stored.code, stored.run, stored.args = error.code, error.run_id, [error.reason]
+    else:
+        try:
+            if len(msgspec.json.encode(error.args)) <= _SHORT:
+                stored.args = list(error.args)
+        except (TypeError, ValueError, OverflowError):
+            stored.args = []
+    return NewStep(name, msgspec.json.encode(stored), StepOutcome.ERROR)
+
+
+def remembered_error(name: str, step: StepRecord) -> Exception:
+    """The error of a step, as the class it was if that can be had again."""
+    try:
+        stored = _decode(step.value or b"")
+    except msgspec.MsgspecError:
+        return StepFailed(f"step {name!r} failed; its error cannot be read", step=name)
+    if stored.code in _ENDS:
+        reason = stored.args[0] if stored.args else ""
+        return _ENDS[stored.code](stored.message, run_id=stored.run, reason=reason)
+    kind = _class(stored.module, stored.type)
+    if kind is not None and (stored.args or not stored.message):
+        try:
+            error = kind(*stored.args)
+        except Exception:
+            error = None
+        if error is not None and str(error)[:_SHORT] == stored.message:
+            return error
+    return StepFailed(f"{stored.type}: {stored.message}", step=name, type=f"{stored.module}.{stored.type}")
+
+
+def _class(module: str, name: str) -> type[Exception] | None:
+    """An exception class of a module that is there; nothing is imported for it."""
+    found: Any = builtins if module == "builtins" else sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else None

@@ -1,0 +1,52 @@
+"""One attempt of a workflow: run the function with what is remembered, until it ends or is parked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import Any
+
+from flowfabric.model.handles import HandleKind
+from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.definitions import Workflow
+from flowfabric.sdk.durable import CURRENT
+from flowfabric.sdk.worker.handling import Job, Parked
+from flowfabric.sdk.workflows.conductor import Conductor
+from flowfabric.sdk.workflows.memory import Memory
+
+#: The tag of a run that began with the memory of another.
+FORKED_FROM = "ff.forked_from"
+
+
+async def run_workflow(job: Job, workflow: Workflow[..., Any]) -> None:
+    """Complete the run, fail it by raising, or raise ``Parked``."""
+    held = job.handle.payload
+    is_new = job.handle.kind is HandleKind.FRESH and held.attempt_index == 0 and held.lease_epoch == 1
+    # A run that has never been held before remembers nothing, unless it is a fork.
+    blank = is_new and FORKED_FROM not in job.context.tags
+    steps = [] if blank else await job.engine.read_steps(job.execution_id)
+    arguments = workflow.signature.unpack(job.context.input_payload)
+    conductor = Conductor(job, Memory(steps), goes_on=not blank)
+    ctx = Ctx(job, workflow.name)
+    async with job.worker.dependencies.attempt(ctx) as scope:
+        provided = await scope.resolve(workflow.signature.injected)
+        args, kwargs = workflow.signature.call(arguments, provided)
+        surroundings = contextvars.copy_context()
+        surroundings.run(CURRENT.set, conductor)
+        main = asyncio.get_running_loop().create_task(
+            workflow.function(*args, **kwargs), name=f"workflow {workflow.name}", context=surroundings
+        )
+        try:
+            await conductor.conduct(main)
+        except BaseException as error:
+            why = error if isinstance(error, Parked | asyncio.CancelledError) else asyncio.CancelledError()
+            await conductor.let_go(main, why)
+            raise
+        try:
+            result = main.result()
+        except Exception:
+            await conductor.failed()
+            raise
+    data = workflow.signature.dump_result(result)
+    await ctx.flush()
+    await job.complete(data)

@@ -1,0 +1,196 @@
+"""Questions to people: typed answers, quorums, deadlines, links that are good for one approver and one thing shown."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from flowfabric import App, Ask, AskClosed, AskTimedOut, BadAnswer, BadOptions, EngineError, OpenAsk, days, seconds
+from flowfabric.sdk.run import Run
+
+
+class Verdict(BaseModel):
+    ok: bool
+    note: str = ""
+
+
+@dataclass
+class Payment:
+    reference: str
+    cents: int
+
+
+async def opened(app: App, run: Run[Any]) -> OpenAsk:
+    """The run's question, as soon as it waits."""
+    async with asyncio.timeout(30):
+        while True:
+            found = await app.asks(run)
+            if found:
+                return found[0]
+            await asyncio.sleep(0.02)
+
+
+async def test_a_typed_answer(app: App) -> None:
+    @app.workflow
+    async def review(draft: str) -> str:
+        verdict = await Ask("publish?", Verdict, show={"draft": draft}, of="legal")
+        return verdict.note if verdict.ok else "no"
+
+    async with app.worker():
+        run = await review.start("text")
+        ask = await opened(app, run)
+        assert (ask.question, ask.show, ask.of, ask.run_id) == ("publish?", {"draft": "text"}, ("legal",), run.id)
+        assert ask.schema["properties"]["ok"]["type"] == "boolean"
+        await ask.answer(Verdict(ok=True, note="fine"))
+        assert await run.result(seconds(30)) == "fine"
+        assert await app.asks(run) == []
+        with pytest.raises((AskClosed, EngineError)):
+            await ask.answer(Verdict(ok=True))
+
+
+async def test_two_of_three(app: App) -> None:
+    @app.workflow
+    async def deploy() -> bool:
+        return await Ask("deploy?", of={"ann", "bob", "cid"}, need=2)
+
+    async with app.worker():
+        run = await deploy.start()
+        ask = await opened(app, run)
+        await ask.answer(True, by="ann")
+        await ask.answer(True, by="ann")
+        assert [each.id for each in await app.asks(run)] == [ask.id], "one approver counts once"
+        await ask.answer(True, by="cid")
+        assert await run.result(seconds(30)) is True
+
+
+async def test_one_no_decides(app: App) -> None:
+    @app.workflow
+    async def deploy() -> str:
+        verdict = await Ask("deploy?", Verdict, of={"ann", "bob", "cid"}, need=2)
+        return f"{verdict.ok} {verdict.note}"
+
+    async with app.worker():
+        run = await deploy.start()
+        ask = await opened(app, run)
+        await ask.answer(Verdict(ok=True, note="go"), by="ann")
+        await ask.answer(Verdict(ok=False, note="wait"), by="bob")
+        assert await run.result(seconds(30)) == "False wait"
+
+
+async def test_links(app: App) -> None:
+    @app.workflow
+    async def pay() -> int:
+        return (await Ask("payment", Payment)).cents
+
+    async with app.worker():
+        run = await pay.start()
+        ask = await opened(app, run)
+        link = await ask.link()
+        for position in (5, len(link) // 2, len(link) - 3):
+            bent = link[:position] + ("A" if link[position] != "A" else "B") + link[position + 1 :]
+            with pytest.raises((BadAnswer, EngineError)):
+                await app.answer(bent, Payment("r", 5))
+        for wrong in ("", "no link", base64.urlsafe_b64encode(b"a b c").decode()):
+            with pytest.raises(BadAnswer):
+                await app.answer(wrong, Payment("r", 5))
+        with pytest.raises(BadAnswer, match="reference"):
+            await app.answer(link, {"cents": 5})
+        with pytest.raises(BadAnswer, match="cents"):
+            await app.answer(link, {"reference": "r", "cents": "many"})
+        await app.answer(link, {"reference": "r", "cents": 500})
+        assert await run.result(seconds(30)) == 500
+
+
+async def test_a_token_is_good_for_one_approver_and_one_thing_shown(app: App) -> None:
+    @app.workflow
+    async def deploy(what: str) -> bool:
+        return await Ask("deploy?", show=what, of={"ann", "bob"}, need=2)
+
+    async with app.worker():
+        one, other = await deploy.start("one"), await deploy.start("other")
+        first, second = await opened(app, one), await opened(app, other)
+        tokens = {
+            await first.token("ann"),
+            await first.token("bob"),
+            await second.token("ann"),
+            await second.token("bob"),
+        }
+        assert len(tokens) == 4
+        forged = base64.urlsafe_b64decode((await first.link("ann")) + "==").decode().split(" ")
+        forged[2] = await second.token("ann")
+        with pytest.raises(EngineError):
+            await app.answer(base64.urlsafe_b64encode(" ".join(forged).encode()).decode(), True)
+
+
+async def test_time_runs_out(app: App) -> None:
+    soon = timedelta(milliseconds=200)
+
+    @app.workflow
+    async def lenient() -> bool:
+        return await Ask("yes?", within=soon, otherwise=False)
+
+    @app.workflow
+    async def strict() -> str:
+        try:
+            await Ask("yes?", within=soon)
+        except AskTimedOut:
+            return "late"
+        return "in time"
+
+    async with app.worker():
+        first, second = await lenient.start(), await strict.start()
+        assert await first.result(seconds(30)) is False
+        assert await second.result(seconds(30)) == "late"
+
+
+async def test_an_operator_closes_a_question(app: App) -> None:
+    @app.workflow
+    async def stuck() -> str:
+        try:
+            await Ask("anybody?", of="nobody")
+        except AskClosed:
+            return "closed"
+        return "answered"
+
+    async with app.worker():
+        run = await stuck.start()
+        ask = await opened(app, run)
+        await app.engine.resume_execution(execution_id=ask.id)
+        assert await run.result(seconds(30)) == "closed"
+
+
+async def test_all_open_questions_are_listed(app: App) -> None:
+    @app.workflow
+    async def ask_once(what: str) -> bool:
+        return await Ask(what, within=days(1))
+
+    async with app.worker():
+        runs = [await ask_once.start(each) for each in ("a?", "b?")]
+        for run in runs:
+            await opened(app, run)
+        assert sorted(each.question for each in await app.asks()) == ["a?", "b?"]
+
+
+def test_what_cannot_be_asked() -> None:
+    for wrong in (
+        lambda: Ask(""),
+        lambda: Ask("q", need=2),
+        lambda: Ask("q", of={"a"}, need=2),
+        lambda: Ask("q", of={""}),
+        lambda: Ask("q", of={"anyone"}),
+        lambda: Ask("q", otherwise=True),
+        lambda: Ask("q", need=0),
+    ):
+        with pytest.raises(BadOptions):
+            wrong()
+
+
+async def test_questions_are_asked_in_workflows() -> None:
+    with pytest.raises(BadOptions, match="workflows"):
+        await Ask("q")
