@@ -21,7 +21,16 @@ from flowfabric.model.handles import Handle
 from flowfabric.model.results import ExecutionContext, FailureClass
 from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.definitions import Definition, Task, Workflow
-from flowfabric.sdk.errors import BadArguments, BadPayload, BadResult, BudgetExceeded, SdkError, UnknownTask
+from flowfabric.sdk.errors import (
+    BadArguments,
+    BadDependency,
+    BadOptions,
+    BadPayload,
+    BadResult,
+    BudgetExceeded,
+    SdkError,
+    UnknownTask,
+)
 from flowfabric.sdk.injecting import Dependencies
 from flowfabric.sdk.worker.renewal import Lease, Renewal, is_passing
 
@@ -38,7 +47,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 MAX_REASON = 2_000
 MAX_TRACEBACK = 24_000
 #: Errors that another attempt would only meet again.
-HOPELESS = (BadPayload, BadResult, BadArguments, UnknownTask, BudgetExceeded)
+HOPELESS = (BadPayload, BadResult, BadArguments, BadOptions, BadDependency, UnknownTask, BudgetExceeded)
 
 
 class Interruption(StrEnum):
@@ -320,7 +329,7 @@ async def run_task(job: Job, task: Task[..., Any]) -> bytes:
         seconds = options.timeout.total_seconds()
         alarm = asyncio.get_running_loop().call_later(seconds, job.interrupt, Interruption.TIMEOUT)
     try:
-        if options.run_in == "process" and not task.is_async:
+        if options.run_in == "process":
             return await job.worker.processes.call(task, job.context.input_payload)
         wanted = task.signature.injected
         if not wanted:
