@@ -239,7 +239,8 @@ async def test_a_worker_that_stops_waits_for_what_it_runs(app: App) -> None:
 
 
 async def test_what_does_not_finish_within_the_grace_goes_on_elsewhere(app: App) -> None:
-    cancelled, began = [], asyncio.Event()
+    began = asyncio.Event()
+    cancelled: list[bool] = []
 
     @app.task
     async def hold(ctx: Ctx = injected) -> str:

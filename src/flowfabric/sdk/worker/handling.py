@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 #: Pauses between repetitions of a call that the store did not answer.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+#: Tries to give a run back before that is left to its lease.
+GIVE_BACK_TRIES = 6
 MAX_REASON = 2_000
 MAX_TRACEBACK = 24_000
 #: Errors that another attempt would only meet again.
@@ -256,15 +258,23 @@ class Job:
             f"{self.engine.store.shown}:{self.handle.execution_id.uuid_text}:{held.attempt_index}:{held.lease_epoch}"
         )
         self.ended = True
-        try:
-            await self.engine.revoke_lease(
-                execution_id=held.execution_id,
-                worker_instance_id=held.worker_instance_id,
-                expected_lease_id=shown,
-                reason=reason,
-            )
-        except EngineError as error:
-            _log.warning("%r was not given back, its lease runs out: %s", self, error)
+        pause = FIRST_PAUSE_S
+        for _ in range(GIVE_BACK_TRIES):
+            try:
+                await self.engine.revoke_lease(
+                    execution_id=held.execution_id,
+                    worker_instance_id=held.worker_instance_id,
+                    expected_lease_id=shown,
+                    reason=reason,
+                )
+                return
+            except EngineError as error:
+                why = error
+                if not is_passing(error):
+                    break
+            await asyncio.sleep(pause)
+            pause *= 2
+        _log.warning("%r was not given back, its lease runs out: %s", self, why)
 
 
 async def run_attempt(job: Job) -> None:

@@ -18,6 +18,7 @@ from flowfabric.engine import Engine
 from flowfabric.model.errors import (
     Contention,
     ContentionKind,
+    Contextual,
     EngineError,
     ResourceExhausted,
     Timeout,
@@ -37,6 +38,8 @@ SHORTEST_LOOK_S = 0.02
 
 def is_passing(error: BaseException) -> bool:
     """Whether the same call can succeed later: the store was out of reach or too busy, and has refused nothing."""
+    while isinstance(error, Contextual):
+        error = error.inner
     if isinstance(error, Contention):
         return error.kind is ContentionKind.RETRY_EXHAUSTED
     return isinstance(error, Transport | Timeout | Unavailable | ResourceExhausted | TimeoutError | OSError)
