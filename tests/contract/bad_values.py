@@ -173,6 +173,7 @@ BAD: dict[str, list[Bad]] = {
         *[UsageDimensions(custom=bad) for bad in [*_AMOUNTS, None]],
     ),
     "edge policy": _invalid(*_EDGE_POLICIES),
+    "key reuse": _invalid(None, "", "always", "Ended", 5, True, b"ended", ["ended"]),
     "graph": _GRAPHS,
     "direction": _invalid(None, "out", 5, object(), Outgoing, *[Outgoing(bad.value) for bad in _IDS],
                           *[Incoming(bad.value) for bad in _IDS + NONE]),

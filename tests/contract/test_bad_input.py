@@ -111,6 +111,7 @@ CREATION = {
     "execution_id": "id?", "namespace": "name", "lane_id": "lane", "execution_kind": "name", "input_payload": "bytes?",
     "payload_encoding": "name?", "priority": "number", "creator_identity": "name", "idempotency_key": "name?",
     "tags": "tags?", "policy": "policy", "delay_until": "time?", "execution_deadline_at": "time?", "now": "time?",
+    "key_reuse": "key reuse",
 }  # fmt: skip
 ONE = {"execution_id": "id"}
 SUBSCRIPTION = {"cursor": "event cursor", "filter": "event filter", "on_gap": "callable?", "strict": "flag"}

@@ -21,6 +21,8 @@ from flowfabric.model.results import Created, CreateResult, Duplicate
 from flowfabric.model.states import PublicState
 
 PRIORITY_RANGE = (0, 9000)
+#: When an idempotency key may be bound anew before its window is over: never, or when its execution has ended.
+KEY_REUSES = ("never", "ended")
 _encode = msgspec.json.Encoder().encode
 _WAITING = PublicState.WAITING
 _DELAYED = PublicState.DELAYED
@@ -52,6 +54,7 @@ class CreateExecution(Struct, gc=False):
     delay_until_ms: int | None
     execution_deadline_at_ms: int | None
     recorded_at_ms: int | None
+    key_reuse: str = "never"
 
     def needs(self) -> tuple[Need, ...]:
         lane, core = Get(Lane, self.lane_id), Get(Execution, self.execution_id)
@@ -81,9 +84,8 @@ def create_execution(command: CreateExecution, view: View, context: Context) -> 
     policy = read_policy(command.policy)
     if command.idempotency_key:
         binding = view.get(Binding, (command.namespace, command.idempotency_key))
-        if binding is not None and binding.expires_at_ms > context.now:
-            bound = ExecutionId.of(binding.partition, binding.uuid)
-            return Decision(Duplicate(bound), tuple(acts))
+        if binding is not None and _binds(binding, command, view, context.now):
+            return Decision(Duplicate(ExecutionId.of(binding.partition, binding.uuid)), tuple(acts))
     if view.execution(command.execution_id) is not None:
         return Decision(Duplicate(ExecutionId.unchecked(command.execution_id)), tuple(acts))
     refuse_closed(lane)
@@ -123,9 +125,19 @@ def refuse_all_closed(items: Sequence[CreateExecution], view: View, context: Con
 def _exists(item: CreateExecution, view: View, now: int) -> bool:
     if item.idempotency_key:
         binding = view.get(Binding, (item.namespace, item.idempotency_key))
-        if binding is not None and binding.expires_at_ms > now:
+        if binding is not None and _binds(binding, item, view, now):
             return True
     return view.execution(item.execution_id) is not None
+
+
+def _binds(binding: Binding, command: CreateExecution, view: View, now: int) -> bool:
+    """Whether the key leads to an execution, or may be bound to a new one."""
+    if binding.expires_at_ms <= now:
+        return False
+    if command.key_reuse == "never":
+        return True
+    bound = view.execution(ExecutionId.of(binding.partition, binding.uuid))
+    return bound is not None and bound.lifecycle_phase not in lit.ENDED_PHASES
 
 
 def _bind(command: CreateExecution, stale: Binding | None, window_ms: int, now: int) -> Act:

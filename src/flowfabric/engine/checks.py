@@ -427,6 +427,13 @@ def optional_callable(value: Any, name: str) -> Any:
     return value
 
 
+def choice(value: Any, name: str, known: tuple[str, ...]) -> str:
+    """One of some words."""
+    if type(value) is not str or value not in known:
+        raise invalid(f"{name}: {value!r:.80} is none of {', '.join(known)}")
+    return value
+
+
 def flag(value: Any, name: str) -> bool:
     """True or false."""
     if type(value) is not bool:

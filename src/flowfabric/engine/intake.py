@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowfabric.core.create import CreateExecution, CreateExecutions
+from flowfabric.core.create import KEY_REUSES, CreateExecution, CreateExecutions
 from flowfabric.core.documents import parse_document
 from flowfabric.core.minting import uuid_text
 from flowfabric.core.tags import SetExecutionTags, SetFlowTags
@@ -50,10 +50,12 @@ class Intake(EngineBase):
         execution_deadline_at: int | None = None,
         partition_id: int | None = None,
         now: int | None = None,
+        key_reuse: str = "never",
     ) -> CreateResult:
         """Store one execution: ``Created``, or ``Duplicate`` if its id or idempotency key was there before.
 
-        Without an id one is minted for the lane. ``partition_id`` is informational; the id's partition holds.
+        Without an id one is minted for the lane. ``partition_id`` is informational; the id's partition holds. A key
+        leads to its execution for the policy's window; with ``key_reuse="ended"`` only until that has ended.
         """
         answer: CreateResult = await self._submit(
             self._creation(
@@ -71,6 +73,7 @@ class Intake(EngineBase):
                 delay_until,
                 execution_deadline_at,
                 now,
+                key_reuse,
             )
         )
         return answer
@@ -126,6 +129,7 @@ class Intake(EngineBase):
         delay_until: Any,
         execution_deadline_at: Any,
         now: Any,
+        key_reuse: Any,
     ) -> CreateExecution:
         lane = checks.lane(lane_id)
         if execution_id is None:
@@ -156,6 +160,7 @@ class Intake(EngineBase):
             checks.optional_time_ms(delay_until, "delay_until"),
             checks.optional_time_ms(execution_deadline_at, "execution_deadline_at"),
             checks.optional_time_ms(now, "now"),
+            checks.choice(key_reuse, "key_reuse", KEY_REUSES),
         )
 
     # -- tags ----------------------------------------------------------------------------------------------------
@@ -216,6 +221,7 @@ _ARGUMENTS: dict[str, Any] = {
     "delay_until": None,
     "execution_deadline_at": None,
     "now": None,
+    "key_reuse": "never",
 }
 
 

@@ -17,8 +17,8 @@ from flowfabric.sdk.run import Run
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
     from flowfabric.sdk.asks import OpenAsk
+    from flowfabric.sdk.gates import Gates
     from flowfabric.sdk.results import Completions
-    from flowfabric.sdk.starting import Gates
     from flowfabric.sdk.worker import Worker
 
 P = ParamSpec("P")
@@ -124,7 +124,7 @@ class App:
     def gates(self) -> Gates:
         """Limits and budgets that were named here."""
         if self._gates is None:
-            from flowfabric.sdk.starting import Gates
+            from flowfabric.sdk.gates import Gates
 
             self._gates = Gates(self)
         return self._gates

@@ -56,6 +56,11 @@ def dec_hook(kind: type, value: Any) -> Any:
     raise NotImplementedError(f"{kind.__name__} has no JSON form")
 
 
+def _same(kind: type, value: Any) -> Any:
+    """As ``dec_hook``, for values that may already be what they should be."""
+    return value if isinstance(value, kind) else dec_hook(kind, value)
+
+
 _encoder = msgspec.json.Encoder(enc_hook=enc_hook)
 
 
@@ -87,10 +92,15 @@ class TypedCodec:
         self._decoder = msgspec.json.Decoder(annotation, dec_hook=dec_hook)
 
     def encode(self, value: Any) -> bytes:
+        # JSON has one kind of text: that bytes or a date are not meant as `str` shows only before they are written.
+        _decoded(self._convert, value)
         data = encode_plain(value)
-        # Reading it back is the check: what is sent can be read, and is of the annotated type.
+        # Reading it back is the check of what is inside: what is sent can be read.
         _decoded(self._decoder.decode, data)
         return data
+
+    def _convert(self, value: Any) -> None:
+        msgspec.convert(value, self.annotation, dec_hook=_same)
 
     def decode(self, data: bytes | msgspec.Raw) -> Any:
         return _decoded(self._decoder.decode, data)
@@ -214,7 +224,7 @@ def mentions_pydantic(annotation: Any, seen: frozenset[int] = frozenset()) -> bo
     if origin is typing.Literal:
         return False
     for kind in (annotation, origin):
-        if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or _is_typed_dict(kind) or _is_struct(kind)):
+        if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or is_typed_dict(kind) or is_struct(kind)):
             try:
                 inside += typing.get_type_hints(kind, include_extras=True).values()
             except (NameError, TypeError):
@@ -227,9 +237,11 @@ def _is_constraint(metadata: Any) -> bool:
     return module.split(".")[0] in ("pydantic", "pydantic_core", "annotated_types")
 
 
-def _is_typed_dict(kind: Any) -> bool:
-    return typing.is_typeddict(kind)
+def is_typed_dict(kind: Any) -> bool:
+    """Whether a class is a TypedDict, of whichever library."""
+    return isinstance(kind, type) and issubclass(kind, dict) and hasattr(kind, "__required_keys__")
 
 
-def _is_struct(kind: Any) -> bool:
+def is_struct(kind: Any) -> bool:
+    """Whether a class is a msgspec Struct."""
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)

@@ -74,7 +74,7 @@ class Run(Generic[T]):
                 await engine.cancel_flow(flow_id, "cancel_all")
 
     async def replay(self) -> None:
-        """Run it again, with the same arguments, after it has ended."""
+        """Run it again, with the same arguments, after it has ended. What was cancelled is started anew instead."""
         await self.app.engine.replay_execution(execution_id=self.id)
 
     async def steps(self) -> list[StepRecord]:

@@ -252,11 +252,13 @@ def _members(annotation: Any) -> dict[str, Any] | None:
         annotation = typing.get_args(annotation)[0]
     if not isinstance(annotation, type):
         return None
-    fields = getattr(annotation, "model_fields", None)
-    closed = (
-        msgspec.structs.is_struct_type(annotation) if hasattr(msgspec.structs, "is_struct_type") else False
-    ) or hasattr(annotation, "__dataclass_fields__")
-    if not (closed or typing.is_typeddict(annotation) or isinstance(fields, dict)):
+    known = (
+        codec.is_struct(annotation)
+        or codec.is_typed_dict(annotation)
+        or hasattr(annotation, "__dataclass_fields__")
+        or isinstance(getattr(annotation, "model_fields", None), dict)
+    )
+    if not known:
         return None
     try:
         members = dict(typing.get_type_hints(annotation))

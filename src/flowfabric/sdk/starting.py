@@ -1,9 +1,17 @@
-"""From a definition and arguments to executions: ids, policies, limits, budgets."""
+"""From a definition and arguments to executions: ids, policies, limits, budgets.
+
+An id binds through the engine's idempotency keys, within the app's namespace, for as long as the run is stored:
+
+* ``existing``: a second start gives the first run, whatever became of it;
+* ``reject``: a second start raises ``IdConflict``;
+* ``after_completion``: a second start gives the first run while that is under way, and a new one once it has ended.
+  Whether it has ended is decided by the engine in the transaction that creates the new run, so of many starts at the
+  same time one creates it and the others get it; there are no generations to be counted or searched through.
+"""
 
 from __future__ import annotations
 
 import string
-import uuid
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,28 +20,19 @@ from flowfabric.model.policy import ExecutionPolicy, RoutingRequirements, Stream
 from flowfabric.model.results import CreateResult, Duplicate
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions, IdConflict
-from flowfabric.sdk.options import Limit, Rate, Reuse, StartOptions
+from flowfabric.sdk.options import Reuse, StartOptions
 from flowfabric.sdk.run import Run
 
 if TYPE_CHECKING:
-    from flowfabric.sdk.app import App
     from flowfabric.sdk.definitions import Startable
 
-#: Ids made from names are the same in every process.
-NAMESPACE = uuid.UUID("6f0d4a86-3f0e-5c5b-9a53-0f2f6c1b7d11")
-#: An id binds for as long as the store lives: whoever wants a new run says so by the id, or by ``reuse``.
+#: An id binds until its run is deleted, not for a time.
 FOREVER_MS = 2**62
 #: A run whose worker dies again and again ends as failed after so many times.
 MAX_RECLAIMS = 5
 #: The worker ends an attempt that runs out of time; the engine does if it has not after this much more.
 TIMEOUT_SLACK_MS = 30_000
-#: Executions one transaction may create; ``start_many`` makes one of it.
 _formatter = string.Formatter()
-
-
-def stable_id(*names: str) -> str:
-    """The same UUID for the same names, everywhere."""
-    return str(uuid.uuid5(NAMESPACE, "\x00".join(names)))
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------
@@ -104,8 +103,8 @@ async def prepare(
 ) -> Start:
     """Work out one start. Limits and budgets that it names exist afterwards; the run itself does not yet."""
     app, task = definition.app, definition.options
-    engine = app.engine
     id = id_of(definition, options.id or task.id, arguments)
+    reuse = options.reuse or task.reuse
     budgets = (*task.budget, *options.budgets)
     limits = await app.gates.quota(definition, arguments) if task.limits else None
     budget_ids = tuple([await app.gates.budget(budget) for budget in budgets])
@@ -122,9 +121,11 @@ async def prepare(
         created["tags"] = {**task.tags, **(options.tags or {})}
     if id is not None:
         created["idempotency_key"] = id
+        if reuse == "after_completion":
+            created["key_reuse"] = "ended"
     if options.delay:
-        created["delay_until"] = await engine.now_ms() + milliseconds(options.delay)
-    return Start(created, id, options.reuse or task.reuse)
+        created["delay_until"] = await app.engine.now_ms() + milliseconds(options.delay)
+    return Start(created, id, reuse)
 
 
 def policy(
@@ -168,14 +169,9 @@ async def start(
         run: Run[Any] = await enqueue.start(definition, arguments, options)
         return run
     prepared = await prepare(definition, arguments, options)
-    app = definition.app
-    if prepared.reuse == "after_completion" and prepared.id is not None:
-        execution_id = await _latest_generation(app, prepared)
-    else:
-        answer = await app.engine.create_execution(**prepared.arguments)
-        refuse_taken(prepared, answer)
-        execution_id = answer.execution_id
-    return run_of(definition, execution_id)
+    answer = await definition.app.engine.create_execution(**prepared.arguments)
+    refuse_taken(prepared, answer)
+    return run_of(definition, answer.execution_id)
 
 
 async def start_many(
@@ -187,9 +183,9 @@ async def start_many(
     if options.debounce is not None or options.tx is not None:
         raise BadOptions("start_many: start runs one by one with debounce= or tx=", option="start_many")
     prepared = [await prepare(definition, definition.signature.bind(args, kwargs), options) for args, kwargs in calls]
-    if any(each.reuse != "existing" and each.id is not None for each in prepared):
+    if any(each.reuse == "reject" and each.id is not None for each in prepared):
         raise BadOptions(
-            "start_many: reuse= other than 'existing' is decided run by run; use start() for these", option="reuse"
+            'start_many: reuse="reject" would leave the others started; start such runs one by one', option="reuse"
         )
     answers = await definition.app.engine.create_executions([each.arguments for each in prepared])
     return [run_of(definition, answer.execution_id) for answer in answers]
@@ -209,25 +205,3 @@ def refuse_taken(prepared: Start, answer: CreateResult) -> None:
 def run_of(definition: Startable[Any, Any], execution_id: str) -> Run[Any]:
     """The run of a definition."""
     return Run(definition.app, execution_id, definition.signature)
-
-
-async def _latest_generation(app: App, prepared: Start) -> str:
-    raise NotImplementedError
-
-
-class Gates:
-    """Quota policies and budgets that starts of this app have named; each is created once per process."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def quota(self, definition: Startable[Any, Any], arguments: Mapping[str, Any]) -> str | None:
-        """The quota policy of a task for these arguments."""
-        raise NotImplementedError
-
-    async def budget(self, budget: Any) -> str:
-        """The engine's id of a budget that exists."""
-        raise NotImplementedError
-
-
-_ = (Limit, Rate)

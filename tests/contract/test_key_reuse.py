@@ -1,0 +1,92 @@
+"""A bound idempotency key may be bound anew when its execution has ended, if the caller says so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flowfabric import Created, Duplicate, ExecutionId
+from flowfabric.engine import Engine
+from tests.contract.probe import ManualClock, Probe, create, shared_stores_only, unchanged
+
+DAY_MS = 86_400_000
+
+
+async def cancelled(engine: Engine, execution_id: ExecutionId) -> None:
+    await engine.cancel_execution(execution_id=execution_id)
+
+
+@pytest.mark.parametrize("reuse", ["never", "ended"])
+async def test_a_key_leads_to_what_is_under_way(engine: Engine, probe: Probe, reuse: str) -> None:
+    first = await create(engine, idempotency_key="k", key_reuse=reuse)
+    async with unchanged(probe):
+        assert await engine.create_execution(idempotency_key="k", key_reuse=reuse) == Duplicate(first)
+
+
+async def test_a_key_leads_to_what_has_ended(engine: Engine, probe: Probe) -> None:
+    first = await create(engine, idempotency_key="k")
+    await cancelled(engine, first)
+    async with unchanged(probe):
+        assert await engine.create_execution(idempotency_key="k", key_reuse="never") == Duplicate(first)
+
+
+async def test_a_key_is_bound_anew_after_an_end(engine: Engine) -> None:
+    made = [await create(engine, idempotency_key="k")]
+    for _ in range(3):
+        await cancelled(engine, made[-1])
+        answer = await engine.create_execution(idempotency_key="k", key_reuse="ended")
+        assert isinstance(answer, Created)
+        made.append(answer.execution_id)
+        # From now on the key leads to the new one, for everybody.
+        assert await engine.create_execution(idempotency_key="k") == Duplicate(made[-1])
+    assert len(set(made)) == 4
+
+
+@pytest.mark.parametrize("reuse", ["never", "ended"])
+async def test_a_key_of_what_was_deleted_is_free(engine: Engine, clock: ManualClock, reuse: str) -> None:
+    policy = {"dedup_window_ms": 10 * DAY_MS}
+    first = await create(engine, idempotency_key="k", policy=policy)
+    await cancelled(engine, first)
+    clock.advance(DAY_MS + 1)
+    assert await engine.trim_retention() == 1
+    second = await create(engine, idempotency_key="k", key_reuse=reuse, policy=policy)
+    assert second != first
+    assert await engine.create_execution(idempotency_key="k") == Duplicate(second)
+
+
+async def test_of_many_callers_one_binds_anew(engine: Engine) -> None:
+    first = await create(engine, idempotency_key="k")
+    await cancelled(engine, first)
+    answers = await asyncio.gather(
+        *(engine.create_execution(idempotency_key="k", key_reuse="ended", lane_id=f"l{n % 3}") for n in range(20))
+    )
+    assert sum(isinstance(answer, Created) for answer in answers) == 1
+    [again] = {answer.execution_id for answer in answers}
+    assert again != first
+
+
+@shared_stores_only
+async def test_of_two_engines_one_binds_anew(engine: Engine, open_engine: object) -> None:
+    other = await open_engine()  # type: ignore[operator]
+    for key in ("a", "b", "c"):
+        first = await create(engine, idempotency_key=key)
+        await cancelled(other, first)
+        answers = await asyncio.gather(
+            *(each.create_execution(idempotency_key=key, key_reuse="ended") for each in (engine, other) * 5)
+        )
+        assert sum(isinstance(answer, Created) for answer in answers) == 1
+        assert len({answer.execution_id for answer in answers}) == 1
+
+
+async def test_many_at_once(engine: Engine) -> None:
+    first = await create(engine, idempotency_key="a")
+    going_on = await create(engine, idempotency_key="b")
+    await cancelled(engine, first)
+    again = {"key_reuse": "ended"}
+    one, two, three = await engine.create_executions(
+        [{"idempotency_key": "a", **again}, {"idempotency_key": "a", **again}, {"idempotency_key": "b", **again}]
+    )
+    assert isinstance(one, Created)
+    assert two == Duplicate(one.execution_id)
+    assert three == Duplicate(going_on)
