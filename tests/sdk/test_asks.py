@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,12 +27,7 @@ class Payment:
 
 async def opened(app: App, run: Run[Any]) -> OpenAsk:
     """The run's question, as soon as it waits."""
-    async with asyncio.timeout(30):
-        while True:
-            found = await app.asks(run)
-            if found:
-                return found[0]
-            await asyncio.sleep(0.02)
+    return (await app.asks(run, wait=seconds(30)))[0]
 
 
 async def test_a_typed_answer(app: App) -> None:
@@ -175,6 +169,15 @@ async def test_all_open_questions_are_listed(app: App) -> None:
         for run in runs:
             await opened(app, run)
         assert sorted(each.question for each in await app.asks()) == ["a?", "b?"]
+
+
+async def test_waiting_for_a_question_ends(app: App) -> None:
+    @app.workflow
+    async def silent() -> None:
+        return None
+
+    run = await silent.start()
+    assert await app.asks(run, wait=timedelta(milliseconds=50)) == []
 
 
 def test_what_cannot_be_asked() -> None:

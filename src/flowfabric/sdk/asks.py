@@ -10,6 +10,7 @@ without one counts as a yes. ``need`` yeses decide, and so does the first no. Wh
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -45,6 +46,8 @@ APPROVE, DECLINE = "approve", "decline"
 ANYONE: Final = "anyone"
 _NOTHING: Final = object()
 _PAGE = 200
+#: How long to wait between looks for a question that is not there yet: at first, and at most.
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -379,6 +382,20 @@ async def open_asks(app: App, run: Run[Any] | str | None = None) -> list[OpenAsk
                 continue
             found.append(OpenAsk(app, str(execution_id), context.input_payload, context.tags))
     return found
+
+
+async def wait_for_asks(app: App, run: Run[Any] | str | None, wait: timedelta) -> list[OpenAsk]:
+    """The same as soon as there is one, or when the time is over."""
+    most_s = duration(wait, "wait", zero=True).total_seconds()
+    deadline = asyncio.get_running_loop().time() + most_s
+    pause = _FIRST_LOOK_S
+    while True:
+        found = await open_asks(app, run)
+        rest = deadline - asyncio.get_running_loop().time()
+        if found or rest <= 0:
+            return found
+        await asyncio.sleep(min(pause, rest))
+        pause = min(pause * 2, _LAST_LOOK_S)
 
 
 async def _waiting(app: App, partition: int) -> AsyncIterator[ExecutionId]:

@@ -1,0 +1,107 @@
+"""Every example runs as its page says, and prints what stands there.
+
+``./dev run python -m tests.examples.test_programs`` writes the outputs anew.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+PAGE = EXAMPLES / "README.md"
+#: What the examples share.
+SHARED = {"scratch.py"}
+SECTION = re.compile(r"^## .*?\[(?P<file>[\w/]+\.py)\].*?^```text\n(?P<output>.*?)^```$", re.DOTALL | re.MULTILINE)
+TIMEOUT_S = 60
+
+#: What differs from run to run.
+CHANGING = (
+    (re.compile(r"\{fp:\d+\}:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "<run>"),
+    (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<uuid>"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d( \d\d:\d\d(:\d\d)?)?"), "<date>"),
+    (re.compile(r"\b\d+(\.\d+)? (ms|s)\b"), "<time>"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "<address>"),
+)
+
+
+def sections() -> dict[str, str]:
+    """What each example prints, as its page says."""
+    text = PAGE.read_text()
+    # One section at a time, so that a section without an output does not borrow its neighbour's.
+    parts = re.split(r"(?=^## )", text, flags=re.MULTILINE)
+    found = [SECTION.search(part) for part in parts if part.startswith("## ")]
+    return {each["file"]: each["output"] for each in found if each is not None}
+
+
+def programs() -> list[str]:
+    """Every example there is."""
+    files = [path.name for path in EXAMPLES.glob("*.py") if path.name not in SHARED]
+    folders = [f"{path.parent.name}/main.py" for path in EXAMPLES.glob("*/main.py")]
+    return sorted(files + folders)
+
+
+def run(name: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run an example as a newcomer would, from elsewhere."""
+    hidden = {"FF_URL", "FF_DEV_MODE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENROUTER_API_KEY"}
+    variables = {key: value for key, value in os.environ.items() if key not in hidden}
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        cwd=folder,
+        env={**variables, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1", **more},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def normalised(text: str) -> str:
+    """The text without what differs from run to run."""
+    for pattern, name in CHANGING:
+        text = pattern.sub(name, text)
+    return text
+
+
+@pytest.mark.parametrize("name", programs())
+def test_an_example_prints_what_its_page_says(name: str, tmp_path: Path) -> None:
+    done = run(name, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert normalised(done.stdout) == normalised(sections()[name])
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_every_example_is_on_the_page() -> None:
+    assert sorted(sections()) == programs()
+
+
+def test_another_store(tmp_path: Path) -> None:
+    done = run("hello.py", tmp_path, FF_URL=f"sqlite:///{tmp_path}/runs.db")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs.db").exists()
+
+
+def write_page() -> None:
+    """Write the outputs anew."""
+
+    def anew(part: str) -> str:
+        found = SECTION.search(part)
+        if found is None or (len(sys.argv) > 1 and found["file"] not in sys.argv[1:]):
+            return part
+        with tempfile.TemporaryDirectory() as folder:
+            done = run(found["file"], Path(folder))
+        if done.returncode != 0 or done.stderr:
+            sys.exit(f"{found['file']}: {done.stderr}")
+        return part[: found.start("output")] + done.stdout + part[found.end("output") :]
+
+    PAGE.write_text("".join(anew(part) for part in re.split(r"(?=^## )", PAGE.read_text(), flags=re.MULTILINE)))
+
+
+if __name__ == "__main__":
+    write_page()
