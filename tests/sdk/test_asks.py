@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -181,7 +182,7 @@ async def test_waiting_for_a_question_ends(app: App) -> None:
 
 
 def test_what_cannot_be_asked() -> None:
-    for wrong in (
+    refused: tuple[Callable[[], object], ...] = (
         lambda: Ask(""),
         lambda: Ask("q", need=2),
         lambda: Ask("q", of={"a"}, need=2),
@@ -189,7 +190,8 @@ def test_what_cannot_be_asked() -> None:
         lambda: Ask("q", of={"anyone"}),
         lambda: Ask("q", otherwise=True),
         lambda: Ask("q", need=0),
-    ):
+    )
+    for wrong in refused:
         with pytest.raises(BadOptions):
             wrong()
 
