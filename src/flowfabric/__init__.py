@@ -147,6 +147,7 @@ from flowfabric.model.policy import (
     TimeoutPolicy,
 )
 from flowfabric.model.requests import (
+    Debounced,
     EnqueueDraft,
     RequestDropped,
     RequestPage,
@@ -422,6 +423,7 @@ __all__ = [
     "Created",
     "Cron",
     "Ctx",
+    "Debounced",
     "Delayed",
     "DeliverSignalResult",
     "Depends",

@@ -281,6 +281,10 @@ BAD: dict[str, list[Bad]] = {
     "slot": NO_NUMBER + NONE + _invalid(-1, HUGE),
     "slot?": NO_NUMBER + _invalid(-1, HUGE),
     "slots": _invalid(5, "5", b"5", {5: 5}, [-1], ["5"], [None], [True], [1.5], [HUGE], [5] * 1_001),
+    "burst": _invalid(
+        5, None, "text", [], {"nonsense": 1}, {"lane_id": ""}, {"idempotency_key": "k"}, {"delay_until": 5},
+        {"execution_id": f"{{fp:0}}:{UUID}"},
+    ),
     "creation": _invalid(
         5, None, "text", b"bytes", True, [], {"nonsense": 1}, {5: 1}, {"lane_id": ""}, {"priority": "5"},
         {"execution_id": "x"}, {"tags": {"a": 5}}, {"input_payload": "text"},

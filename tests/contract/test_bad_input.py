@@ -329,6 +329,9 @@ METHODS: dict[str, Method] = {
     "list_requests": Method(lambda w: {}, {"refused": "flag", "cursor": "uuid?", "limit": "page"}),
     "retry_request": Method(lambda w: {"request_id": UUID}, {"request_id": "uuid"}),
     "drop_request": Method(lambda w: {"request_id": UUID}, {"request_id": "uuid"}),
+    "debounce_execution": Method(lambda w: {"debounce_key": "k", "execution": {}, "wait_ms": 5, "at_most_ms": 5},
+                                 {"debounce_key": "name+", "execution": "burst", "wait_ms": "count",
+                                  "at_most_ms": "count"}),
     # reads
     **{
         name: Method(_one, ONE)

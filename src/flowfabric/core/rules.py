@@ -9,6 +9,7 @@ from flowfabric.core import (
     admission,
     admitting,
     budgets,
+    bursts,
     cancel,
     claim,
     create,
@@ -147,6 +148,7 @@ RULES: Mapping[type, Rule] = {
     requests.AcceptRequest: requests.accept_request,
     requests.RetryRequest: requests.retry_request,
     requests.DropRequest: requests.drop_request,
+    bursts.DebounceExecution: bursts.debounce_execution,
     admitting.LetGo: admitting.let_go,
     admitting.LetBlockedGo: admitting.let_blocked_go,
 }

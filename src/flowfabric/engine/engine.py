@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from flowfabric.engine import checks
 from flowfabric.engine.budgets import Budgets
+from flowfabric.engine.bursts import Bursts
 from flowfabric.engine.control import Control
 from flowfabric.engine.explaining import Explaining
 from flowfabric.engine.flow_reads import FlowReads
@@ -38,6 +39,7 @@ _log = logging.getLogger("flowfabric.engine")
 
 class Engine(
     Requests,
+    Bursts,
     Schedules,
     Lanes,
     FlowTimers,

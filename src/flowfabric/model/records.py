@@ -23,7 +23,7 @@ from flowfabric.model.budget_records import (
     QuotaWindow,
     Reservation,
 )
-from flowfabric.model.start_records import EnqueueRequest, Schedule
+from flowfabric.model.start_records import Burst, EnqueueRequest, Schedule
 from flowfabric.model.steps import Step
 from flowfabric.model.tokens import redacted
 
@@ -591,4 +591,5 @@ Record: TypeAlias = (
     | Step
     | Schedule
     | EnqueueRequest
+    | Burst
 )

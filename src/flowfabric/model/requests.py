@@ -1,4 +1,4 @@
-"""Requests for executions that are left in the caller's own transaction, and what becomes of them."""
+"""Requests for executions that are left in the caller's own transaction, starts that fall together, and answers."""
 
 from __future__ import annotations
 
@@ -52,3 +52,11 @@ class RequestDropped(Struct, frozen=True):
     """It is gone."""
 
     request_id: str
+
+
+class Debounced(Struct, frozen=True):
+    """The execution of a burst, and until when it waits for more; ``first`` if this start began the burst."""
+
+    execution_id: ExecutionId
+    delay_until_ms: int
+    first: bool

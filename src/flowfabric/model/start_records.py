@@ -66,3 +66,19 @@ class EnqueueRequest(Struct, gc=False):
     @property
     def key(self) -> str:
         return self.request_id
+
+
+class Burst(Struct, gc=False):
+    """Starts under one key that fall together, and the execution they share (``ff_debounce``)."""
+
+    namespace: str
+    debounce_key: str
+    partition: int
+    uuid: str
+    first_at_ms: int
+    #: How long the execution can be pushed back.
+    until_ms: int
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.namespace, self.debounce_key)

@@ -45,7 +45,7 @@ from flowfabric.model.records import (
     Worker,
     WorkerEvent,
 )
-from flowfabric.model.start_records import EnqueueRequest, Schedule
+from flowfabric.model.start_records import Burst, EnqueueRequest, Schedule
 from flowfabric.model.steps import Step
 
 # Column types. Stores translate them; "names" is a sorted tuple of texts, "requirement" the set a worker must cover.
@@ -690,6 +690,19 @@ TABLES: Mapping[Any, Table] = {
             ),
             ("request_id",),
         ),
+        Table(
+            Burst,
+            "ff_debounce",
+            _columns(
+                namespace=TEXT,
+                debounce_key=TEXT,
+                partition=SMALL,
+                uuid=UUID,
+                first_at_ms=BIG,
+                until_ms=BIG,
+            ),
+            ("namespace", "debounce_key"),
+        ),
     )
 }
 
@@ -788,6 +801,7 @@ EXECUTION_SCOPED = (
     "ff_exec_idempotency",
     "ff_budget_reservation",
     "ff_budget_ask",
+    "ff_debounce",
 )
 #: Tables that name an execution in rows of their own partition: the table, and how it spells the execution.
 EXECUTION_NAMED = (

@@ -45,7 +45,7 @@ from flowfabric.model.records import (
     Waitpoint,
     WorkerEvent,
 )
-from flowfabric.model.start_records import Schedule
+from flowfabric.model.start_records import Burst, Schedule
 from flowfabric.model.steps import Step
 from flowfabric.stores.memory.runs import SortedRun
 
@@ -112,6 +112,7 @@ GROUPS: Mapping[Any, tuple[tuple[str, ...], ...]] = {
     PendingCancelGroup: (_BY_FLOW,),
     Reservation: (_BY_EXECUTION,),
     BudgetAsk: (_BY_EXECUTION,),
+    Burst: (_BY_EXECUTION,),
     BudgetUsage: (_BY_BUDGET,),
     BudgetSpend: ((*_BY_BUDGET, "uuid"), ("uuid",)),
     QuotaWindow: (_BY_WINDOW, ("execution_id",)),

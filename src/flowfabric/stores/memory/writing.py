@@ -35,6 +35,7 @@ from flowfabric.model.records import (
     Waitpoint,
     WorkerEvent,
 )
+from flowfabric.model.start_records import Burst
 from flowfabric.model.steps import Step
 from flowfabric.stores.memory.indexes import (
     BINDING_EXPIRY,
@@ -63,6 +64,7 @@ _OWNED = (
     Binding,
     Reservation,
     BudgetAsk,
+    Burst,
 )
 #: Fields that a rule may leave unset, and what is stored then.
 _UNSET: dict[Any, dict[str, Any]] = {

@@ -1,4 +1,4 @@
--- What starts executions: schedules, and requests that callers leave in transactions of their own.
+-- What starts executions: schedules, requests that callers leave in transactions of their own, and bursts.
 
 CREATE TABLE ff_schedule (
     namespace          text NOT NULL,
@@ -67,3 +67,16 @@ CREATE TRIGGER ff_enqueue_request_wake AFTER INSERT ON ff_enqueue_request
 CREATE FUNCTION ff_enqueue(command jsonb) RETURNS uuid LANGUAGE sql AS $$
     INSERT INTO ff_enqueue_request (command) VALUES ($1) RETURNING request_id
 $$;
+
+-- Starts that fall together, and the execution they share.
+CREATE TABLE ff_debounce (
+    namespace     text NOT NULL,
+    debounce_key  text NOT NULL,
+    partition_key smallint NOT NULL,
+    execution_id  uuid NOT NULL,
+    first_at_ms   bigint NOT NULL,
+    until_ms      bigint NOT NULL,
+    PRIMARY KEY (namespace, debounce_key)
+) WITH (fillfactor = 50);
+
+CREATE INDEX ff_debounce_execution_idx ON ff_debounce (partition_key, execution_id);

@@ -1,4 +1,4 @@
--- What starts executions: schedules, and requests that callers leave in transactions of their own.
+-- What starts executions: schedules, requests that callers leave in transactions of their own, and bursts.
 
 CREATE TABLE ff_schedule (
     namespace          TEXT NOT NULL,
@@ -50,3 +50,16 @@ CREATE TABLE ff_enqueue_request (
 CREATE INDEX ff_enqueue_request_due_idx ON ff_enqueue_request (requested_at_ms, request_id)
     WHERE refused_at_ms IS NULL;
 CREATE INDEX ff_enqueue_request_execution_idx ON ff_enqueue_request (execution_id);
+
+-- Starts that fall together, and the execution they share.
+CREATE TABLE ff_debounce (
+    namespace     TEXT NOT NULL,
+    debounce_key  TEXT NOT NULL,
+    partition_key INTEGER NOT NULL,
+    execution_id  BLOB NOT NULL,
+    first_at_ms   INTEGER NOT NULL,
+    until_ms      INTEGER NOT NULL,
+    PRIMARY KEY (namespace, debounce_key)
+) WITHOUT ROWID;
+
+CREATE INDEX ff_debounce_execution_idx ON ff_debounce (partition_key, execution_id);
