@@ -288,6 +288,7 @@ if TYPE_CHECKING:
         BadSignature,
         BadStep,
         IdConflict,
+        NotCommitted,
         NotOpen,
         ResultTimeout,
         RunCancelled,
@@ -296,13 +297,14 @@ if TYPE_CHECKING:
         RunFailed,
         RunSkipped,
         SdkError,
+        StartRefused,
         StepFailed,
         UnknownRun,
         UnknownTask,
     )
     from flowfabric.sdk.frames import RunFrame
     from flowfabric.sdk.injecting import Depends, injected
-    from flowfabric.sdk.options import Budget, Limit, Rate, Retry
+    from flowfabric.sdk.options import Budget, Debounce, Limit, Rate, Retry
     from flowfabric.sdk.run import Run, RunStatus
     from flowfabric.sdk.worker import Worker
 
@@ -351,6 +353,9 @@ _SDK = {
     "Depends": "injecting",
     "injected": "injecting",
     "Budget": "options",
+    "Debounce": "options",
+    "NotCommitted": "errors",
+    "StartRefused": "errors",
     "Limit": "options",
     "Rate": "options",
     "Retry": "options",
@@ -423,6 +428,7 @@ __all__ = [
     "Created",
     "Cron",
     "Ctx",
+    "Debounce",
     "Debounced",
     "Delayed",
     "DeliverSignalResult",
@@ -498,6 +504,7 @@ __all__ = [
     "Moved",
     "Namespace",
     "NoWork",
+    "NotCommitted",
     "NotFound",
     "NotOpen",
     "NotReclaimable",
@@ -592,6 +599,7 @@ __all__ = [
     "SoftBreach",
     "Staged",
     "Start",
+    "StartRefused",
     "State",
     "StateKind",
     "StateVector",

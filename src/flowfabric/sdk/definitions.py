@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 from flowfabric.sdk.durable import CURRENT
 from flowfabric.sdk.errors import BadOptions, BadSignature
 from flowfabric.sdk.injecting import Dependencies
-from flowfabric.sdk.options import Budget, Reuse, StartOptions, TaskOptions
+from flowfabric.sdk.options import Budget, Debounce, Reuse, StartOptions, TaskOptions
 from flowfabric.sdk.signature import Signature
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Definition(Generic[P, T]):
         lane: str | None = None,
         budget: Budget | Iterable[Budget] | None = None,
         tx: Any = None,
-        debounce: timedelta | None = None,
+        debounce: Debounce | None = None,
         reuse: Reuse | None = None,
     ) -> Self:
         """The same with options for what is started from it: ``review.using(priority=5).start(doc)``."""
@@ -143,6 +143,8 @@ class Startable(Definition[P, T]):
 
         if options.id is not None:
             check_template(self, options.id)
+        if options.debounce is not None:
+            check_template(self, options.debounce.key)
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
         """Start a run with these arguments. It exists, durably, when this returns."""

@@ -12,6 +12,8 @@
     ├── BudgetExceeded     what ctx.spend asked for does not fit
     ├── UnknownTask        no definition of that name
     ├── UnknownRun         no run of that id
+    │   └── NotCommitted   it was asked for in a transaction that is not committed
+    ├── StartRefused       a run that was asked for in a transaction could not be created
     ├── IdConflict         a run with this id exists, and reuse="reject" was asked for
     ├── StepFailed         a step failed before, with an error that cannot be had again as it was
     ├── BadStep            what a workflow remembers does not fit the code of today
@@ -126,6 +128,18 @@ class UnknownRun(SdkError):
     """No run of that id."""
 
     code = "unknown_run"
+
+
+class NotCommitted(UnknownRun):
+    """The run was asked for in a transaction that has not been committed, or was rolled back."""
+
+    code = "not_committed"
+
+
+class StartRefused(SdkError):
+    """A run that was asked for in a transaction could not be created; the request waits for an operator."""
+
+    code = "start_refused"
 
 
 class IdConflict(SdkError):

@@ -74,6 +74,10 @@ async def follow(run: Run[Any], after: str | int, *, errors: bool = False) -> As
     while True:
         # Looked at before the stream: what was written before the run ended is then certain to be read.
         state = await run.status()
+        if state == "pending":
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LAST_PAUSE_S)
+            continue
         current = await engine.read_current_attempt_index(run.id)
         ended = state in ENDED
         waiting = not ended and current == attempt and state is not PublicState.DELAYED

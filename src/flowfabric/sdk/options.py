@@ -193,6 +193,24 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Debounce:
+    """Starts under one key that fall together share one run: it begins once nobody has started one for ``wait``, at
+    the latest ``at_most`` after the first, with the arguments of the last. ``key`` may hold dotted paths into the
+    arguments, as ids do: ``"{doc.url}"``. Keys of different tasks are apart."""
+
+    key: str
+    wait: timedelta
+    at_most: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.key) is not str or not self.key:
+            raise BadOptions(f"Debounce: {self.key!r} is not a key", option="debounce")
+        duration(self.wait, "wait")
+        if self.at_most is not None:
+            duration(self.at_most, "at_most")
+
+
+@dataclass(frozen=True, slots=True)
 class StartOptions:
     """What one start asks for; what is ``None`` is as the task says."""
 
@@ -205,7 +223,7 @@ class StartOptions:
     lane: str | None = None
     budget: Budget | tuple[Budget, ...] | None = None
     tx: Any = None
-    debounce: timedelta | None = None
+    debounce: Debounce | None = None
     reuse: Reuse | None = None
 
     def __post_init__(self) -> None:
@@ -216,8 +234,11 @@ class StartOptions:
             duration(self.delay, "delay", zero=True)
         if self.deadline is not None:
             duration(self.deadline, "deadline")
-        if self.debounce is not None:
-            duration(self.debounce, "debounce")
+        if self.debounce is not None and not isinstance(self.debounce, Debounce):
+            raise BadOptions(
+                f"debounce: {self.debounce!r} is not a Debounce; write Debounce(key=…, wait=seconds(5))",
+                option="debounce",
+            )
         object.__setattr__(self, "tags", _tags(self.tags))
         object.__setattr__(self, "budget", _budgets(self.budget))
         _reuse(self.reuse)

@@ -49,8 +49,15 @@ class Run(Generic[T]):
         return hash(self.id)
 
     async def status(self) -> RunStatus:
-        """Where it is."""
+        """Where it is; ``pending`` if it was asked for in a transaction that is committed and is not there yet."""
         state = await self.app.engine.read_execution_state(self.id)
+        return await self._not_there() if state is None else state
+
+    async def _not_there(self) -> RunStatus:
+        """It may have been asked for in a transaction, and not be there yet."""
+        from flowfabric.sdk.enqueue import requested_state
+
+        state = await requested_state(self)
         if state is None:
             raise self._unknown()
         return state
