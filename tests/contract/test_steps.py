@@ -140,6 +140,9 @@ async def test_a_child_that_ends_wakes_its_parent(engine: Engine, probe: Probe) 
         (PublicState.COMPLETED, b"42"),
         (PublicState.WAITING, None),
     ]
+    await take(engine, "children")
+    (running,) = await engine.read_ends([end.execution_id for end in ends if end.result is None])
+    assert running.state is PublicState.ACTIVE
     await engine.complete(handle, b"done")
     assert await state(probe, parent) == "completed"
     assert await probe.select(Suspension, partition=parent.partition) == []

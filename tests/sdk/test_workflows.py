@@ -221,6 +221,27 @@ async def test_a_fan_of_children(app: App) -> None:
         assert await run.result(seconds(60)) == sum(n * n for n in range(60))
 
 
+async def test_the_first_of_several_children(app: App) -> None:
+    late = asyncio.Event()
+
+    @app.task
+    async def answer(name: str) -> str:
+        if name != "quick":
+            await late.wait()
+        return name
+
+    @app.workflow
+    async def race() -> str:
+        calls = [asyncio.ensure_future(answer.using(key=name)(name)) for name in ("slow", "quick", "slower")]
+        done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        return next(iter(done)).result()
+
+    async with app.worker():
+        run = await race.start()
+        assert await run.result(seconds(30)) == "quick"
+        late.set()
+
+
 async def test_a_failed_child_can_be_caught(app: App) -> None:
     @app.task(retry=0)
     async def broken() -> None:

@@ -18,7 +18,7 @@ from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_BULK, MAX_NAME_BYTES
 from flowfabric.model.partitions import flow_partition
-from flowfabric.model.states import PublicState
+from flowfabric.model.states import canonical_public_state
 from flowfabric.model.steps import Advanced, ChildWait, Ended, Forked, NewStep, Step, StepOutcome, StepRecord
 
 #: The kind of the flows that durable functions found for their children.
@@ -114,7 +114,7 @@ class Steps(Intake):
         return [
             Ended(
                 ExecutionId.unchecked(row.execution_id),
-                PublicState(row.public_state),
+                canonical_public_state(row.public_state),
                 row.result or None,
                 row.failure_reason or None,
                 row.cancellation_reason or None,
