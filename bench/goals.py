@@ -10,6 +10,8 @@ LIFECYCLE = {
     ("postgres", 1): Target(0.35, 0.60),
     ("sqlite", 256): Target(0.45, 0.70),
 }
+#: Tasks drained by a worker of the SDK against executions drained by the engine alone.
+WORKER = Target(0.35, 0.60)
 TWO_PROCESSES = Target(1.4, 1.7)
 #: pgqueuer's bulk enqueue was 30,861 per second.
 BULK = {"postgres": Target(15_000, 30_861, of="value"), "sqlite": Target(15_000, 30_861, of="value")}

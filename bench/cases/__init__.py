@@ -5,13 +5,27 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable
 
-from bench.cases import backlog, budgets, bulk, drain, events, flows, lifecycle, memory, pickup, renew, routing, signals
+from bench.cases import (
+    backlog,
+    budgets,
+    bulk,
+    drain,
+    events,
+    flows,
+    lifecycle,
+    memory,
+    pickup,
+    renew,
+    routing,
+    signals,
+    worker,
+)
 from bench.context import Case
 
 
 def every_case() -> list[Case]:
     """All there are."""
-    modules = (lifecycle, budgets, bulk, flows, renew, events, drain, pickup, signals, backlog, routing, memory)
+    modules = (lifecycle, budgets, bulk, flows, renew, events, drain, worker, pickup, signals, backlog, routing, memory)
     return [case for module in modules for case in module.cases()]
 
 

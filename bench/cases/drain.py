@@ -42,11 +42,11 @@ async def run(store: str, bench: Bench) -> list[Row]:
     workers = [await Worker.start("drain", database.url) for _ in range(2)]
     try:
         for worker in workers:
-            await _window(database, [worker], 0.3)  # connections, plans and caches
+            await window(database, [worker], 0.3)  # connections, plans and caches
         found = await bench.interleaved(
             {
-                "one process": lambda: _window(database, workers[:1], bench.seconds),
-                "two processes": lambda: _window(database, workers, bench.seconds),
+                "one process": lambda: window(database, workers[:1], bench.seconds),
+                "two processes": lambda: window(database, workers, bench.seconds),
             }
         )
     finally:
@@ -81,9 +81,11 @@ async def run(store: str, bench: Bench) -> list[Row]:
     return rows
 
 
-async def _window(database: Database, workers: list[Worker], seconds: float) -> Drained:
+async def window(database: Database, workers: list[Worker], seconds: float, *also: str) -> Drained:
+    """Fill, let the workers drain for so long, and add up what they say."""
     await database.execute(FINISH)
     await database.fill(int(PER_SECOND * seconds * len(workers)))
+    await database.execute(*also)
     await database.tidy()
     found = await asyncio.gather(*(worker.ask(seconds) for worker in workers))
     done = sum(each["done"] for each in found)

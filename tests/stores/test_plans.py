@@ -27,7 +27,7 @@ from flowfabric.model.records import Signal, SignalDedup, SuspendDedup, Suspensi
 from flowfabric.stores.postgres import fair, reading
 from flowfabric.stores.postgres.store import WRITER_SETTINGS, Replanning
 from flowfabric.stores.postgres.writing import Statement
-from flowfabric.stores.questions import Due, ListGates, NextDue, ReadEvents
+from flowfabric.stores.questions import Due, ListGates, NextDue, ReadContexts, ReadEvents
 from flowfabric.stores.schema import ATTEMPT, EXECUTION, OUTBOXES, TABLES
 from flowfabric.stores.sqlevents import old_events
 from flowfabric.stores.sqlite import store as sqlite_store
@@ -341,3 +341,27 @@ async def test_sqlite_events_are_read_in_the_order_of_their_key(sqlite: Any, kin
         assert f"SCAN {name}" not in found
     old = steps(sqlite, old_events(name, 1_000), 5)
     assert "TEMP B-TREE" not in old, "the first rows come from the key, however many there are"
+
+
+# ------------------------------------------------------------------------------------------------------------ contexts
+
+
+def _some(count: int) -> ReadContexts:
+    return ReadContexts(tuple(f"{{fp:0}}:{uuid4()}" for _ in range(count)))
+
+
+@pytest.mark.parametrize("count", [1, 64, 1_000])
+async def test_what_workers_start_from_is_found_by_key(postgres: Any, count: int) -> None:
+    from flowfabric.stores.postgres import store
+
+    asked = store._QUESTIONS.compile(_some(count))
+    found = await plan(postgres, store._dollars(asked.sql), *asked.params)
+    assert "Seq Scan" not in found
+
+
+@pytest.mark.parametrize("count", [1, 64, 1_000])
+async def test_sqlite_finds_what_workers_start_from_by_key(sqlite: Any, count: int) -> None:
+    asked = sqlite_store._QUESTIONS.compile(_some(count))
+    found = steps(sqlite, asked.sql, *asked.params)
+    assert "SEARCH e USING INDEX sqlite_autoindex_ff_exec_core_1 (partition_key=? AND execution_id=?)" in found
+    assert "SCAN e" not in found

@@ -77,7 +77,7 @@ class Ctx:
     @property
     def lease_healthy(self) -> bool:
         """Whether this worker still holds the run. Ask before doing what cannot be undone."""
-        return not self._job.lost.is_set() and self._job.lease.healthy
+        return not self._job.is_lost and self._job.lease.healthy
 
     @property
     def engine(self) -> Engine:
@@ -226,7 +226,7 @@ class Stream:
                 try:
                     await self._job.engine.append_frames(self._job.handle, batch)
                 except EngineError as error:
-                    if not is_passing(error) or self._job.lost.is_set() or not self._job.lease.healthy:
+                    if not is_passing(error) or self._job.is_lost or not self._job.lease.healthy:
                         raise
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, LONGEST_PAUSE_S)

@@ -63,7 +63,7 @@ class Definition(Generic[P, T]):
         """The engine's word for the name: the execution kind."""
         return self.name
 
-    @property
+    @functools.cached_property
     def is_async(self) -> bool:
         """Whether the function is a coroutine function and runs on the loop."""
         return inspect.iscoroutinefunction(inspect.unwrap(self.function))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from flowfabric.model import literals as lit
@@ -69,14 +70,15 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions):
         pairs = [split_wire(each) for each in q.execution_ids]
         # The last one is repeated up to a power of two, so that there are few statements to prepare.
         pairs += pairs[-1:] * ((1 << (len(pairs) - 1).bit_length()) - len(pairs))
-        text = Text()
-        keys = ", ".join(f"({text.mark(partition)}, {text.mark(self._uuid(uuid))})" for partition, uuid in pairs)
-        return self._contexts(f"(e.partition_key, e.execution_id) IN (VALUES {keys})", text.params)
+        # A list of keys behind IN would be looked up in for every row of the table.
+        params = [each for partition, uuid in pairs for each in (partition, self._uuid(uuid))]
+        return self._contexts(_pairs(len(pairs)), params)
 
-    def _contexts(self, condition: str, params: list[Any]) -> Asked:
+    def _contexts(self, keys: str, params: list[Any]) -> Asked:
         fields = self._dialect.read.get("json", "{}").format("e.raw_fields")
         return Asked(
-            f"SELECT {self._id_columns}, e.payload, {fields} FROM ff_exec_core e WHERE {condition}",
+            f"WITH k(p, u) AS {keys} SELECT {self._id_columns}, e.payload, {fields} FROM k CROSS JOIN ff_exec_core e "
+            "WHERE e.partition_key = k.p AND e.execution_id = k.u",
             params,
             lambda rows: [(self._wire(row[0], row[1]), row[2], row[3]) for row in rows],
         )
@@ -280,6 +282,12 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions):
         source, condition, order = found
         text.add(condition.format(text.mark(q.now)) if "{}" in condition else condition)
         return source, order
+
+
+@cache
+def _pairs(count: int) -> str:
+    """A table of so many pairs of marks."""
+    return f"(VALUES {', '.join(f'(?{2 * n + 1}, ?{2 * n + 2})' for n in range(count))})"
 
 
 def _beside(table: str) -> str:

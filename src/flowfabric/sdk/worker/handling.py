@@ -92,6 +92,7 @@ class Job:
     """One claimed attempt."""
 
     __slots__ = (
+        "_lost",
         "app",
         "context",
         "ended",
@@ -99,7 +100,6 @@ class Job:
         "handle",
         "interruption",
         "lease",
-        "lost",
         "lost_because",
         "open_handler",
         "task",
@@ -120,8 +120,7 @@ class Job:
         self.handle = handle
         self.context = context
         self.worker = worker
-        #: Set when the lease is gone; the handler is cancelled.
-        self.lost = asyncio.Event()
+        self._lost: asyncio.Event | None = None
         self.lost_because: BaseException | None = None
         self.lease = Lease(handle, claimed_at, self.lose)
         #: The task the attempt runs in, and whether its handler may be cancelled now.
@@ -132,6 +131,18 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<attempt {self.attempt} of {self.kind or 'nothing'} {self.execution_id}>"
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the lease is gone; the handler is cancelled."""
+        if self._lost is None:
+            self._lost = asyncio.Event()
+        return self._lost
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is gone."""
+        return self._lost is not None and self._lost.is_set()
 
     @property
     def execution_id(self) -> str:
@@ -152,7 +163,7 @@ class Job:
 
     def lose(self, error: BaseException) -> None:
         """The lease is gone."""
-        if self.ended or self.lost.is_set():
+        if self.ended or self.is_lost:
             return
         self.lost_because = error
         self.lost.set()
@@ -186,7 +197,7 @@ class Job:
                     self.ended = True
                     _log.info("%r is not ours any more: %s", self, error)
                     return None
-                if self.lost.is_set() or not self.lease.healthy:
+                if self.is_lost or not self.lease.healthy:
                     self.lose(error)
                     self.ended = True
                     _log.warning("%r could not be ended while its lease lived: %s", self, error)
@@ -404,7 +415,7 @@ async def _failed(job: Job, error: BaseException) -> None:
     if job.ended:
         _log.error("%r had ended when its handler failed", job, exc_info=error)
         return
-    if job.lost.is_set():
+    if job.is_lost:
         _log.warning("%r lost its lease; its handler ended with %r", job, error)
         return
     if isinstance(error, BudgetExceeded) and error.cancels:

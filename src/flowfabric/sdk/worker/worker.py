@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 from flowfabric.engine import Engine
 from flowfabric.model.errors import EngineError
 from flowfabric.model.handles import Handle
+from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.results import ClaimPolicy, ExecutionContext, NotRegistered
 from flowfabric.sdk.durations import milliseconds
@@ -288,9 +289,10 @@ class Worker:
         jobs = [Job(self.app, shared.engine, handle, nothing, shared, at) for handle in handles]
         for job in jobs:
             shared.renewal.add(job.lease)
-        contexts = await self._contexts(shared.engine, jobs)
-        for job in jobs:
-            context = contexts.get(job.handle.execution_id)
+        ids = [job.handle.execution_id for job in jobs]
+        contexts = await self._contexts(shared.engine, ids, jobs)
+        for job, identity in zip(jobs, ids, strict=True):
+            context = contexts.get(identity)
             if context is None:
                 shared.renewal.discard(job.lease)
                 continue
@@ -298,14 +300,15 @@ class Worker:
             self._queue.append(job)
         self._begin_next()
 
-    async def _contexts(self, engine: Engine, jobs: list[Job]) -> Mapping[Any, ExecutionContext]:
+    async def _contexts(
+        self, engine: Engine, ids: list[ExecutionId], jobs: list[Job]
+    ) -> Mapping[ExecutionId, ExecutionContext]:
         pause = FIRST_PAUSE_S
-        ids = [job.handle.execution_id for job in jobs]
         while True:
             try:
                 return await engine.read_execution_contexts(ids)
             except EngineError as error:
-                if all(job.lost.is_set() for job in jobs):
+                if all(job.is_lost for job in jobs):
                     return {}
                 _log.warning("%r cannot read what it has claimed, trying again: %s", self, error)
             await asyncio.sleep(pause)
@@ -319,7 +322,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         while self._queue and self._slots() > 0:
             job = self._queue.popleft()
-            if job.lost.is_set():
+            if job.is_lost:
                 continue
             self._running.add(job)
             job.task = loop.create_task(self._run(job), name=f"{job.kind} {job.execution_id}")

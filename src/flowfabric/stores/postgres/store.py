@@ -45,7 +45,7 @@ class _Questions(SqlQuestions):
     def _ReadContexts(self, q: questions.ReadContexts) -> Asked:  # noqa: N802
         pairs = [pair for pair in map(split_wire, q.execution_ids) if pair[0] < 2**15]
         return self._contexts(
-            "(e.partition_key, e.execution_id) IN (SELECT * FROM unnest(?1::smallint[], ?2::uuid[]))",
+            "(SELECT * FROM unnest(?1::smallint[], ?2::uuid[]))",
             [[partition for partition, _ in pairs], [uuid for _, uuid in pairs]],
         )
 
