@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
 
 from flowfabric.sdk.definitions import Definition, Step, Task, Workflow
 from flowfabric.sdk.errors import BadOptions, NotOpen, UnknownTask
@@ -17,6 +17,7 @@ from flowfabric.sdk.run import Run
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
     from flowfabric.sdk.asks import OpenAsk
+    from flowfabric.sdk.context import Ctx
     from flowfabric.sdk.gates import Gates
     from flowfabric.sdk.results import Completions
     from flowfabric.sdk.worker import Worker
@@ -30,7 +31,11 @@ class TaskDecorator(Protocol):
     """What ``app.task(…)`` returns."""
 
     @overload
+    def __call__(self, function: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, T]]) -> Task[P, T]: ...
+    @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Task[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Ctx, P], T]) -> Task[P, T]: ...
     @overload
     def __call__(self, function: Callable[P, T]) -> Task[P, T]: ...
 
@@ -39,7 +44,11 @@ class StepDecorator(Protocol):
     """What ``app.step(…)`` returns."""
 
     @overload
+    def __call__(self, function: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, T]]) -> Step[P, T]: ...
+    @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Step[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Ctx, P], T]) -> Step[P, T]: ...
     @overload
     def __call__(self, function: Callable[P, T]) -> Step[P, T]: ...
 
@@ -47,6 +56,9 @@ class StepDecorator(Protocol):
 class WorkflowDecorator(Protocol):
     """What ``app.workflow(…)`` returns."""
 
+    @overload
+    def __call__(self, function: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, T]]) -> Workflow[P, T]: ...
+    @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Workflow[P, T]: ...
 
 
@@ -211,7 +223,11 @@ class App:
             ) from None
 
     @overload
+    def task(self, function: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, T]], /) -> Task[P, T]: ...
+    @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, T]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Ctx, P], T], /) -> Task[P, T]: ...
     @overload
     def task(self, function: Callable[P, T], /) -> Task[P, T]: ...
     @overload
@@ -238,7 +254,11 @@ class App:
         return self._decorated(Task, self.definitions, function, options)
 
     @overload
+    def step(self, function: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, T]], /) -> Step[P, T]: ...
+    @overload
     def step(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Step[P, T]: ...
+    @overload
+    def step(self, function: Callable[Concatenate[Ctx, P], T], /) -> Step[P, T]: ...
     @overload
     def step(self, function: Callable[P, T], /) -> Step[P, T]: ...
     @overload
@@ -254,6 +274,8 @@ class App:
         """Make a function a step: run in place by a workflow, its result remembered."""
         return self._decorated(Step, self.steps, function, options)
 
+    @overload
+    def workflow(self, function: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, T]], /) -> Workflow[P, T]: ...
     @overload
     def workflow(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Workflow[P, T]: ...
     @overload

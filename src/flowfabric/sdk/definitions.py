@@ -129,6 +129,10 @@ class Definition(Generic[P, T]):
             return await self.run_here(arguments, brought | await attempt.resolve(missing))
 
 
+# Calls are typed `Coroutine[object, None, T]`: with an `Any` in it, type checkers give up on `gather` of calls that have
+# different results.
+
+
 class Startable(Definition[P, T]):
     """A definition whose runs are executions of their own: tasks and workflows."""
 
@@ -172,7 +176,7 @@ class Startable(Definition[P, T]):
         """The arguments of one call, checked by type checkers, for ``start_many``."""
         return Arguments(args, kwargs)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, T]:
         """Inside a workflow a durable call, a run of its own; elsewhere the plain function."""
         workflow = CURRENT.get()
         if workflow is None:
@@ -206,7 +210,7 @@ class Step(Definition[P, T]):
         if options != StartOptions(key=options.key):
             raise BadOptions(f"{self.name}: a step runs in place: using() takes only key=", task=self.name)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, T]:
         """Inside a workflow remembered; elsewhere the plain function."""
         workflow = CURRENT.get()
         if workflow is None:

@@ -95,10 +95,11 @@ class _Values:
         self._stack = AsyncExitStack()
 
     async def get(self, provider: Provider, make: Callable[[AsyncExitStack], Any]) -> Any:
-        """The value, made by the first who asks; others wait for it."""
-        known = self._made.get(provider)
-        if known is not None:
-            return await asyncio.shield(known)
+        """The value, made by the first who asks; others wait for it, and make it if the first gives up."""
+        while (known := self._made.get(provider)) is not None:
+            await asyncio.wait((known,))
+            if not known.cancelled():
+                return known.result()
         future = self._made[provider] = asyncio.get_running_loop().create_future()
         try:
             value = await make(self._stack)

@@ -1,0 +1,72 @@
+"""What importing loads, and what it does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import flowfabric
+
+#: What no client needs: stores, servers and what users may not have.
+HEAVY = ("asyncpg", "pydantic", "psycopg", "sqlalchemy", "fastapi", "starlette", "uvicorn", "cronsim", "opentelemetry",
+         "flowfabric.stores", "flowfabric.server", "flowfabric.console", "flowfabric.cli")  # fmt: skip
+
+
+def loaded_by(program: str) -> set[str]:
+    """The modules that a program has loaded when it ends."""
+    shown = subprocess.run(
+        [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return set(shown.stdout.split())
+
+
+def within(modules: set[str], *names: str) -> set[str]:
+    return {module for module in modules for name in names if module == name or module.startswith(name + ".")}
+
+
+def test_the_package_alone_loads_little() -> None:
+    modules = loaded_by("import flowfabric")
+    assert not within(modules, *HEAVY, "flowfabric.sdk", "flowfabric.engine", "flowfabric.core")
+
+
+def test_an_app_loads_no_engine_before_it_opens() -> None:
+    modules = loaded_by(
+        "from flowfabric import App, Retry, minutes\n"
+        "app = App('postgresql://nowhere/x')\n"
+        "@app.task(retry=Retry(3), timeout=minutes(1))\n"
+        "def task(a: int, b: list[str]) -> dict[str, int]: ...\n"
+        "@app.workflow(id='x:{a}')\n"
+        "async def flow(a: int) -> None: ...\n"
+    )
+    assert not within(modules, *HEAVY, "flowfabric.engine", "flowfabric.sdk.worker")
+
+
+def test_an_app_on_sqlite_loads_no_other_store() -> None:
+    modules = loaded_by(
+        "import asyncio\n"
+        "from flowfabric import App\n"
+        "app = App('memory://')\n"
+        "@app.task\n"
+        "def task() -> None: ...\n"
+        "async def main():\n"
+        "    async with app:\n"
+        "        await task.start()\n"
+        "asyncio.run(main())\n"
+    )
+    assert not within(modules, "asyncpg", "pydantic", "fastapi", "flowfabric.stores.postgres", "flowfabric.server")
+
+
+def test_every_name_is_there() -> None:
+    assert len(set(flowfabric.__all__)) == len(flowfabric.__all__)
+    for name in flowfabric.__all__:
+        assert getattr(flowfabric, name) is not None
+        assert name in dir(flowfabric)
+    assert set(flowfabric._SDK) <= set(flowfabric.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = flowfabric.Nothing
