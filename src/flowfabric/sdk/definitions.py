@@ -129,8 +129,8 @@ class Definition(Generic[P, T]):
             return await self.run_here(arguments, brought | await attempt.resolve(missing))
 
 
-# Calls are typed `Coroutine[object, None, T]`: with an `Any` in it, type checkers give up on `gather` of calls that have
-# different results.
+# Calls are typed `Coroutine[object, None, T]`: with an `Any` in it, type checkers give up on `gather` of calls whose
+# results differ.
 
 
 class Startable(Definition[P, T]):

@@ -18,9 +18,10 @@ from flowfabric.model.requests import EnqueueDraft
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions, NotCommitted, StartRefused
+from flowfabric.sdk.gates import stable_id
 from flowfabric.sdk.options import StartOptions
 from flowfabric.sdk.run import Run
-from flowfabric.sdk.starting import id_of, prepare, run_of, stable_id
+from flowfabric.sdk.starting import id_of, prepare, run_of
 
 if TYPE_CHECKING:
     from flowfabric.sdk.app import App
