@@ -306,12 +306,14 @@ if TYPE_CHECKING:
     from flowfabric.sdk.injecting import Depends, injected
     from flowfabric.sdk.options import Budget, Debounce, Limit, Rate, Retry
     from flowfabric.sdk.run import Run, RunStatus
+    from flowfabric.sdk.testing import Testing
     from flowfabric.sdk.worker import Worker
 
 __version__ = "0.1.0"
 
 #: Names of the SDK and the modules they are in: loaded when they are first asked for.
 _SDK = {
+    "Testing": "testing",
     "Worker": "worker",
     "AskClosed": "errors",
     "AskTimedOut": "errors",
@@ -625,6 +627,7 @@ __all__ = [
     "Task",
     "TerminalFailed",
     "TerminalOutcome",
+    "Testing",
     "Timeout",
     "TimeoutBehavior",
     "TimeoutPolicy",

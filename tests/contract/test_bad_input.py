@@ -379,7 +379,16 @@ METHODS: dict[str, Method] = {
                                             "filter": "filter"}),
     "start_timers": Method(lambda w: {"intervals": {}}, {"intervals": "intervals", "filter": "filter"}),
 }  # fmt: skip
-NOTHING_TO_GIVE = {"capabilities", "close", "list_waitpoint_hmac_kids", "now_ms", "ping", "prepare", "server_time_ms"}
+NOTHING_TO_GIVE = {
+    "capabilities",
+    "close",
+    "list_waitpoint_hmac_kids",
+    "next_due_ms",
+    "now_ms",
+    "ping",
+    "prepare",
+    "server_time_ms",
+}
 
 
 async def make_world(engine: Engine) -> World:

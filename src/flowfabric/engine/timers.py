@@ -34,7 +34,7 @@ from flowfabric.model.errors import EngineError
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.records import Execution
 from flowfabric.model.results import ExpiryMark, ScannerFilter
-from flowfabric.stores.questions import Due, DueWorkers, LiveWorkers, TrimHistory
+from flowfabric.stores.questions import Due, DueWorkers, LiveWorkers, NextDue, TrimHistory
 
 _log = logging.getLogger("flowfabric.timers")
 
@@ -53,6 +53,11 @@ class Timers(SuspensionTimers, BudgetTimers):
     async def run_due(self, limit: int = 1_000) -> dict[str, int]:
         """Run everything that is due once; how much each timer did."""
         return {timer.name: await self.run_timer(timer.name, limit) for timer in TIMERS}
+
+    async def next_due_ms(self) -> int | None:
+        """When something next falls due; ``None`` if nothing will by itself. What is late is due now."""
+        due: int | None = await self._ask(NextDue())
+        return due
 
     async def run_timer(self, name: str, limit: int | None = None) -> int:
         """Run one timer once; how much it did."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.context import Ctx
     from flowfabric.sdk.gates import Gates
     from flowfabric.sdk.results import Completions
+    from flowfabric.sdk.testing import Testing
     from flowfabric.sdk.worker import Worker
 
 P = ParamSpec("P")
@@ -177,6 +178,24 @@ class App:
         for layer in self.layers:
             wrapped = layer(wrapped)
         self._engine = wrapped
+
+    async def open_on(self, engine: Engine) -> Self:
+        """Open on an engine that the caller has made; ``close`` closes it."""
+        if self._engine is not None:
+            raise BadOptions("the app is open already", option="engine")
+        self._opened += 1
+        self.attach(engine)
+        return self
+
+    def replace_engine(self, engine: Any, completions: Completions) -> None:
+        """Go on with another engine over the same store, and another way to hear of ends; for tests."""
+        self._engine, self._completions = engine, completions
+
+    def testing(self, **options: Any) -> Testing:
+        """The app in memory, on a clock that skips what nobody has to wait for: ``async with app.testing() as t:``."""
+        from flowfabric.sdk.testing import Testing
+
+        return Testing(self, **options)
 
     async def close(self) -> None:
         """Close what ``open`` has opened."""
