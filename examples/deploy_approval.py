@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scratch import store_url
 
-from flowfabric import App, Ask, Ctx, days, gather, injected, minutes, seconds
+from flowfabric import App, Ask, Ctx, days, gather, minutes, seconds
 
 app = App(store_url())
 
@@ -22,7 +22,7 @@ class Verdict:
 
 
 @app.task(timeout=minutes(10))
-async def build(commit: str, ctx: Ctx = injected) -> str:
+async def build(ctx: Ctx, commit: str) -> str:
     for line in ("fetching", "compiling", "packing"):
         await ctx.emit(line)
         await asyncio.sleep(0.05)

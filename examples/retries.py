@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from scratch import store_url
 
-from flowfabric import App, Ctx, Retry, RunCancelled, RunFailed, injected, seconds
+from flowfabric import App, Ctx, Retry, RunCancelled, RunFailed, seconds
 
 app = App(store_url())
 
@@ -13,7 +13,7 @@ soon = timedelta(milliseconds=100)
 
 
 @app.task(retry=Retry(3, first=soon, give_up_on=(ValueError,)))
-async def charge(card: str, ctx: Ctx = injected) -> str:
+async def charge(ctx: Ctx, card: str) -> str:
     print(f"  attempt {ctx.attempt} to charge {card!r}")
     if not card.isdigit():
         raise ValueError("that is no card number")
@@ -23,7 +23,7 @@ async def charge(card: str, ctx: Ctx = injected) -> str:
 
 
 @app.task(timeout=seconds(60))
-async def watch(ctx: Ctx = injected) -> None:
+async def watch(ctx: Ctx) -> None:
     try:
         for minute in range(1_000):
             await ctx.emit(f"minute {minute}")
