@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowfabric import ValidationKind
-from flowfabric.model.steps import ChildWait, NewStep
+from flowfabric.model.steps import ChildWait, LiveStep, NewStep
 from tests.contract.bad_values import UUID, Bad, _invalid, _refusals
 
 _ID = f"{{fp:0}}:{UUID}"
@@ -24,5 +24,6 @@ BAD_STEPS: dict[str, list[Bad]] = {
         5, "text", True, object(), ChildWait(), ChildWait(("x",), 1), ChildWait((_ID,), 0), ChildWait((_ID,), 2),
         ChildWait((_ID,), -1), ChildWait((), 1, 5), ChildWait((), 0, "5"),
     ),
+    "live step?": _invalid(5, "text", True, object(), LiveStep("x", "a"), LiveStep(_ID, 5), LiveStep(_ID, "\x00")),
     "ids": _invalid(5, None, True, object(), ["x"], [5], [None], [""]),
 }  # fmt: skip

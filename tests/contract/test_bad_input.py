@@ -219,6 +219,7 @@ METHODS: dict[str, Method] = {
     "advance": Method(_held, {"handle": "handle", "steps": "steps", "known_steps": "number", "children": "children",
                               "wait": "child wait?"}),
     "read_steps": Method(_one, ONE),
+    "list_live_steps": Method(lambda w: {}, {"after": "live step?", "limit": "page"}),
     "read_ends": Method(lambda w: {"execution_ids": [w.fresh]}, {"execution_ids": "ids"}),
     "fork_execution": Method(_one, {**ONE, "at": "name?", "new_execution_id": "id?", "input_payload": "bytes?"}),
     "deliver_signal": Method(lambda w: {**_point(w), "waitpoint_token": w.waitpoint.hmac_token, "signal_name": "s"},

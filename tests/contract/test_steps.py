@@ -276,3 +276,19 @@ async def test_a_purged_execution_takes_its_steps_along(engine: Engine, probe: P
     await engine.trim_retention()
     assert await probe.select(Step, partition=id_of(handle).partition) == []
     assert await create(engine)
+
+
+async def test_steps_of_executions_that_live_are_listed(engine: Engine) -> None:
+    handles = [await claimed(engine) for _ in range(3)]
+    for handle in handles:
+        await engine.advance(handle, steps=[NewStep(name) for name in ("b", "a", "c[é]")])
+    await engine.complete(handles[0], b"")
+    listed = []
+    after = None
+    while page := await engine.list_live_steps(after, 2):
+        listed += page
+        after = page[-1]
+    assert sorted((str(step.execution_id), step.name) for step in listed) == sorted(
+        (str(id_of(handle)), name) for handle in handles[1:] for name in ("a", "b", "c[é]")
+    )
+    assert len(listed) == len(set(listed))

@@ -16,10 +16,11 @@ from flowfabric.model.changes import GetFull, Select
 from flowfabric.model.errors import NotFound, ResourceExhausted, Validation
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import MAX_BULK, MAX_NAME_BYTES
+from flowfabric.model.limits import MAX_BULK, MAX_NAME_BYTES, MAX_PAGE
 from flowfabric.model.partitions import flow_partition
 from flowfabric.model.states import canonical_public_state
-from flowfabric.model.steps import Advanced, ChildWait, Ended, Forked, NewStep, Step, StepOutcome, StepRecord
+from flowfabric.model.steps import Advanced, ChildWait, Ended, Forked, LiveStep, NewStep, Step, StepOutcome, StepRecord
+from flowfabric.stores.questions import LiveSteps
 
 #: The kind of the flows that durable functions found for their children.
 WORKFLOW_FLOW = "workflow"
@@ -101,6 +102,20 @@ class Steps(Intake):
         view = await self._view(need)
         rows = view.select(Step, partition=identity.partition, uuid=identity.uuid_text)
         return [shown(row) for row in sorted(rows, key=lambda each: each.sequence)]
+
+    async def list_live_steps(self, after: LiveStep | None = None, limit: int = MAX_PAGE) -> tuple[LiveStep, ...]:
+        """What executions that have not ended remember, execution by execution, behind a step."""
+        size = min(checks.integer(limit, "limit", 0, 2**31), MAX_PAGE)
+        if size == 0:
+            return ()
+        position = None
+        if after is not None:
+            if not isinstance(after, LiveStep):
+                raise checks.invalid(f"after: expected LiveStep, got {type(after).__name__}")
+            identity = checks.execution_id(after.execution_id)
+            position = (identity.partition, identity.uuid_text, checks.text(after.name, "after.name"))
+        found = await self._ask(LiveSteps(position, size))
+        return tuple(LiveStep(ExecutionId.unchecked(each), name) for each, name in found)
 
     async def read_ends(self, execution_ids: Sequence[ExecutionId | str]) -> list[Ended]:
         """How some executions stand, with results and failures; those that do not exist are left out."""

@@ -55,6 +55,13 @@ class StepRecord(Struct, frozen=True, gc=False):
     recorded_at_ms: int
 
 
+class LiveStep(Struct, frozen=True, gc=False):
+    """A step that an execution which has not ended remembers."""
+
+    execution_id: ExecutionId
+    name: str
+
+
 class ChildWait(Struct, frozen=True, gc=False):
     """What a durable function waits for: enough of its children to end, a time, or both.
 

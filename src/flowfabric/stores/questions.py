@@ -44,6 +44,13 @@ class ListSuspended(Struct, frozen=True):
     limit: int
 
 
+class LiveSteps(Struct, frozen=True):
+    """Remembered steps of executions that have not ended, behind one -> ``list[(execution id, step name)]``."""
+
+    after: tuple[int, str, str] | None
+    limit: int
+
+
 class ListWaitpoints(Struct, frozen=True):
     """Open waitpoints of an execution after an id, ascending -> ``list[Waitpoint]``."""
 

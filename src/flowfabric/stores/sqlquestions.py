@@ -12,7 +12,15 @@ from flowfabric.model.start_records import EnqueueRequest, Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.budgetquestions import BudgetQuestions, admission_trims
 from flowfabric.stores.flowquestions import ALL_DISPATCHED, FLOW_IS_OVER, Asked, FlowQuestions, Text
-from flowfabric.stores.rows import WAITING_FOR_ROOM, WAITING_LIST, Dialect, ExecutionRows, KindRows, execution_select
+from flowfabric.stores.rows import (
+    ENDED_LIST,
+    WAITING_FOR_ROOM,
+    WAITING_LIST,
+    Dialect,
+    ExecutionRows,
+    KindRows,
+    execution_select,
+)
 from flowfabric.stores.schema import OUTBOXES, split_wire
 from flowfabric.stores.sqlevents import OutboxRows
 from flowfabric.stores.startquestions import StartQuestions
@@ -116,6 +124,22 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions):
         return Asked(
             sql, text.params, lambda rows: [(self._wire(row[0], row[1]), row[2], row[3] or "") for row in rows]
         )
+
+    def _LiveSteps(self, q: ask.LiveSteps) -> Asked:  # noqa: N802
+        text = Text()
+        text.add(f"e.lifecycle_phase NOT IN ({ENDED_LIST})")
+        name = f"s.name{self._dialect.bytewise}"
+        if q.after is not None:
+            partition, uuid, step = q.after
+            marks = f"CAST({text.mark(partition)} AS integer), {text.mark(self._uuid(uuid))}, {text.mark(step)}"
+            text.add(f"(s.partition_key, s.execution_id, {name}) > ({marks})")
+        uuid_column = self._dialect.read.get("uuid", "{}").format("s.execution_id")
+        sql = (
+            f"SELECT s.partition_key, {uuid_column}, s.name FROM ff_step s JOIN ff_exec_core e "
+            "ON e.partition_key = s.partition_key AND e.execution_id = s.execution_id "
+            f"WHERE {text.where()} ORDER BY s.partition_key, s.execution_id, {name} LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [(self._wire(row[0], row[1]), row[2]) for row in rows])
 
     def _ListWaitpoints(self, q: ask.ListWaitpoints) -> Asked:  # noqa: N802
         text = Text()

@@ -11,6 +11,7 @@ from typing import Any
 
 from flowfabric.model import literals as lit
 from flowfabric.model.records import Attempt, Execution, FrameRow, Lane, Suspension, Waitpoint, Worker
+from flowfabric.model.steps import Step
 from flowfabric.stores import questions as ask
 from flowfabric.stores.memory import budgetanswers, flowanswers, startanswers
 from flowfabric.stores.memory import indexes as index
@@ -56,6 +57,16 @@ def _list_suspended(tables: Tables, question: ask.ListSuspended) -> list[tuple[s
             entries = run.between((cursor.suspended_at_ms, cursor.uuid + _NEXT))
     found = (tables.all(Suspension)[(question.partition, uuid)] for _, uuid in islice(entries, question.limit))
     return [(wire_id(each.partition, each.uuid), each.suspended_at_ms, each.reason_code or "") for each in found]
+
+
+def _live_steps(tables: Tables, question: ask.LiveSteps) -> list[tuple[str, str]]:
+    found = []
+    for key in sorted(tables.all(Step)):
+        execution = tables.find(Execution, wire_id(key[0], key[1]))
+        lives = execution is not None and execution.lifecycle_phase not in lit.ENDED_PHASES
+        if lives and (question.after is None or key > question.after):
+            found.append((wire_id(key[0], key[1]), key[2]))
+    return found[: question.limit]
 
 
 def _list_waitpoints(tables: Tables, question: ask.ListWaitpoints) -> list[Waitpoint]:
@@ -251,6 +262,7 @@ _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.ReadContexts: _read_contexts,
     ask.ListLanes: _list_lanes,
     ask.ListSuspended: _list_suspended,
+    ask.LiveSteps: _live_steps,
     ask.ListWaitpoints: _list_waitpoints,
     ask.ListWorkers: _list_workers,
     ask.LiveWorkers: _live_workers,
