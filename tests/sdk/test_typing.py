@@ -180,6 +180,21 @@ Budget("a", usd=[])  # E: incompatible type "list[Never]"
 minutes("5")  # E: incompatible type "str"
 
 
+def without_await(doc: Doc) -> None:
+    with app.sync as blocking:
+        run = blocking.start(fetch, doc)
+        reveal_type(run)  # R: BlockingRun[bytes]
+        reveal_type(run.result(timeout=minutes(1)))  # R: bytes
+        run.result(timeout=5)  # E: incompatible type "int"
+        blocking.start(fetch, "url")  # E: incompatible type "str"; expected "Doc"
+        blocking.start(fetch)  # E: Missing positional argument
+        reveal_type(blocking.start(fetch.using(priority=5), doc))  # R: BlockingRun[bytes]
+        reveal_type(run.status())  # R: PublicState
+        for frame in run.frames():
+            reveal_type(frame)  # R: RunFrame
+        reveal_type(blocking.run("id", review).result())  # R: str
+
+
 def takes(task: Task[..., Any], step: Step[..., Any], flow: Workflow[..., Any]) -> None: ...
 
 

@@ -6,19 +6,22 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
+from flowfabric.sdk.decorating import StepDecorator, TaskDecorator, WorkflowDecorator
 from flowfabric.sdk.definitions import Definition, Step, Task, Workflow
 from flowfabric.sdk.errors import BadOptions, NotOpen, UnknownTask
 from flowfabric.sdk.injecting import Overrides, Provider
 from flowfabric.sdk.options import Budget, Limit, Rate, Retry, Reuse, RunIn, TaskOptions
-from flowfabric.sdk.run import Run
+from flowfabric.sdk.run import Run, RunStatus
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
     from flowfabric.sdk.asks import OpenAsk
+    from flowfabric.sdk.blocking import BlockingApp
     from flowfabric.sdk.context import Ctx
     from flowfabric.sdk.gates import Gates
+    from flowfabric.sdk.listing import Runs
     from flowfabric.sdk.results import Completions
     from flowfabric.sdk.testing import Testing
     from flowfabric.sdk.worker import Worker
@@ -26,41 +29,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 D = TypeVar("D", bound=Definition[..., Any])
-
-
-class TaskDecorator(Protocol):
-    """What ``app.task(…)`` returns."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, T]]) -> Task[P, T]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Task[P, T]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Ctx, P], T]) -> Task[P, T]: ...
-    @overload
-    def __call__(self, function: Callable[P, T]) -> Task[P, T]: ...
-
-
-class StepDecorator(Protocol):
-    """What ``app.step(…)`` returns."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, T]]) -> Step[P, T]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Step[P, T]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Ctx, P], T]) -> Step[P, T]: ...
-    @overload
-    def __call__(self, function: Callable[P, T]) -> Step[P, T]: ...
-
-
-class WorkflowDecorator(Protocol):
-    """What ``app.workflow(…)`` returns."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Ctx, P], Coroutine[Any, Any, T]]) -> Workflow[P, T]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Workflow[P, T]: ...
 
 
 async def _run_ask(job: Any) -> None:
@@ -101,6 +69,7 @@ class App:
         self._gates: Gates | None = None
         self._completions: Completions | None = None
         self._opened = 0
+        self._sync: BlockingApp | None = None
 
     def __repr__(self) -> str:
         return f"<app {self.namespace}>"
@@ -215,6 +184,15 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def sync(self) -> BlockingApp:
+        """The app as blocking calls, for code that cannot await: ``with app.sync as blocking: …``."""
+        if self._sync is None:
+            from flowfabric.sdk.blocking import BlockingApp
+
+            self._sync = BlockingApp(self)
+        return self._sync
 
     # -- definitions ---------------------------------------------------------------------------------------------
 
@@ -385,3 +363,17 @@ class App:
     def run(self, id: str, type: Task[..., T] | Workflow[..., T] | None = None) -> Run[Any]:
         """The run of that id. With its task or workflow its result is read as that says; else it is plain JSON."""
         return Run(self, id, None if type is None else type.signature)
+
+    def runs(
+        self,
+        *,
+        state: RunStatus | str | None = None,
+        name: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        lane: str | None = None,
+        limit: int | None = None,
+    ) -> Runs:
+        """Runs that fit, to look through or to cancel or replay together; see ``Runs``."""
+        from flowfabric.sdk.listing import Runs
+
+        return Runs(self, state=state, name=name, tags=tags, lane=lane, limit=limit)

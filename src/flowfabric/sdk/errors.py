@@ -2,6 +2,7 @@
 
     SdkError
     ├── NotOpen            the app has no engine yet, or no longer
+    ├── BlocksLoop         a blocking call where an event loop runs
     ├── BadDuration        a number or a text where a timedelta belongs
     ├── BadOptions         options that contradict each other or mean nothing
     ├── BadSignature       a function that cannot be a task, step or workflow as it is written
@@ -64,6 +65,12 @@ class NotOpen(SdkError):
     """The app has no engine yet, or no longer."""
 
     code = "not_open"
+
+
+class BlocksLoop(SdkError):
+    """A blocking call where an event loop runs; await the async one."""
+
+    code = "blocks_loop"
 
 
 class BadDuration(SdkError):
