@@ -94,6 +94,34 @@ async def test_a_run_that_never_ran_has_no_frames(app: App) -> None:
     assert await all_of(run) == []
 
 
+async def test_a_reader_hears_of_the_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a run that never began, and so has no stream that could be closed."""
+    monkeypatch.setattr("flowfabric.sdk.frames._BLOCK_MS", 30_000)
+
+    @app.task
+    async def task() -> None: ...
+
+    run = await task.start()
+    reading = asyncio.create_task(all_of(run))
+    done, _ = await asyncio.wait([reading], timeout=0.2)
+    assert not done
+    await run.cancel()
+    assert await asyncio.wait_for(reading, 15) == []
+
+
+async def test_a_reader_may_leave(app: App) -> None:
+    @app.task
+    async def task() -> None: ...
+
+    run = await task.start()
+    reading = asyncio.create_task(all_of(run))
+    await asyncio.wait([reading], timeout=0.1)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    assert app.completions._waiting == {}
+    assert app.engine._tails == 0
+
+
 async def test_more_than_a_page(app: App) -> None:
     @app.task
     async def task() -> None: ...

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from flowfabric.model.frames import StreamFrame
+from flowfabric.model.frames import StreamFrame, StreamFrames
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.errors import BadOptions
 
 if TYPE_CHECKING:
+    from flowfabric.engine import Engine
     from flowfabric.sdk.run import Run
 
 #: How long one look at a stream waits for its next frame.
 _BLOCK_MS = 30_000
+_PAGE = 1_000
 #: How long to wait between attempts, when there is nothing to wait at: at first, and at most.
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
 #: Frames of these types are ours, not the user's.
@@ -68,22 +70,19 @@ async def follow(run: Run[Any], after: str | int, *, errors: bool = False) -> As
     """Frames of an attempt and the ones after it, until the run has ended and all of them were read."""
     from flowfabric.sdk.run import ENDED
 
-    engine = run.app.engine
+    engine, completions = run.app.engine, run.app.completions
     attempt, cursor = _place(after)
     pause = _FIRST_PAUSE_S
     while True:
-        # Looked at before the stream: what was written before the run ended is then certain to be read.
-        state = await run.status()
-        if state == "pending":
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LAST_PAUSE_S)
-            continue
-        current = await engine.read_current_attempt_index(run.id)
-        ended = state in ENDED
-        waiting = not ended and current == attempt and state is not PublicState.DELAYED
-        page = await engine.tail_stream(
-            run.id, attempt, after=cursor, block_ms=_BLOCK_MS if waiting else 0, count_limit=1000
-        )
+        # Waiting for the end starts before looking, so that an end in between is not missed.
+        with completions.parked(run.id) as told:
+            await completions.started()
+            # Looked at before the stream: what was written before the run ended is then certain to be read.
+            state = await run.status()
+            current = await engine.read_current_attempt_index(run.id)
+            ended = state in ENDED
+            waiting = not ended and current == attempt and state is not PublicState.DELAYED
+            page = await _page(engine, run.id, attempt, cursor, told if waiting else None)
         for frame in page.frames:
             cursor = frame.id
             shown = read_frame(frame, attempt)
@@ -91,8 +90,7 @@ async def follow(run: Run[Any], after: str | int, *, errors: bool = False) -> As
                 yield shown
         if page.frames:
             pause = _FIRST_PAUSE_S
-            continue
-        if current > attempt:
+        elif current > attempt:
             attempt, cursor, pause = attempt + 1, "0-0", _FIRST_PAUSE_S
         elif ended:
             return
@@ -100,3 +98,23 @@ async def follow(run: Run[Any], after: str | int, *, errors: bool = False) -> As
             # The next attempt has not begun.
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LAST_PAUSE_S)
+
+
+async def _page(
+    engine: Engine, run_id: str, attempt: int, cursor: str, told: asyncio.Future[None] | None
+) -> StreamFrames:
+    """The next frames; with ``told``, wait for the first of them until the run may have ended."""
+    if told is None:
+        return await engine.tail_stream(run_id, attempt, after=cursor, count_limit=_PAGE)
+    tail = asyncio.ensure_future(
+        engine.tail_stream(run_id, attempt, after=cursor, block_ms=_BLOCK_MS, count_limit=_PAGE)
+    )
+    try:
+        await asyncio.wait((tail, told), return_when=asyncio.FIRST_COMPLETED)
+        if told.done():
+            told.result()
+        return await tail if tail.done() else StreamFrames()
+    finally:
+        if not tail.done():
+            tail.cancel()
+            await asyncio.gather(tail, return_exceptions=True)
