@@ -104,6 +104,19 @@ async def test_children_join_the_flow_their_parent_founds(engine: Engine, probe:
     assert snapshot.node_count == 4
 
 
+async def test_children_pay_from_their_parents_budgets(engine: Engine, probe: Probe) -> None:
+    budget_id = str(uuid.uuid4())
+    await engine.create_budget(budget_id=budget_id, dimensions=["tokens"], hard_limits=[100], soft_limits=[0])
+    handle = await claimed(engine, policy={"budget_ids": [budget_id]})
+    parent = id_of(handle)
+    await engine.advance(handle, children=[child(parent, "one")])
+    (own,) = [row for row in await probe.select(Execution, partition=parent.partition) if row.parent]
+    assert own.budget_ids == budget_id
+    grandchild = child(ExecutionId.parse(own.execution_id), "two")
+    await engine.advance(await take(engine, "children"), children=[grandchild])
+    assert {row.budget_ids for row in await probe.select(Execution, partition=parent.partition)} == {budget_id}
+
+
 async def test_cancelling_the_flow_cancels_parent_and_children(engine: Engine, probe: Probe) -> None:
     parent = await parked(engine, "one", "two")
     (flow,) = await probe.select(Flow, partition=parent.partition)

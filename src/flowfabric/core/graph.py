@@ -151,7 +151,7 @@ def add_execution_to_flow(command: AddExecutionToFlow, view: View, context: Cont
         execution,
         flow_id=flow.flow_id,
         last_mutation_at_ms=context.now,
-        **inherited(execution, _listed(raw.get("budget_ids"))),
+        **inherited(execution, listed(raw.get("budget_ids"))),
     )
     return Decision(AddExecutionToFlowResult.Added(shown, count), (joined, added))
 
@@ -160,16 +160,17 @@ def inherited(execution: Execution, budget_ids: tuple[str, ...]) -> dict[str, An
     """The budgets a member pays from: its own, and those of its flow."""
     if not budget_ids:
         return {}
-    own = _listed(execution.budget_ids)
+    own = listed(execution.budget_ids)
     return {"budget_ids": ",".join(dict.fromkeys((*own, *budget_ids)))}
 
 
 def budgets_of(flow: Flow) -> tuple[str, ...]:
     """The budgets every member of a flow pays from."""
-    return _listed(parse_document(flow.raw_fields, "ff_flow_core.raw_fields").get("budget_ids"))
+    return listed(parse_document(flow.raw_fields, "ff_flow_core.raw_fields").get("budget_ids"))
 
 
-def _listed(value: object) -> tuple[str, ...]:
+def listed(value: object) -> tuple[str, ...]:
+    """Names that are stored in one text, separated by commas."""
     return tuple(value.split(",")) if isinstance(value, str) and value else ()
 
 

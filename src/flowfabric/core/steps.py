@@ -133,7 +133,8 @@ def _started(
         return [], [], execution
     acts: list[Act] = []
     if execution.flow_id is None:
-        flow = command.flow
+        # Whatever the parent pays from, its children pay from too.
+        flow = replace(command.flow, budget_ids=graph.listed(execution.budget_ids))
         acts.append(insert(graph.new_flow(flow, context.now, 1 + len(new))))
         execution = replace(execution, flow_id=flow.flow_id)
         acts.append(Change(execution, ("flow_id",)))

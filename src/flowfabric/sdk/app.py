@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.blocking import BlockingApp
     from flowfabric.sdk.context import Ctx
     from flowfabric.sdk.gates import Gates
+    from flowfabric.sdk.lanes import LaneControl
     from flowfabric.sdk.listing import Runs
     from flowfabric.sdk.results import Completions
     from flowfabric.sdk.testing import Testing
@@ -73,6 +74,14 @@ class App:
 
     def __repr__(self) -> str:
         return f"<app {self.namespace}>"
+
+    # -- lanes ---------------------------------------------------------------------------------------------------
+
+    def lane_control(self, name: str | None = None) -> LaneControl:
+        """A lane (the app's own if none is named), to be paused, drained, resumed, or shared between keys."""
+        from flowfabric.sdk.lanes import LaneControl
+
+        return LaneControl(self, name or self.lane)
 
     # -- questions -----------------------------------------------------------------------------------------------
 
