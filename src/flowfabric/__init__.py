@@ -301,6 +301,7 @@ if TYPE_CHECKING:
         StartRefused,
         StepFailed,
         UnknownRun,
+        UnknownSchedule,
         UnknownTask,
     )
     from flowfabric.sdk.frames import RunFrame
@@ -352,6 +353,7 @@ _SDK = {
     "RunSkipped": "errors",
     "SdkError": "errors",
     "UnknownRun": "errors",
+    "UnknownSchedule": "errors",
     "UnknownTask": "errors",
     "RunFrame": "frames",
     "Depends": "injecting",
@@ -640,6 +642,7 @@ __all__ = [
     "Unavailable",
     "Unblocked",
     "UnknownRun",
+    "UnknownSchedule",
     "UnknownTask",
     "UsageAndLimits",
     "UsageDimensions",

@@ -399,6 +399,8 @@ async def test_jitter(engine: Engine, probe: Probe, clock: ManualClock) -> None:
         waits.append(expected)
     assert len(set(waits)) == 3
     assert all(0 < wait <= 60_000 for wait in waits)
+    await engine.trigger_schedule("s")
+    assert [row.delay_until_ms for row in await started(probe)].count(None) == 1, "what is triggered starts now"
 
 
 async def test_a_namespace_that_timers_are_narrowed_to(engine: Engine, clock: ManualClock) -> None:

@@ -119,6 +119,8 @@ def test_errors() -> None:
 def test_every_family_is_in_the_table() -> None:
     families = {type(error) for error, _ in all_errors()}
     classes = set(EngineError.__subclasses__()) | set(Transport.__subclasses__())
+    # Layers of the SDK have errors of their own.
+    classes = {each for each in classes if each.__module__ == EngineError.__module__}
     assert {each.__name__ for each in classes - families} == {"Contextual"}
 
 

@@ -28,7 +28,7 @@ from flowfabric import (
     seconds,
 )
 from flowfabric.sdk.durations import milliseconds
-from flowfabric.sdk.options import StartOptions, TaskOptions, amount, shown_amount
+from flowfabric.sdk.options import Debounce, StartOptions, TaskOptions, amount, shown_amount
 
 
 def test_durations() -> None:
@@ -62,6 +62,14 @@ def test_options_of_tasks_take_no_bare_numbers(name: str) -> None:
 def test_options_of_starts_take_no_bare_numbers(name: str) -> None:
     with pytest.raises(BadDuration, match="write minutes"):
         StartOptions(**{name: "5m"})  # type: ignore[arg-type]
+
+
+def test_debounce_takes_no_bare_numbers() -> None:
+    for times in ({"wait": 5}, {"wait": seconds(5), "at_most": "1m"}):
+        with pytest.raises(BadDuration, match="write minutes"):
+            Debounce("k", **times)  # type: ignore[arg-type]
+    with pytest.raises(BadOptions, match="Debounce"):
+        StartOptions(debounce=seconds(5))  # type: ignore[arg-type]
 
 
 def test_retries() -> None:

@@ -203,7 +203,7 @@ def fire_schedule(command: FireSchedule, view: View, context: Context) -> Decisi
     uuids = [slot_uuid(schedule.namespace, schedule.schedule_id, start) for start in starts]
     latest = starts[-1] if starts else slot
     moved = replace(schedule, next_at_ms=following, last_slot_ms=latest)
-    return _started(view, context, schedule, moved, list(zip(starts, uuids, strict=True)), overlap)
+    return _started(view, context, schedule, moved, list(zip(starts, uuids, strict=True)), overlap, schedule.jitter_ms)
 
 
 class TriggerSchedule(_OneSchedule, gc=False):
@@ -217,7 +217,7 @@ def trigger_schedule(command: TriggerSchedule, view: View, context: Context) -> 
     """One execution for this moment, paused or not; the next slot stays what it is."""
     schedule = _found(command, view)
     overlap = Overlap(command.overlap or schedule.overlap)
-    return _started(view, context, schedule, schedule, [(context.now, uuid_text(command.entropy))], overlap)
+    return _started(view, context, schedule, schedule, [(context.now, uuid_text(command.entropy))], overlap, 0)
 
 
 def _found(command: _OneSchedule, view: View) -> Schedule:
@@ -234,6 +234,7 @@ def _started(
     schedule: Schedule,
     starts: list[tuple[int, str]],
     overlap: Overlap,
+    jitter_ms: int,
 ) -> Decision:
     """Create an execution for each start that may have one, and write down what became of them."""
     read_policy(schedule.policy)
@@ -248,7 +249,7 @@ def _started(
         if why is not None:
             reason, skipped, last_skipped = why, skipped + 1, slot
             continue
-        creation = _creation(schedule, slot, uuid, tags)
+        creation = _creation(schedule, slot, uuid, tags, jitter_ms)
         view.fold(create_execution(creation, view, context))
         made.append(ExecutionId.unchecked(creation.execution_id))
         schedule = replace(
@@ -310,8 +311,8 @@ def _hindered(
     return None
 
 
-def _creation(schedule: Schedule, slot: int, uuid: str, tags: dict[str, Any]) -> CreateExecution:
-    jitter = slot_jitter_ms(schedule.namespace, schedule.schedule_id, slot, schedule.jitter_ms)
+def _creation(schedule: Schedule, slot: int, uuid: str, tags: dict[str, Any], jitter_ms: int) -> CreateExecution:
+    jitter = slot_jitter_ms(schedule.namespace, schedule.schedule_id, slot, jitter_ms)
     return CreateExecution(
         f"{{fp:{schedule.partition}}}:{uuid}",
         schedule.partition,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 
 from flowfabric.sdk.decorating import StepDecorator, TaskDecorator, WorkflowDecorator
-from flowfabric.sdk.definitions import Definition, Step, Task, Workflow
+from flowfabric.sdk.definitions import Arguments, Definition, Step, Task, Workflow
 from flowfabric.sdk.errors import BadOptions, NotOpen, UnknownTask
 from flowfabric.sdk.injecting import Overrides, Provider
 from flowfabric.sdk.options import Budget, Limit, Rate, Retry, Reuse, RunIn, TaskOptions
@@ -17,6 +17,7 @@ from flowfabric.sdk.run import Run, RunStatus
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
+    from flowfabric.model.schedules import CatchUp, Overlap, ScheduleSpec
     from flowfabric.sdk.asks import OpenAsk
     from flowfabric.sdk.blocking import BlockingApp
     from flowfabric.sdk.context import Ctx
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.lanes import LaneControl
     from flowfabric.sdk.listing import Runs
     from flowfabric.sdk.results import Completions
+    from flowfabric.sdk.schedules import ScheduleDecorator, Schedules
     from flowfabric.sdk.testing import Testing
     from flowfabric.sdk.worker import Worker
 
@@ -69,6 +71,7 @@ class App:
         self._engine: Engine | None = None
         self._gates: Gates | None = None
         self._completions: Completions | None = None
+        self._schedules: Schedules | None = None
         self._opened = 0
         self._sync: BlockingApp | None = None
 
@@ -324,6 +327,86 @@ class App:
             return self._register(kind(self, given, chosen, settings), registry)
 
         return decorate(*functions) if functions else decorate
+
+    # -- schedules -----------------------------------------------------------------------------------------------
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules as they are stored: list, pause, resume, change, trigger and delete them at run time."""
+        if self._schedules is None:
+            from flowfabric.sdk.schedules import Schedules
+
+            self._schedules = Schedules(self)
+        return self._schedules
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        overlap: Overlap | str = "skip",
+        catch_up: CatchUp | str = "last",
+        catch_up_limit: int = 100,
+        jitter: timedelta | None = None,
+    ) -> ScheduleDecorator:
+        """Start a function by the clock of a time zone: ``@app.cron("0 6 * * mon-fri", tz="Europe/Paris")``.
+
+        A plain function becomes a task; above ``@app.task(…)`` or ``@app.workflow(…)`` it starts that. Whoever has
+        parameters uses ``app.schedule``.
+        """
+        from flowfabric.sdk.schedules import Rules, spec_of
+
+        rules = Rules.of(overlap, catch_up, catch_up_limit, jitter)
+        return self._scheduled(spec_of(expression, tz, None, None), rules, name)
+
+    def every(
+        self,
+        interval: timedelta,
+        *,
+        anchor: datetime | None = None,
+        name: str | None = None,
+        overlap: Overlap | str = "skip",
+        catch_up: CatchUp | str = "last",
+        catch_up_limit: int = 100,
+        jitter: timedelta | None = None,
+    ) -> ScheduleDecorator:
+        """Start a function in equal steps: ``@app.every(minutes(5))`` is at :00, :05, :10 …, whenever a worker was
+        started. ``anchor`` is a time that the steps go through. Otherwise as ``cron``."""
+        from flowfabric.sdk.schedules import Rules, spec_of
+
+        rules = Rules.of(overlap, catch_up, catch_up_limit, jitter)
+        return self._scheduled(spec_of(None, "UTC", interval, anchor), rules, name)
+
+    def _scheduled(self, spec: ScheduleSpec, rules: Any, name: str | None) -> ScheduleDecorator:
+        def decorate(given: Any) -> Any:
+            definition = given if isinstance(given, Definition) else self.task(given)
+            return self.schedules.plan(definition, name, spec, rules, None)  # type: ignore[type-var]
+
+        return cast("ScheduleDecorator", decorate)
+
+    def schedule(
+        self,
+        definition: Task[P, T] | Workflow[P, T],
+        arguments: Arguments[P] | tuple[Any, ...] = (),
+        *,
+        name: str,
+        cron: str | None = None,
+        tz: str = "UTC",
+        every: timedelta | None = None,
+        anchor: datetime | None = None,
+        overlap: Overlap | str = "skip",
+        catch_up: CatchUp | str = "last",
+        catch_up_limit: int = 100,
+        jitter: timedelta | None = None,
+    ) -> None:
+        """Start a task or workflow by the clock, with fixed arguments, under a name of its own:
+        ``app.schedule(report, report.bind("acme"), cron="0 6 * * *", tz="Europe/Paris", name="report for acme")``.
+        Options come by ``using``: ``app.schedule(report.using(priority=5), …)``."""
+        from flowfabric.sdk.schedules import Rules, spec_of
+
+        rules = Rules.of(overlap, catch_up, catch_up_limit, jitter)
+        self.schedules.plan(definition, name, spec_of(cron, tz, every, anchor), rules, arguments)
 
     def override(self, provider: Provider, replacement: Provider) -> AbstractContextManager[None]:
         """Let another function provide a dependency while the block lasts; for tests."""

@@ -12,6 +12,7 @@
     ├── BadDependency      a dependency that cannot be provided
     ├── BudgetExceeded     what ctx.spend asked for does not fit
     ├── UnknownTask        no definition of that name
+    ├── UnknownSchedule    no schedule of that name
     ├── UnknownRun         no run of that id
     │   └── NotCommitted   it was asked for in a transaction that is not committed
     ├── StartRefused       a run that was asked for in a transaction could not be created
@@ -129,6 +130,12 @@ class UnknownTask(SdkError):
     """No definition of that name."""
 
     code = "unknown_task"
+
+
+class UnknownSchedule(SdkError):
+    """No schedule of that name."""
+
+    code = "unknown_schedule"
 
 
 class UnknownRun(SdkError):

@@ -180,6 +180,7 @@ class Worker:
     async def _open(self, stack: contextlib.AsyncExitStack) -> WorkerShared:
         engine = self.app.engine
         loop = asyncio.get_running_loop()
+        await self.app.schedules.store()
         engine.start_timers()
         dependencies = await stack.enter_async_context(Dependencies(self.app.overrides))
         threads = Threads(self.concurrency, f"flowfabric-{self.name}", loop, self._changed_room)
