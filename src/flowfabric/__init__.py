@@ -273,7 +273,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.asks import Ask, OpenAsk
     from flowfabric.sdk.context import Ctx
     from flowfabric.sdk.definitions import Step, Task, Workflow
-    from flowfabric.sdk.durable import gather, sleep
+    from flowfabric.sdk.durable import first, gather, sleep
     from flowfabric.sdk.durations import days, hours, minutes, seconds
     from flowfabric.sdk.errors import (
         AskClosed,
@@ -329,6 +329,7 @@ _SDK = {
     "Step": "definitions",
     "Task": "definitions",
     "Workflow": "definitions",
+    "first": "durable",
     "gather": "durable",
     "sleep": "durable",
     "days": "durations",
@@ -662,6 +663,7 @@ __all__ = [
     "cursor_from_text",
     "cursor_to_text",
     "days",
+    "first",
     "gather",
     "hours",
     "injected",

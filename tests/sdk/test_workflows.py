@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, Ctx, PublicState, Retry, days, gather, seconds, sleep
+from flowfabric import App, Ask, BadOptions, Ctx, PublicState, Retry, days, first, gather, seconds, sleep
 from flowfabric.sdk.errors import RunCancelled, RunFailed
 from flowfabric.sdk.run import Run
 
@@ -240,6 +240,92 @@ async def test_the_first_of_several_children(app: App) -> None:
         run = await race.start()
         assert await run.result(seconds(30)) == "quick"
         late.set()
+
+
+async def test_the_first_wins_and_the_others_are_cancelled(app: App) -> None:
+    cancelled: Counter[str] = Counter()
+    finished: Counter[str] = Counter()
+    all_told = asyncio.Event()
+
+    @app.task
+    async def answer(name: str, pause: float) -> str:
+        try:
+            await asyncio.sleep(pause)
+        except asyncio.CancelledError:
+            cancelled[name] += 1
+            if cancelled.total() == 3:
+                all_told.set()
+            raise
+        if name == "broken":
+            raise ValueError("no answer")
+        finished[name] += 1
+        return name
+
+    @app.workflow
+    async def race() -> list[str]:
+        calls = [("broken", 0.0), ("slow", 60.0), ("quick", 0.1), ("slower", 60.0)]
+        won = await first(*(answer.using(key=name)(name, pause) for name, pause in calls), sleep_and_say())
+        await sleep(QUICK)  # the code runs again from the top
+        again = await first(answer.using(key="second")("second", 0.0), answer.using(key="late")("late", 60.0))
+        return [won, again]
+
+    async def sleep_and_say() -> str:
+        await sleep(days(1), key="patience")
+        return "nobody"
+
+    async with app.worker(lease_ttl=seconds(1)):
+        run = await race.start()
+        assert await run.result(seconds(30)) == ["quick", "second"]
+        assert finished == {"quick": 1, "second": 1}
+        async with asyncio.timeout(30):
+            await all_told.wait()
+        assert cancelled == {"slow": 1, "slower": 1, "late": 1}
+    assert {step.name: step.value for step in await run.steps() if step.name.startswith("first")} == {
+        "first": b"2",
+        "first#2": b"0",
+    }
+
+
+async def test_a_call_with_a_time_limit(app: App) -> None:
+    @app.task
+    async def idle() -> str:
+        await asyncio.sleep(60)
+        return "never"
+
+    @app.workflow
+    async def patient() -> str:
+        found = await first(idle(), sleep(QUICK), Ask("anybody?", str))
+        await sleep(QUICK)
+        return "gave up" if found is None else found
+
+    async with app.worker(lease_ttl=seconds(1)):
+        run = await patient.start()
+        assert await run.result(seconds(30)) == "gave up"
+        assert [step.name for step in await run.steps()] == ["sleep", "first", "sleep#2"]
+        assert await app.asks(run) == []
+
+
+async def test_if_nobody_wins_the_first_error_is_raised(app: App) -> None:
+    @app.task
+    async def broken(name: str) -> str:
+        raise ValueError(name)
+
+    @app.workflow
+    async def hopeless() -> str:
+        try:
+            return await first(broken.using(key="a")("a"), broken.using(key="b")("b"))
+        except RunFailed as error:
+            return error.reason
+
+    async with app.worker():
+        run = await hopeless.start()
+        assert await run.result(seconds(30)) == "ValueError: a"
+
+
+async def test_the_first_outside_of_a_workflow() -> None:
+    assert await first(asyncio.sleep(60, "slow"), asyncio.sleep(0, "quick")) == "quick"
+    with pytest.raises(BadOptions):
+        first()
 
 
 async def test_a_failed_child_can_be_caught(app: App) -> None:

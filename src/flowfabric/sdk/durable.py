@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import gather
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from flowfabric.sdk.durations import duration as checked
+from flowfabric.sdk.errors import BadOptions
 
 if TYPE_CHECKING:
     from flowfabric.sdk.definitions import Step, Task, Workflow
     from flowfabric.sdk.options import StartOptions
 
-__all__ = ["CURRENT", "Durable", "gather", "sleep"]
+T = TypeVar("T")
+
+__all__ = ["CURRENT", "Durable", "first", "gather", "sleep"]
 
 
 class Durable(Protocol):
@@ -36,15 +40,33 @@ class Durable(Protocol):
 
     async def ask(self, ask: Any) -> Any: ...
 
+    async def first(self, calls: Sequence[Awaitable[Any]], key: str | None) -> Any: ...
+
 
 CURRENT: ContextVar[Durable | None] = ContextVar("flowfabric_current_workflow", default=None)
 
 
-async def sleep(duration: timedelta, *, key: str | None = None) -> None:
+def sleep(duration: timedelta, *, key: str | None = None) -> Coroutine[Any, Any, None]:
     """Wait. Inside a workflow the wait is durable and holds no worker; outside it is ``asyncio.sleep``."""
     checked(duration, "sleep", zero=True)
     workflow = CURRENT.get()
-    if workflow is not None:
-        await workflow.sleep(duration, key)
-    else:
-        await asyncio.sleep(duration.total_seconds())
+    return asyncio.sleep(duration.total_seconds()) if workflow is None else workflow.sleep(duration, key)
+
+
+def first(*calls: Awaitable[T], key: str | None = None) -> Coroutine[Any, Any, T]:
+    """What the first call gives that succeeds. The others are cancelled, and with them the runs they have started.
+
+    Inside a workflow the winner is remembered: ``await first(quick(doc), thorough(doc))``. The calls are those of
+    tasks, workflows, steps, asks and ``sleep``; if none succeeds, the first one's error is raised.
+    """
+    if not calls:
+        raise BadOptions("first: there is nothing to wait for", option="first")
+    workflow = CURRENT.get()
+    return _first(calls) if workflow is None else workflow.first(calls, key)
+
+
+async def _first(calls: Sequence[Awaitable[T]]) -> T:
+    from flowfabric.sdk.workflows.racing import race
+
+    found: tuple[int, T] = await race(calls)
+    return found[1]

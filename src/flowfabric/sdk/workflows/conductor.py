@@ -14,13 +14,13 @@ import contextlib
 import logging
 import random
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from flowfabric.model.errors import EngineError
+from flowfabric.model.errors import EngineError, NotFound, State
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.states import PublicState
 from flowfabric.model.steps import Advanced, ChildWait, Ended, NewStep, StepOutcome, StepRecord
@@ -61,6 +61,8 @@ _ENDS: dict[PublicState, type[RunEnded]] = {
     PublicState.SKIPPED: RunSkipped,
 }
 ENDED = frozenset({PublicState.COMPLETED, *_ENDS})
+#: Why a child was cancelled whose call was.
+GIVEN_UP = "its workflow has given it up"
 
 
 class Child(NamedTuple):
@@ -93,6 +95,8 @@ class Conductor:
         self._new_steps: dict[str, NewStep] = {}
         self._savers: dict[str, asyncio.Future[StepRecord]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: Children that the function no longer waits for, to be cancelled.
+        self._given_up: list[str] = []
         self._over: BaseException | None = None
 
     # -- what the workflow calls ---------------------------------------------------------------------------------
@@ -117,11 +121,20 @@ class Conductor:
         """A question: an execution of its own that waits for signals."""
         return self._ask(self._name(ask.step_name, ask.key), ask)
 
+    def first(self, calls: Sequence[Awaitable[Any]], key: str | None) -> Coroutine[Any, Any, Any]:
+        """The first call that succeeds; the others are cancelled."""
+        from flowfabric.sdk.asks import Ask
+        from flowfabric.sdk.workflows.racing import durable_race
+
+        # Every call has its name before any of them runs: the losers' are not made again.
+        named = [self.ask(call) if isinstance(call, Ask) else call for call in calls]
+        return durable_race(self, self._name("first", key), named)
+
     def _name(self, base: str, key: str | None) -> str:
-        self._check()
+        self.check()
         return self.memory.name(base, key)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Nothing is done any more once this attempt of the code is thrown away."""
         if self._over is not None:
             raise self._over
@@ -131,10 +144,10 @@ class Conductor:
             task.add_done_callback(self._tasks.discard)
 
     async def _call_task(self, name: str, task: Startable[..., Any], payload: bytes, options: StartOptions) -> Any:
-        known = self._remembered(name, task.signature.load_result)
+        known = self.remembered(name, task.signature.load_result)
         if known is not None:
             return known[0]
-        with self._work():
+        with self.work():
             from flowfabric.sdk.starting import prepare
 
             prepared = await prepare(task, task.signature.unpack(payload), options, payload)
@@ -143,10 +156,10 @@ class Conductor:
         return await self._end_of(child)
 
     async def _ask(self, name: str, ask: Ask[Any]) -> Any:
-        known = self._remembered(name, ask.read_result)
+        known = self.remembered(name, ask.read_result)
         if known is not None:
             return known[0]
-        self._check()
+        self.check()
         arguments = ask.creation(self.job.app, self._root())
         return await self._end_of(self._start(name, ask.step_name, arguments, ask.read_result))
 
@@ -154,9 +167,9 @@ class Conductor:
         """The run people know: the one that started all of this."""
         return self.job.context.tags.get("ff.run", self.job.execution_id)
 
-    def _remembered(self, name: str, read: Callable[[bytes | None], Any]) -> tuple[Any] | None:
+    def remembered(self, name: str, read: Callable[[bytes | None], Any]) -> tuple[Any] | None:
         """What a call gave, wrapped; the error it met is raised."""
-        self._check()
+        self.check()
         step = self.memory.find(name)
         if step is None:
             return None
@@ -176,7 +189,7 @@ class Conductor:
             ) from error
 
     @contextlib.contextmanager
-    def _work(self) -> Any:
+    def work(self) -> Any:
         """Something is being done here: no parking meanwhile."""
         self._busy += 1
         try:
@@ -198,7 +211,12 @@ class Conductor:
         return child
 
     async def _end_of(self, child: Child) -> Any:
-        end = await child.waiting
+        try:
+            end = await child.waiting
+        except asyncio.CancelledError:
+            if self._over is None:
+                self._give_up(child)
+            raise
         if end.state is PublicState.COMPLETED:
             self._new_steps[child.name] = NewStep(child.name, end.result)
             return self._read(child.name, end.result, child.read)
@@ -208,24 +226,47 @@ class Conductor:
         self._new_steps[remembered] = error_step(remembered, error)
         raise error
 
+    def _give_up(self, child: Child) -> None:
+        """The function has cancelled the call: the child is cancelled too, if it was started in this or an earlier
+        attempt of the code."""
+        execution_id = next((each for each, known in self._children.items() if known is child), None)
+        if execution_id is None:
+            return  # it has ended
+        del self._children[execution_id]
+        if self._new_children.pop(execution_id, None) is None or self._goes_on:
+            self._given_up.append(execution_id)
+        self._changed.set()
+
+    async def _cancel_given_up(self) -> None:
+        """Cancel what nobody waits for any more; what has ended or never began stays as it is."""
+        while self._given_up:
+            execution_id = self._given_up[-1]
+            with contextlib.suppress(NotFound, State):
+                await self._repeated(
+                    lambda id=execution_id: self._engine.cancel_execution(  # type: ignore[misc]
+                        execution_id=id, reason=GIVEN_UP
+                    )
+                )
+            self._given_up.pop()
+
     # -- steps ---------------------------------------------------------------------------------------------------
 
     async def _call_step(self, name: str, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        known = self._remembered(name, step.signature.load_result)
+        known = self.remembered(name, step.signature.load_result)
         if known is not None:
             return known[0]
         self._progressed = True
-        with self._work():
+        with self.work():
             try:
                 value = await self._run_step(name, step, args, kwargs)
                 data = step.signature.dump_result(value)
             except Exception as error:
-                self._check()
+                self.check()
                 remembered = self.memory.error_name(name)
-                await self._saved(error_step(remembered, error))
+                await self.saved(error_step(remembered, error))
                 raise
-            self._check()
-            stored = await self._saved(NewStep(name, data))
+            self.check()
+            stored = await self.saved(NewStep(name, data))
         return self._read(name, stored.value, step.signature.load_result)
 
     async def _run_step(self, name: str, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -252,7 +293,7 @@ class Conductor:
                 _log.info("step %s of %r failed and is tried again: %r", name, self.job, error)
                 await asyncio.sleep(_pause_s(retry, tries))
 
-    def _saved(self, step: NewStep) -> asyncio.Future[StepRecord]:
+    def saved(self, step: NewStep) -> asyncio.Future[StepRecord]:
         """Set when the step is remembered for good."""
         self._new_steps[step.name] = step
         future = self._savers[step.name] = asyncio.get_running_loop().create_future()
@@ -262,7 +303,7 @@ class Conductor:
     # -- time ----------------------------------------------------------------------------------------------------
 
     async def _sleep(self, name: str, duration: timedelta) -> None:
-        known = self._remembered(name, lambda value: msgspec.json.decode(value or b"0", type=int))
+        known = self.remembered(name, lambda value: msgspec.json.decode(value or b"0", type=int))
         now = await self._engine.now_ms()
         if known is None:
             until = now + milliseconds(duration)
@@ -270,13 +311,16 @@ class Conductor:
             self._new_steps[name] = NewStep(name, msgspec.json.encode(until))
         else:
             until = known[0]
-        self._check()
+        self.check()
         if until <= now:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sleeping[name] = (until, future)
         self._changed.set()
-        await future
+        try:
+            await future
+        finally:
+            self._sleeping.pop(name, None)
 
     # -- conducting ----------------------------------------------------------------------------------------------
 
@@ -288,11 +332,14 @@ class Conductor:
         while True:
             self._changed.clear()
             if main.done():
+                await self._cancel_given_up()
                 if self._new_children:
                     await self._tell(None)
                 return
             if not await self._quiet():
                 continue
+            if self._given_up:
+                await self._cancel_given_up()
             if self._savers or (self._new_children and self._busy):
                 await self._tell(None)
             elif not self._busy and (self._children or self._sleeping):
