@@ -101,7 +101,7 @@ def names_of(workflow: Workflow[..., Any]) -> set[str]:
 
     A question whose text is written out counts by its text; one whose text is worked out counts for every question.
     """
-    names = {"sleep"}
+    names = {"first", "sleep"}
     for function, code in _codes(workflow.function):
         asks = False
         for value in _mentioned(function, code):
