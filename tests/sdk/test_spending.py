@@ -1,0 +1,155 @@
+"""``ctx.spend``: reserve first, settle what was used, and what happens when there is no room."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from flowfabric.model.states import PublicState
+from flowfabric.sdk.app import App
+from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.durations import seconds
+from flowfabric.sdk.errors import BudgetExceeded, RunCancelled, RunFailed
+from flowfabric.sdk.injecting import injected
+from flowfabric.sdk.options import Budget
+
+SOON = seconds(20)
+
+
+@pytest.fixture
+def app(store_url: str) -> App:
+    return App(store_url)
+
+
+async def _usage(app: App, budget: Budget) -> tuple[dict[str, int], dict[str, int]]:
+    status = await app.engine.get_budget_status(await app.gates.budget(budget))
+    return {name: value for name, value in status.usage.items() if value}, status.reserved
+
+
+async def test_what_is_used_is_charged_and_the_rest_comes_back(app: App) -> None:
+    budget = Budget("tenant:acme", tokens=10_000, usd=1)
+    reserved: list[Any] = []
+
+    @app.task
+    async def think(ctx: Ctx = injected) -> None:
+        async with ctx.spend(tokens=4_000, usd="0.05") as call:
+            reserved.append(await _usage(app, budget))
+            call.settle(tokens=1_234)
+
+    @app.task
+    def think_in_thread(ctx: Ctx = injected) -> None:
+        with ctx.spend(tokens=100) as call:
+            call.settle(tokens=50)
+        with ctx.spend(tokens=5):
+            pass
+
+    @app.task
+    async def fail(ctx: Ctx = injected) -> None:
+        async with ctx.spend(tokens=100):
+            raise ValueError("before it was used")
+
+    async with app, app.worker():
+        await (await think.using(budget=budget).start()).result(timeout=SOON)
+        assert reserved == [({}, {"tokens": 4_000, "usd": 50_000})]
+        assert await _usage(app, budget) == ({"tokens": 1_234, "usd": 50_000}, {})
+        await (await think_in_thread.using(budget=budget).start()).result(timeout=SOON)
+        assert await _usage(app, budget) == ({"tokens": 1_289, "usd": 50_000}, {})
+        with pytest.raises(RunFailed):
+            await (await fail.using(budget=budget).start()).result(timeout=SOON)
+        assert await _usage(app, budget) == ({"tokens": 1_289, "usd": 50_000}, {})
+        # A run without a budget spends nobody's.
+        await (await think.start()).result(timeout=SOON)
+        assert await _usage(app, budget) == ({"tokens": 1_289, "usd": 50_000}, {})
+
+
+async def test_a_budget_by_name(app: App) -> None:
+    budget = Budget("shared", calls=3)
+
+    @app.task
+    async def call(ctx: Ctx = injected) -> None:
+        async with ctx.spend(budget=budget, calls=2):
+            pass
+
+    async with app, app.worker():
+        await (await call.start()).result(timeout=SOON)
+        assert await _usage(app, budget) == ({"calls": 2}, {})
+        with pytest.raises(RunFailed) as caught:
+            await (await call.start()).result(timeout=SOON)
+        assert caught.value.category == "budget_exceeded"
+        assert "no room for 2 calls" in caught.value.reason
+        assert await _usage(app, budget) == ({"calls": 2}, {})
+
+
+async def test_a_breach_can_be_caught_or_cancels(app: App) -> None:
+    strict, cancelling = Budget("strict", tokens=10), Budget("cancelling", tokens=10, on_breach="cancel")
+
+    @app.task
+    async def careful(ctx: Ctx = injected) -> str:
+        try:
+            async with ctx.spend(tokens=11):
+                return "spent"
+        except BudgetExceeded as error:
+            return error.code
+
+    @app.task(retry=5)
+    async def careless(ctx: Ctx = injected) -> None:
+        async with ctx.spend(tokens=11):
+            pass
+
+    async with app, app.worker():
+        assert await (await careful.using(budget=strict).start()).result(timeout=SOON) == "budget_exceeded"
+        with pytest.raises(RunCancelled):
+            await (await careless.using(budget=cancelling).start()).result(timeout=SOON)
+
+
+async def test_a_budget_that_asks_parks_the_run(app: App) -> None:
+    budget = Budget("asking", tokens=10, on_breach="ask")
+    tries = 0
+
+    @app.task
+    async def think(ctx: Ctx = injected) -> str:
+        nonlocal tries
+        tries += 1
+        async with ctx.spend(tokens=25) as call:
+            call.settle(tokens=20)
+        return "spent"
+
+    async with app, app.worker() as worker:
+        run = await think.using(budget=budget).start()
+        await _until(lambda: _is(run.status(), PublicState.SUSPENDED))
+        await _until(lambda: _is(_value(worker.running), 0))
+        [waitpoint] = (await app.engine.list_pending_waitpoints(execution_id=run.id)).entries
+        token = await app.engine.read_waitpoint_token(partition=_partition(run.id), waitpoint_id=waitpoint.waitpoint_id)
+        await app.engine.deliver_signal(
+            execution_id=run.id,
+            waitpoint_id=waitpoint.waitpoint_id,
+            signal_id="00000000-0000-4000-8000-000000000001",
+            signal_name="approved",
+            waitpoint_token=token,
+        )
+        assert await run.result(timeout=SOON) == "spent"
+        assert await _usage(app, budget) == ({"tokens": 20}, {})
+    assert tries == 2
+
+
+def _partition(run_id: str) -> int:
+    return int(run_id.partition("}")[0].removeprefix("{fp:"))
+
+
+async def _value(value: Any) -> Any:
+    return value
+
+
+async def _is(found: Awaitable[Any], wanted: Any) -> bool:
+    return bool(await found == wanted)
+
+
+async def _until(condition: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not await condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
