@@ -248,6 +248,7 @@ BAD: dict[str, list[Bad]] = {
         *[_token(execution_id=bad.value) for bad in _IDS], *[_token(lane_id=bad.value) for bad in _LANES],
         *[_token(expires_at_ms=bad) for bad in ("5", None, 1.5, True)],
     ),
+    "handles": _invalid(None, 5, "handle", b"bytes", {"opaque": b""}, [5], [None], ["handle"]),
     "handle": _invalid(None, "handle", b"bytes", 5, object(), {"opaque": b""}),
     "handle?": _invalid("handle", b"bytes", 5, object(), {"opaque": b""}),
     "fence": _invalid(*_FENCES),

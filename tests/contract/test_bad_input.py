@@ -343,6 +343,7 @@ METHODS: dict[str, Method] = {
         )
     },
     "read_execution_contexts": Method(lambda w: {"execution_ids": [w.fresh]}, {"execution_ids": "ids"}),
+    "lost_leases": Method(lambda w: {"handles": [w.handle]}, {"handles": "handles"}),
     "read_exec_core_fields": Method(lambda w: {"partition": w.fresh.partition, **_one(w), "fields": ["lane_id"]},
                                     {"partition": "index", **ONE, "fields": "fields"}),
     "list_executions": Method(lambda w: {"partition": 0}, {"partition": "partition", "cursor": "id?", "limit": "page"}),

@@ -393,3 +393,30 @@ async def test_why_a_member_may_or_may_not_run(engine: Engine, probe: Probe) -> 
     async with unchanged(probe):
         for name, identity in ids.items():
             assert (name, await engine.evaluate_flow_eligibility(identity)) == (name, name.split()[0])
+
+
+# -- leases ----------------------------------------------------------------------------------------------------------
+
+
+async def test_lost_leases(engine: Engine, clock: ManualClock, probe: Probe) -> None:
+    """Those that were taken away or whose execution has ended; not one that only ran out."""
+    held = [await claimed(engine, lane_id=f"lane-{n}") for n in range(7)]
+    _, completed, revoked, cancelled, failed, delayed, _ = held
+    async with unchanged(probe):
+        assert await engine.lost_leases(held) == []
+        assert await engine.lost_leases([]) == []
+    await engine.complete(completed)
+    await engine.revoke_lease(execution_id=id_of(revoked))
+    await engine.cancel_execution(execution_id=id_of(cancelled))
+    await engine.fail(failed, "no")
+    await engine.delay(delayed, clock.now_ms + 60_000)
+    clock.advance(30_000)
+    await engine.run_due()
+    clock.advance(1)
+    again = await engine.claim("lane-6", (), policy("other"))
+    assert again is not None
+    fresh = await claimed(engine, ttl_ms=100)
+    clock.advance(101)
+    async with unchanged(probe):
+        assert await engine.lost_leases([*held, fresh]) == held
+        assert await engine.lost_leases([again, fresh, completed, again]) == [completed]

@@ -71,11 +71,13 @@ async def test_a_budget_by_name(app: App) -> None:
 
     @app.task
     async def call(ctx: Ctx = injected) -> None:
-        async with ctx.spend(budget=budget, calls=2):
+        async with ctx.spend(budget=budget if ctx.tags else "shared", calls=2):
             pass
 
     async with app, app.worker():
-        await (await call.start()).result(timeout=SOON)
+        with pytest.raises(RunFailed, match="no such budget"):
+            await (await call.start()).result(timeout=SOON)
+        await (await call.using(tags={"first": "yes"}).start()).result(timeout=SOON)
         assert await _usage(app, budget) == ({"calls": 2}, {})
         with pytest.raises(RunFailed) as caught:
             await (await call.start()).result(timeout=SOON)

@@ -145,7 +145,8 @@ async def test_cancelling_a_run_stops_its_handler(app: App) -> None:
         finally:
             stopped.set()
 
-    async with app, app.worker(lease_ttl=SHORT):
+    # Long before the lease would have to be renewed.
+    async with app, app.worker(lease_ttl=timedelta(hours=1)):
         run = await hold.start()
         await began.wait()
         await run.cancel("enough")

@@ -9,11 +9,14 @@ from msgspec import UNSET
 
 from flowfabric.core.documents import parse_document
 from flowfabric.core.edges import is_waiting
+from flowfabric.core.lease import refusal
+from flowfabric.core.view import View
 from flowfabric.core.waits import read_terms
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get, GetFull
+from flowfabric.model.handles import Handle, HandlePayload
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_CLAIM, MAX_EXPIRED_PAGE, MAX_PAGE
 from flowfabric.model.records import Attempt, EdgeGroup, Execution, StreamHead, Suspension
@@ -174,6 +177,18 @@ class Reads(EngineBase):
             return {}
         found = await self._ask(ReadContexts(tuple(map(str, ids))))
         return {ExecutionId.unchecked(each): _context(payload, raw) for each, payload, raw in found}
+
+    async def lost_leases(self, handles: Iterable[Handle]) -> list[Handle]:
+        """Those of the handles whose lease was taken away or whose execution has ended, in one read. One that has
+        only run out is not among them: its renewal will tell."""
+        given = list(checks.sequence(handles, "handles"))
+        if len(given) > MAX_CLAIM:
+            raise checks.invalid(f"handles: at most {MAX_CLAIM} at once, got {len(given)}")
+        payloads = [self._payload(handle) for handle in given]
+        if not payloads:
+            return []
+        view = await self._view(*(Get(Execution, each) for each in {payload.execution_id for payload in payloads}))
+        return [handle for handle, payload in zip(given, payloads, strict=True) if _is_lost(view, payload)]
 
     async def read_current_attempt_index(self, execution_id: ExecutionId | str) -> int:
         """The attempt the execution is at."""
@@ -360,6 +375,14 @@ def last_mutation(execution: Execution, attempt: Attempt | None, raw: dict[str, 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _is_lost(view: View, payload: HandlePayload) -> bool:
+    execution = view.execution(payload.execution_id)
+    if execution is None or execution.attempt_index != payload.attempt_index:
+        return True
+    # Before all times no lease has run out.
+    return refusal(payload, execution, view.attempt(payload.execution_id, payload.attempt_index), -1) is not None
 
 
 def _context(payload: Any, raw_fields: Any) -> ExecutionContext:

@@ -305,8 +305,11 @@ class Spending:
     async def _budgets(self) -> tuple[str, ...]:
         job = self._ctx._job
         if self._budget is not None:
-            budget = Budget(self._budget) if isinstance(self._budget, str) else self._budget
-            return (await job.app.gates.budget(budget),)
+            if isinstance(self._budget, str):
+                from flowfabric.sdk.gates import budget_id
+
+                return (budget_id(job.app.namespace, self._budget),)
+            return (await job.app.gates.budget(self._budget),)
         identity = job.handle.execution_id
         fields = await job.engine.read_exec_core_fields(identity.partition, identity, ["budget_ids"])
         return tuple(filter(None, (fields["budget_ids"] or "").split(",")))

@@ -34,6 +34,8 @@ AT_ONCE = 500
 #: Looks per time to live.
 LOOKS = 12
 SHORTEST_LOOK_S = 0.02
+#: How often leases that are held for a while are looked at: so long a cancelled run may go on.
+LOST_LOOK_S = 1.0
 
 
 def is_passing(error: BaseException) -> bool:
@@ -48,13 +50,14 @@ def is_passing(error: BaseException) -> bool:
 class Lease:
     """A lease the worker holds."""
 
-    __slots__ = ("expires", "handle", "lose", "renew_at", "ttl_s")
+    __slots__ = ("expires", "handle", "lose", "renew_at", "since", "ttl_s")
 
     def __init__(self, handle: Handle, claimed_at: float, lose: Callable[[BaseException], None]) -> None:
         self.handle = handle
         #: Called in the worker's loop when the lease is gone.
         self.lose = lose
         self.ttl_s = handle.payload.lease_ttl_ms / 1000
+        self.since = claimed_at
         self.expires = 0.0
         self.renew_at = 0.0
         self.renewed(claimed_at)
@@ -89,8 +92,8 @@ class Renewal:
         self._loop = loop
         self._open_engine = open_engine
         self._engine = engine
-        self._chores = list(chores)
-        self._look_s = max(min(ttl_s / LOOKS, 5.0), SHORTEST_LOOK_S)
+        self._chores = [(LOST_LOOK_S, self._look_for_lost), *chores]
+        self._look_s = max(min(ttl_s / LOOKS, LOST_LOOK_S), SHORTEST_LOOK_S)
         self._patience_s = max(ttl_s / 3, SHORTEST_LOOK_S)
         self._leases: dict[Lease, None] = {}
         self._lock = threading.Lock()
@@ -187,6 +190,16 @@ class Renewal:
     async def _bounded(self, call: Awaitable[Any]) -> Any:
         async with asyncio.timeout(self._patience_s):
             return await call
+
+    async def _look_for_lost(self, engine: Engine) -> None:
+        """Notice soon that a run was cancelled or taken away: by looking at all that is held, in one read."""
+        before = time.monotonic() - LOST_LOOK_S / 2
+        with self._lock:
+            held = {id(lease.handle): lease for lease in self._leases if lease.since <= before}
+        handles = [lease.handle for lease in held.values()]
+        for start in range(0, len(handles), AT_ONCE):
+            for handle in await self._bounded(engine.lost_leases(handles[start : start + AT_ONCE])):
+                self._not_renewed(held[id(handle)], Contention(ContentionKind.LEASE_CONFLICT, str(handle.execution_id)))
 
     async def _renew_due(self, engine: Engine) -> None:
         horizon = time.monotonic() + self._look_s / 2
