@@ -23,6 +23,8 @@ _BLOCK_MS = 30_000
 _PAGE = 1_000
 #: How long to wait between attempts, when there is nothing to wait at: at first, and at most.
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
+#: The status of a run that was asked for in a transaction and is not there yet: it has no stream.
+PENDING = "pending"
 #: Frames of these types are ours, not the user's.
 ERROR_FRAME = "error"
 
@@ -79,10 +81,12 @@ async def follow(run: Run[Any], after: str | int, *, errors: bool = False) -> As
             await completions.started()
             # Looked at before the stream: what was written before the run ended is then certain to be read.
             state = await run.status()
-            current = await engine.read_current_attempt_index(run.id)
-            ended = state in ENDED
-            waiting = not ended and current == attempt and state is not PublicState.DELAYED
-            page = await _page(engine, run.id, attempt, cursor, told if waiting else None)
+            ended, pending = state in ENDED, state == PENDING
+            current = attempt if pending else await engine.read_current_attempt_index(run.id)
+            waiting = not ended and not pending and current == attempt and state is not PublicState.DELAYED
+            page = (
+                StreamFrames() if pending else await _page(engine, run.id, attempt, cursor, told if waiting else None)
+            )
         for frame in page.frames:
             cursor = frame.id
             shown = read_frame(frame, attempt)
