@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from flowfabric import App, Ask, AskClosed, AskTimedOut, BadAnswer, BadOptions, EngineError, OpenAsk, days, seconds
 from flowfabric.sdk.run import Run
+from flowfabric.sdk.worker import Job, Parked
 
 
 class Verdict(BaseModel):
@@ -158,6 +159,31 @@ async def test_an_operator_closes_a_question(app: App) -> None:
         ask = await opened(app, run)
         await app.engine.resume_execution(execution_id=ask.id)
         assert await run.result(seconds(30)) == "closed"
+
+
+async def test_a_worker_that_is_lost_before_it_could_ask(app: App) -> None:
+    ask = app.builtin_kinds["$ask"]
+    lost: list[str] = []
+
+    async def stumble(job: Job) -> None:
+        if not lost:
+            lost.append(job.execution_id)
+            await job.give_back("lost")
+            raise Parked
+        await ask(job)
+
+    app.builtin_kinds["$ask"] = stumble
+
+    @app.workflow
+    async def deploy() -> bool:
+        return await Ask("deploy?")
+
+    async with app.worker():
+        run = await deploy.start()
+        asked = await opened(app, run)
+        assert lost == [asked.id]
+        await asked.answer(True)
+        assert await run.result(seconds(30)) is True
 
 
 async def test_all_open_questions_are_listed(app: App) -> None:

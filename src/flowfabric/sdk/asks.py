@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 
 from flowfabric.conditions import AnyOf, ByName, Count, CountKind
-from flowfabric.model.errors import EngineError, NotFound
+from flowfabric.model.errors import Conflict, ConflictKind, EngineError, NotFound
 from flowfabric.model.handles import HandleKind
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.suspension import Fresh, SuspendArgs, SuspensionReason, TimeoutBehavior
@@ -211,8 +211,11 @@ async def run_ask(job: Job) -> None:
     payload = job.context.input_payload
     question = _read_question(payload)
     approvers = question.of or (ANYONE,)
+    found = Answers("closed")
     if job.handle.kind is HandleKind.RESUMED:
-        await job.complete(msgspec.json.encode(await _collected(job, question)))
+        found = await _collected(job, question)
+    if found.outcome != "closed" or found.answers:
+        await job.complete(msgspec.json.encode(found))
         return
     until = None if question.within_ms is None else await job.engine.now_ms() + question.within_ms
     yes = Count(question.need, CountKind.DISTINCT_WAITPOINTS, approvers, ByName(APPROVE))
@@ -223,9 +226,22 @@ async def run_ask(job: Job) -> None:
         reason_code=SuspensionReason.WAITING_FOR_APPROVAL,
         timeout_at=until,
         timeout_behavior=TimeoutBehavior.AUTO_RESUME,
-        idempotency_key=f"ask:{job.attempt}",
     )
-    await job.conclude(lambda: job.engine.suspend(job.handle, asked))
+
+    async def is_new() -> bool:
+        try:
+            await job.engine.suspend(job.handle, asked)
+        except Conflict as error:
+            if error.kind is not ConflictKind.WAITPOINT_ALREADY_EXISTS:
+                raise
+            return False
+        return True
+
+    # Whoever goes on without an answer was let go by an operator, or its worker was lost before it could ask.
+    if await job.conclude(is_new) is False:
+        job.ended = False
+        await job.complete(msgspec.json.encode(found))
+        return
     raise Parked
 
 
