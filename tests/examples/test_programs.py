@@ -3,12 +3,16 @@
 ``./dev run python -m tests.examples.test_programs`` writes the outputs anew.
 """
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PAGE = EXAMPLES / "README.md"
 #: What the examples share.
-SHARED = {"scratch.py"}
+SHARED = {"model.py", "scratch.py"}
 SECTION = re.compile(r"^## .*?\[(?P<file>[\w/]+\.py)\].*?^```text\n(?P<output>.*?)^```$", re.DOTALL | re.MULTILINE)
 TIMEOUT_S = 60
 
@@ -48,8 +52,7 @@ def programs() -> list[str]:
 
 def run(name: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run an example as a newcomer would, from elsewhere."""
-    hidden = {"FF_URL", "FF_DEV_MODE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENROUTER_API_KEY"}
-    variables = {key: value for key, value in os.environ.items() if key not in hidden}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(("FF_", "OPENROUTER_"))}
     return subprocess.run(
         [sys.executable, str(EXAMPLES / name)],
         cwd=folder,
@@ -85,6 +88,45 @@ def test_another_store(tmp_path: Path) -> None:
     done = run("hello.py", tmp_path, FF_URL=f"sqlite:///{tmp_path}/runs.db")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs.db").exists()
+
+
+class Provider(BaseHTTPRequestHandler):
+    """A language model that says the same to everybody, as providers say it."""
+
+    said: ClassVar[list[dict[str, Any]]] = []
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.said.append({"path": self.path, "key": self.headers["Authorization"], **asked})
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b": a comment\n\n")
+        for token in ("a ", "real ", "answer"):
+            data = {"choices": [{"delta": {"content": token}}]}
+            self.wfile.write(f"data: {json.dumps(data)}\n\n".encode())
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+def test_a_real_model(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}/v1"
+        done = run("llm_race.py", tmp_path, OPENROUTER_API_KEY="secret", OPENROUTER_URL=address, OPENROUTER_MODEL="m")
+        server.shutdown()
+        thread.join()
+    assert done.returncode == 0, done.stderr
+    assert "the race gives: a real answer\n" in done.stdout
+    first = Provider.said[0]
+    assert (first["path"], first["key"], first["model"], first["stream"]) == (
+        "/v1/chat/completions",
+        "Bearer secret",
+        "m",
+        True,
+    )
 
 
 def write_page() -> None:

@@ -286,6 +286,23 @@ async def test_the_first_wins_and_the_others_are_cancelled(app: App) -> None:
     }
 
 
+async def test_several_win_at_once(app: App) -> None:
+    @app.task
+    async def answer(number: int) -> int:
+        return number
+
+    @app.workflow
+    async def race(size: int) -> int:
+        won = await first(*(answer.using(key=str(number))(number) for number in range(size)))
+        await sleep(timedelta(milliseconds=1))
+        return won
+
+    async with app.worker():
+        runs = [await race.start(8) for _ in range(10)]
+        results = await asyncio.gather(*(run.result(seconds(60)) for run in runs))
+        assert all(result in range(8) for result in results)
+
+
 async def test_a_call_with_a_time_limit(app: App) -> None:
     @app.task
     async def idle() -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from flowfabric.model.errors import EngineError, NotFound, State
+from flowfabric.model.errors import EngineError, NotFound, State, Validation
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.states import PublicState
 from flowfabric.model.steps import Advanced, ChildWait, Ended, NewStep, StepOutcome, StepRecord
@@ -241,7 +241,7 @@ class Conductor:
         """Cancel what nobody waits for any more; what has ended or never began stays as it is."""
         while self._given_up:
             execution_id = self._given_up[-1]
-            with contextlib.suppress(NotFound, State):
+            with contextlib.suppress(NotFound, State, Validation):
                 await self._repeated(
                     lambda id=execution_id: self._engine.cancel_execution(  # type: ignore[misc]
                         execution_id=id, reason=GIVEN_UP
