@@ -177,6 +177,23 @@ async def test_an_id_may_be_refused(app: App) -> None:
     assert await task.using(reuse="existing").start() == first
 
 
+async def test_an_id_of_another_task_is_told(app: App) -> None:
+    """Whoever gets a run of another task would read its result by the wrong type."""
+
+    @app.task(id="n:{n}")
+    async def one(n: int) -> int: ...
+
+    @app.task(id="n:{n}")
+    async def other(n: int) -> str: ...
+
+    first = await one.start(5)
+    with pytest.raises(IdConflict, match="belongs to a run of 'one'") as caught:
+        await other.start(5)
+    assert caught.value.run_id == first.id
+    with pytest.raises(IdConflict, match="belongs to a run of 'one'"):
+        await other.start_many([6, 5])
+
+
 async def test_an_id_may_be_used_again_after_the_end(app: App) -> None:
     @app.task(id="one", reuse="after_completion")
     async def task() -> int:

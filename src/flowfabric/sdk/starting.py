@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.policy import ExecutionPolicy, RoutingRequirements, StreamPolicy, TimeoutPolicy
 from flowfabric.model.results import CreateResult, Duplicate
 from flowfabric.sdk.durations import milliseconds
@@ -163,14 +164,12 @@ async def start(
     """Start one run."""
     arguments = definition.signature.bind(args, kwargs)
     if options.debounce is not None or options.tx is not None:
-        from importlib import import_module
+        from flowfabric.sdk import enqueue
 
-        enqueue: Any = import_module("flowfabric.sdk.enqueue")
-        run: Run[Any] = await enqueue.start(definition, arguments, options)
-        return run
+        return await enqueue.start(definition, arguments, options)
     prepared = await prepare(definition, arguments, options)
     answer = await definition.app.engine.create_execution(**prepared.arguments)
-    refuse_taken(prepared, answer)
+    await refuse_taken(definition, [prepared], [answer])
     return run_of(definition, answer.execution_id)
 
 
@@ -188,18 +187,37 @@ async def start_many(
             'start_many: reuse="reject" would leave the others started; start such runs one by one', option="reuse"
         )
     answers = await definition.app.engine.create_executions([each.arguments for each in prepared])
+    await refuse_taken(definition, prepared, answers)
     return [run_of(definition, answer.execution_id) for answer in answers]
 
 
-def refuse_taken(prepared: Start, answer: CreateResult) -> None:
-    """An id that is taken is an error if the start says so."""
-    if prepared.reuse == "reject" and isinstance(answer, Duplicate):
-        raise IdConflict(
-            f"a run with the id {prepared.id!r} exists: {answer.execution_id}; use that one, choose another id, "
-            'or start with reuse="after_completion"',
-            run_id=answer.execution_id,
-            id=prepared.id or "",
-        )
+async def refuse_taken(
+    definition: Startable[Any, Any], starts: Sequence[Start], answers: Sequence[CreateResult]
+) -> None:
+    """An id that is taken is an error if the start says so, and if it is another task's run that has it."""
+    taken = {
+        answer.execution_id: each for each, answer in zip(starts, answers, strict=True) if type(answer) is Duplicate
+    }
+    for execution_id, each in taken.items():
+        if each.reuse == "reject":
+            raise IdConflict(
+                f"a run with the id {each.id!r} exists: {execution_id}; use that one, choose another id, or start with "
+                'reuse="after_completion"',
+                run_id=execution_id,
+                id=each.id or "",
+            )
+    ids = list(taken)
+    for first in range(0, len(ids), MAX_CLAIM):
+        found = await definition.app.engine.read_execution_contexts(ids[first : first + MAX_CLAIM])
+        for execution_id, context in found.items():
+            if context.execution_kind != definition.kind:
+                id = taken[execution_id].id or ""
+                raise IdConflict(
+                    f"the id {id!r} belongs to a run of {context.execution_kind!r}: {execution_id}; "
+                    f'a namespace has its ids in common, so begin yours with a name: id="{definition.name}:…"',
+                    run_id=execution_id,
+                    id=id,
+                )
 
 
 def run_of(definition: Startable[Any, Any], execution_id: str) -> Run[Any]:
