@@ -26,7 +26,9 @@ from flowfabric.sdk.worker import worker as worker_module
 from tests.contract.probe import shared_stores_only
 
 SOON = seconds(20)
-SHORT = timedelta(milliseconds=600)
+#: Short enough to run out in a test, and long enough to be renewed on a busy machine.
+SHORT = timedelta(milliseconds=1_800)
+LONG = timedelta(hours=1)
 one_store = pytest.mark.parametrize("store_url", ["memory"], indirect=True)
 
 
@@ -75,10 +77,10 @@ async def _blocked(app: App, url: str) -> tuple[Rival, Any]:
     @app.task
     async def block() -> str:
         began.set()
-        time.sleep(4 * SHORT.total_seconds())  # noqa: ASYNC251
+        time.sleep(2.5 * SHORT.total_seconds())  # noqa: ASYNC251
         return "kept"
 
-    rival = Rival(url, 4 * SHORT.total_seconds() + 0.3)
+    rival = Rival(url, 2.5 * SHORT.total_seconds() + 0.3)
     async with app, app.worker(lease_ttl=SHORT):
         run = await block.start()
         await asyncio.to_thread(began.wait)
@@ -125,7 +127,7 @@ async def test_a_lease_that_is_taken_away_stops_the_handler(app: App) -> None:
             raise
         return "never"
 
-    async with app, app.worker(lease_ttl=SHORT):
+    async with app, app.worker(lease_ttl=LONG):
         run = await hold.start()
         await began.wait()
         await app.engine.revoke_lease(execution_id=run.id)
@@ -146,7 +148,7 @@ async def test_cancelling_a_run_stops_its_handler(app: App) -> None:
             stopped.set()
 
     # Long before the lease would have to be renewed.
-    async with app, app.worker(lease_ttl=timedelta(hours=1)):
+    async with app, app.worker(lease_ttl=LONG):
         run = await hold.start()
         await began.wait()
         await run.cancel("enough")
@@ -162,7 +164,7 @@ async def test_renewals_are_repeated_while_the_lease_lives(app: App, monkeypatch
 
     @app.task
     async def take_time() -> str:
-        await asyncio.sleep(3 * SHORT.total_seconds())
+        await asyncio.sleep(1.5 * SHORT.total_seconds())
         return "done"
 
     async with app:
@@ -228,15 +230,15 @@ async def test_a_worker_that_stops_waits_for_what_it_runs(app: App) -> None:
     async with app:
         worker = app.worker(concurrency=1)
         working = asyncio.ensure_future(worker.run())
-        first, second = await hold.start(), await hold.start()
+        runs = [await hold.start(), await hold.start()]
         await began.wait()
         worker.stop()
         await asyncio.sleep(0.05)
         assert not working.done()
         go.set()
         await working
-        assert await first.result(timeout=SOON) == "finished"
-        assert await second.status() is PublicState.WAITING
+        # Which of two that came within a millisecond is first, nobody says.
+        assert {await run.status() for run in runs} == {PublicState.COMPLETED, PublicState.WAITING}
 
 
 async def test_what_does_not_finish_within_the_grace_goes_on_elsewhere(app: App) -> None:
@@ -295,7 +297,7 @@ async def test_prefetched_work_is_renewed_while_it_waits(app: App, monkeypatch: 
 
     @app.task
     async def take_time() -> None:
-        await asyncio.sleep(SHORT.total_seconds())
+        await asyncio.sleep(SHORT.total_seconds() / 2)
 
     async with app, app.worker(concurrency=1, lease_ttl=SHORT):
         runs = await take_time.start_many([()] * 4)
