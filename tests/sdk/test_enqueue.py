@@ -315,6 +315,22 @@ async def test_what_is_no_transaction(store_url: str) -> None:
 
 
 @shared_stores_only
+def test_blocking_calls_use_the_connection_in_their_own_thread(store_url: str) -> None:
+    app = App(store_url)
+    send = define(app)
+    with app.sync as blocking:
+        on_sqlite = store_url.startswith("sqlite")
+        connection: Any = sqlite3.connect(path_of(store_url)) if on_sqlite else psycopg.connect(store_url)
+        run = blocking.start(send.using(tx=connection), 7)
+        with pytest.raises(NotCommitted):
+            run.status()
+        connection.commit()
+        connection.close()
+        with blocking.entering(app.worker()):
+            assert run.result(timeout=SOON) == "7 to żółw"
+
+
+@shared_stores_only
 async def test_reuse_that_cannot_be_decided(store_url: str) -> None:
     app = App(store_url)
     send = define(app)

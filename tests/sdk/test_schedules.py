@@ -194,3 +194,19 @@ def test_what_cannot_be() -> None:
     app.schedule(needs, ("a",), every=days(1), name="n")
     with pytest.raises(BadOptions, match="already"):
         app.schedule(needs, ("b",), every=days(1), name="n")
+
+
+async def test_a_month_in_the_testing_kit() -> None:
+    app = App("memory://")
+    ran: list[int] = []
+
+    @app.cron("0 6 * * *", tz="Europe/Paris")
+    async def daily() -> None:
+        ran.append(1)
+
+    async with app.testing() as kit:
+        begun = await app.schedules.get("daily")
+        assert begun.next_at_ms is not None
+        await kit.advance(days(30))
+        await kit.idle()
+        assert (await app.schedules.get("daily")).started_count == len(ran) == 30

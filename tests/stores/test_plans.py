@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from flowfabric import ClaimPolicy, Fresh, SuspendArgs
+from flowfabric import ClaimPolicy, Every, Fresh, SuspendArgs
 from flowfabric.conditions import TimeoutOnly
 from flowfabric.engine import Engine
 from flowfabric.model.budget_records import (
@@ -24,15 +24,26 @@ from flowfabric.model.budget_records import (
     Reservation,
 )
 from flowfabric.model.records import Signal, SignalDedup, SuspendDedup, Suspension, Waitpoint
+from flowfabric.model.start_records import EnqueueRequest
 from flowfabric.stores.postgres import fair, reading
 from flowfabric.stores.postgres.store import WRITER_SETTINGS, Replanning
 from flowfabric.stores.postgres.writing import Statement
-from flowfabric.stores.questions import Due, ListGates, NextDue, ReadContexts, ReadEvents
+from flowfabric.stores.questions import (
+    Due,
+    DueSchedules,
+    ListGates,
+    ListSchedules,
+    NextDue,
+    PendingRequests,
+    ReadContexts,
+    ReadEvents,
+)
 from flowfabric.stores.schema import ATTEMPT, EXECUTION, OUTBOXES, TABLES
 from flowfabric.stores.sqlevents import old_events
 from flowfabric.stores.sqlite import store as sqlite_store
 from flowfabric.stores.sqlite.reading import _CANDIDATES, _SETS
 from flowfabric.stores.sqlquestions import SqlQuestions
+from tests.contract.seeding import seed
 
 TIMERS = (
     "intake",
@@ -89,6 +100,10 @@ async def fill(engine: Engine) -> None:
         [{"lane_id": "bound", "policy": {"budget_ids": [budgets[number % 20]]}} for number in range(400)]
     )
     assert await engine.claim_many("bound", policy=policy, limit=10) == []
+    for number in range(300):
+        await engine.put_schedule(f"s{number}", spec=Every(3_600_000), execution_kind="op")
+    requests = [EnqueueRequest(str(uuid4()), number, None, "{}") for number in range(1_000)]
+    await seed(engine, *requests)
     needs_gpu = {"routing_requirements": {"required_capabilities": ["gpu"]}}
     await engine.create_executions([{"lane_id": "waiting", "policy": needs_gpu} for _ in range(300)])
 
@@ -182,6 +197,22 @@ async def test_plans_hold_on_a_fresh_database(postgres_dsn: str, statistics: str
     assert len(conditions) == 2
     assert all("execution_id" in condition for condition in conditions)
     assert "Seq Scan" not in found
+
+
+#: What starts executions, and the index that finds it.
+STARTS = {
+    "ff_schedule_due_idx": DueSchedules(1, 100),
+    "ff_schedule_pkey": ListSchedules("default", "a", 100),
+    "ff_enqueue_request_due_idx": PendingRequests(100),
+}
+
+
+@pytest.mark.parametrize("index", STARTS)
+async def test_what_starts_executions_is_found_by_index(postgres: Any, index: str) -> None:
+    from flowfabric.stores.postgres import store
+
+    asked = store._QUESTIONS.compile(STARTS[index])
+    assert index in await plan(postgres, store._dollars(asked.sql), *asked.params)
 
 
 @pytest.mark.parametrize("timer", TIMERS)
@@ -305,6 +336,14 @@ async def test_sqlite_claims_walk_the_claim_index(sqlite: Any) -> None:
     sets = steps(sqlite, _SETS, "waiting")
     assert "ff_exec_core_claim_idx" in sets
     assert "SCAN ff_exec_core" not in sets
+
+
+@pytest.mark.parametrize("index", STARTS)
+async def test_sqlite_finds_what_starts_executions_by_index(sqlite: Any, index: str) -> None:
+    asked = sqlite_store._QUESTIONS.compile(STARTS[index])
+    found = steps(sqlite, asked.sql, *asked.params)
+    assert (index if index.endswith("_idx") else "USING PRIMARY KEY") in found
+    assert "TEMP B-TREE" not in found
 
 
 @pytest.mark.parametrize("timer", TIMERS)

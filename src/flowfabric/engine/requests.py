@@ -49,6 +49,7 @@ class Requests(Intake, Timers):
         Everything is checked here; nothing is written. Whoever inserts it into ``ff_enqueue_request`` has the
         execution if and only if that transaction commits.
         """
+        self._check_open()
         creation = self._creation_of(arguments)
         command = {name: value for name, value in arguments.items() if name not in ("execution_id", "input_payload")}
         if creation.policy is not None:

@@ -112,6 +112,7 @@ class Schedules(Timers):
             checks.optional_text(source, "source"),
         )
         slots.check(when)
+        self._check_open()
         wanted.next_at_ms = slots.following(when, await self.now_ms())
         answer: AnyPutScheduleResult = await self._submit(PutSchedule(wanted))
         return answer

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -25,7 +26,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 from flowfabric.sdk.app import App
 from flowfabric.sdk.asks import OpenAsk
 from flowfabric.sdk.definitions import Startable, Task, Workflow
-from flowfabric.sdk.errors import BlocksLoop, NotOpen
+from flowfabric.sdk.errors import BadOptions, BlocksLoop, NotOpen
 from flowfabric.sdk.run import Run, RunStatus
 
 P = ParamSpec("P")
@@ -222,8 +223,25 @@ class BlockingApp:
         self.close()
 
     def start(self, definition: Startable[P, T], *args: P.args, **kwargs: P.kwargs) -> BlockingRun[T]:
-        """Start a run with these arguments. It exists, durably, when this returns."""
+        """Start a run with these arguments. It exists, durably, when this returns; with ``tx=``, when you commit."""
+        if definition.start_options.tx is not None:
+            return BlockingRun(self.portal, self._start_inside(definition, args, kwargs))
         return BlockingRun(self.portal, self.portal.call(definition.start(*args, **kwargs)))
+
+    def _start_inside(
+        self, definition: Startable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Run[Any]:
+        """The caller's connection is used in the caller's thread."""
+        from flowfabric.sdk.enqueue import drafted, write
+
+        options = definition.start_options
+        arguments = definition.signature.bind(args, kwargs)
+        draft, run = self.portal.call(drafted(definition, arguments, options))
+        written = write(options.tx, draft)
+        if inspect.iscoroutine(written):
+            written.close()
+            raise BadOptions("tx=: a blocking start takes a connection that blocks, too", option="tx")
+        return run
 
     def start_many(self, definition: Startable[..., T], calls: Iterable[Any]) -> list[BlockingRun[T]]:
         """Start many runs in one transaction; see ``Task.start_many``."""

@@ -50,9 +50,11 @@ async def start(definition: Startable[Any, Any], arguments: Mapping[str, Any], o
     """A start with ``tx=`` or ``debounce=``."""
     if options.tx is None:
         return await _start_debounced(definition, arguments, options)
-    if options.debounce is not None:
-        raise BadOptions("tx= and debounce= exclude each other", task=definition.name, option="debounce")
-    return await _start_inside(definition, arguments, options)
+    draft, run = await drafted(definition, arguments, options)
+    written = write(options.tx, draft)
+    if inspect.isawaitable(written):
+        await written
+    return run
 
 
 # -- waiting for quiet -------------------------------------------------------------------------------------------------
@@ -84,12 +86,15 @@ async def _start_debounced(
 # -- inside the caller's transaction -----------------------------------------------------------------------------------
 
 
-async def _start_inside(
+async def drafted(
     definition: Startable[Any, Any], arguments: Mapping[str, Any], options: StartOptions
-) -> Run[Any]:
+) -> tuple[EnqueueDraft, Run[Any]]:
+    """What is to be written, and the run it asks for; everything is checked here."""
+    if options.debounce is not None:
+        raise BadOptions("tx= and debounce= exclude each other", task=definition.name, option="debounce")
     app = definition.app
     engine = app.engine
-    style = _style(options.tx, engine.backend_label)
+    _checked(options.tx, engine.backend_label)
     prepared = await prepare(definition, arguments, options)
     if prepared.id is not None:
         if prepared.reuse != "existing":
@@ -103,8 +108,7 @@ async def _start_inside(
         own = stable_id("tx", app.namespace, prepared.id)
         prepared.arguments["execution_id"] = ExecutionId.of(partition, own)
     draft = engine.draft_request(prepared.arguments)
-    await _write(options.tx, style, draft)
-    return RequestedRun(app, draft.execution_id, definition.signature, prepared.id)
+    return draft, RequestedRun(app, draft.execution_id, definition.signature, prepared.id)
 
 
 class RequestedRun(Run[T]):
@@ -153,12 +157,17 @@ async def requested_state(run: Run[Any]) -> PublicState | None:
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
-def _style(connection: Any, label: str) -> str:
-    """Which library a connection is of; refused if it cannot be one to the app's database."""
+def _package(connection: Any) -> str | None:
+    """The library that a connection is of."""
+    modules = (each.__module__.partition(".")[0] for each in type(connection).__mro__)
+    return next((name for name in modules if name in _STYLES), None)
+
+
+def _checked(connection: Any, label: str) -> None:
+    """Refuse what cannot be a connection to the app's database."""
     if label == "memory":
         raise BadOptions("tx=: an app in memory shares no database with anybody; leave tx= out", option="tx")
-    kind = type(connection)
-    package = next((name for each in kind.__mro__ if (name := each.__module__.partition(".")[0]) in _STYLES), None)
+    kind, package = type(connection), _package(connection)
     if package is None or kind.__name__ in _NO_TRANSACTIONS:
         raise BadOptions(
             f"tx=: {kind.__module__}.{kind.__qualname__} is not a connection of psycopg, asyncpg, SQLAlchemy, sqlite3 "
@@ -171,7 +180,6 @@ def _style(connection: Any, label: str) -> str:
             f"tx=: this is a connection to {speaks}, and the app's runs are in {label}: both must be one database",
             option="tx",
         )
-    return package
 
 
 _STYLES = {
@@ -191,8 +199,9 @@ def _dialect(connection: Any) -> str:
     return {"postgresql": "postgres"}.get(name, name)
 
 
-async def _write(connection: Any, style: str, draft: EnqueueDraft) -> None:
-    """One row, by the caller's connection, in the caller's transaction."""
+def write(connection: Any, draft: EnqueueDraft) -> Any:
+    """One row, by the caller's connection, in the caller's transaction; to be awaited if the connection is async."""
+    style = _package(connection) or ""
     values: tuple[Any, ...] = (draft.request_id, str(draft.execution_id), draft.command)
     on_postgres = _STYLES[style] == "postgres" or (style == "sqlalchemy" and _dialect(connection) == "postgres")
     if not on_postgres:
@@ -202,11 +211,8 @@ async def _write(connection: Any, style: str, draft: EnqueueDraft) -> None:
         from sqlalchemy import text
 
         statement = text(template.format(":request_id", ":execution_id", ":command"))
-        done = connection.execute(statement, dict(zip(("request_id", "execution_id", "command"), values, strict=True)))
-    elif style == "asyncpg":
-        done = connection.execute(template.format("$1::text", "$2::text", "$3::text"), *values)
-    else:
-        mark = "%s" if on_postgres else "?"
-        done = connection.execute(template.format(mark, mark, mark), values)
-    if inspect.isawaitable(done):
-        await done
+        return connection.execute(statement, dict(zip(("request_id", "execution_id", "command"), values, strict=True)))
+    if style == "asyncpg":
+        return connection.execute(template.format("$1::text", "$2::text", "$3::text"), *values)
+    mark = "%s" if on_postgres else "?"
+    return connection.execute(template.format(mark, mark, mark), values)
