@@ -595,3 +595,22 @@ def test_unknown_tasks_are_named() -> None:
     app.task(name="known")(lambda: None)
     with pytest.raises(UnknownTask, match=r"no task or workflow 'nope' here.*Known: known"):
         app.definition("nope")
+
+
+async def test_closing_leaves_no_task_behind(store_url: str) -> None:
+    """Whoever waits when the app closes must not make it listen again."""
+    app = App(store_url)
+
+    @app.task
+    async def task() -> None: ...
+
+    async with app:
+        run = await task.start()
+        waiting = [asyncio.create_task(run.result()) for _ in range(3)]
+        await asyncio.wait(waiting, timeout=0.05)
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [NotOpen] * 3
+    with pytest.raises(NotOpen):
+        await run.result()
+    assert [each.get_name() for each in asyncio.all_tasks() if each.get_name() == "flowfabric-completions"] == []
+    assert app.completions._task is None

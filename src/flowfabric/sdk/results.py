@@ -38,6 +38,7 @@ class Completions:
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] | None = None
+        self._closed = False
 
     @contextlib.contextmanager
     def parked(self, run_id: str) -> Iterator[asyncio.Future[None]]:
@@ -55,6 +56,8 @@ class Completions:
 
     async def started(self) -> None:
         """Return once ends are being heard."""
+        if self._closed or not self._app.is_open:
+            raise NotOpen("the app is closed; write `async with app:` around this")
         if self._task is None or self._task.done():
             loop = asyncio.get_running_loop()
             self._ready = loop.create_future()
@@ -91,6 +94,7 @@ class Completions:
 
     async def close(self) -> None:
         """Stop hearing; whoever waits is told that the app is closed."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
