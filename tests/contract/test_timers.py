@@ -364,6 +364,8 @@ async def test_run_due_runs_each_timer_once(engine: Engine, probe: Probe, clock:
         "quota_reconciler": 0,
         "unblock": 0,
         "lane_fairness": 0,
+        "schedules": 0,
+        "enqueue_requests": 0,
         "grant_sweep": 1,
         "worker_registry_ttl_sweep": 1,
         "dependency_reconciler": 0,
