@@ -37,8 +37,7 @@ async def runner(name: str, run: Run[str]) -> Run[str]:
 
 
 async def main() -> None:
-    # A worker hears that a run was cancelled when it renews its lease: at a third of this time.
-    async with app, app.worker(lease_ttl=seconds(2)):
+    async with app, app.worker():
         run = await race.start(PROMPT)
         runs = {name: await runner(name, run) for name in MODELS}
         print(f"hare, live: {PROMPT}")

@@ -33,8 +33,7 @@ async def watch(ctx: Ctx) -> None:
 
 
 async def main() -> None:
-    # A worker hears that a run was cancelled when it renews its lease: at a third of this time.
-    async with app, app.worker(lease_ttl=seconds(2)):
+    async with app, app.worker():
         print("a bank that answers the third time:")
         run = await charge.start("4242")
         print(" ", await run.result())

@@ -11,7 +11,21 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from flowfabric import App, Ask, AskClosed, AskTimedOut, BadAnswer, BadOptions, EngineError, OpenAsk, days, seconds
+from flowfabric import (
+    App,
+    Ask,
+    AskClosed,
+    AskTimedOut,
+    BadAnswer,
+    BadOptions,
+    Budget,
+    Ctx,
+    EngineError,
+    OpenAsk,
+    RunFailed,
+    days,
+    seconds,
+)
 from flowfabric.sdk.run import Run
 from flowfabric.sdk.worker import Job, Parked
 
@@ -225,3 +239,42 @@ def test_what_cannot_be_asked() -> None:
 async def test_questions_are_asked_in_workflows() -> None:
     with pytest.raises(BadOptions, match="workflows"):
         await Ask("q")
+
+
+async def test_a_budget_asks(app: App) -> None:
+    @app.task
+    async def work(ctx: Ctx, tokens: int) -> str:
+        async with ctx.spend(tokens=tokens) as call:
+            # A budget that is used up keeps runs from beginning: then there is nobody who could ask.
+            call.settle(tokens=400 if tokens == 400 else 0)
+        return "done"
+
+    @app.workflow
+    async def outer() -> str:
+        return await work(300)
+
+    budget = Budget("team", tokens=500, on_breach="ask")
+    async with app.worker():
+        run = await work.using(budget=budget).start(400)
+        assert await run.result(seconds(30)) == "done"
+
+        run = await work.using(budget=budget).start(200)
+        ask = await opened(app, run)
+        assert ask.question == "may work spend beyond team?"
+        assert ask.show == {"team": {"tokens": {"spent": 400, "allowed": 500}}}
+        with pytest.raises(BadAnswer):
+            await ask.answer("yes")
+        await ask.answer(True)
+        assert await run.result(seconds(30)) == "done"
+
+        run = await work.using(budget=budget).start(300)
+        link = await (await opened(app, run)).link()
+        await app.answer(link, False)
+        with pytest.raises(RunFailed, match="no room for 300 tokens"):
+            await run.result(seconds(30))
+
+        above = await outer.using(budget=budget).start()
+        ask = await opened(app, above)
+        assert ask.run_id == above.id
+        await ask.answer(True)
+        assert await above.result(seconds(30)) == "done"

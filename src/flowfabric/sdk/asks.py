@@ -283,12 +283,15 @@ class OpenAsk:
     """A question that waits for its answer."""
 
     def __init__(self, app: App, execution_id: str, payload: bytes, tags: dict[str, str]) -> None:
-        self._app = app
+        self._begin(app, execution_id, _read_question(payload), tags.get("ff.run", ""))
         self._payload = payload
-        self._question = _read_question(payload)
+
+    def _begin(self, app: App, execution_id: str, question: Question, run_id: str) -> None:
+        self._app = app
+        self._question = question
         self.id = execution_id
         #: The run that asks.
-        self.run_id = tags.get("ff.run", "")
+        self.run_id = run_id
 
     def __repr__(self) -> str:
         return f"<open ask {self.question!r} of {self.run_id}>"
@@ -318,9 +321,17 @@ class OpenAsk:
         """The JSON Schema of an answer."""
         return self._question.schema
 
+    def waitpoint(self, by: str | None) -> str:
+        """Where one approver's answer arrives."""
+        return waitpoint_of(self.id, self._payload, self._approver(by))
+
+    def signal_name(self, said: str) -> str:
+        """What an answer is called when it arrives."""
+        return said
+
     async def token(self, by: str | None = None) -> str:
         """The signed token of one approver. Whoever has it can answer in his place: hand it to nobody else."""
-        waitpoint = waitpoint_of(self.id, self._payload, self._approver(by))
+        waitpoint = self.waitpoint(by)
         try:
             found = await self._app.engine.read_waitpoint_token(ExecutionId.parse(self.id).partition, waitpoint)
         except NotFound:
@@ -331,14 +342,21 @@ class OpenAsk:
 
     async def link(self, by: str | None = None) -> str:
         """One text that holds everything ``app.answer`` needs: put it into a mail, a chat, a URL."""
-        waitpoint = waitpoint_of(self.id, self._payload, self._approver(by))
-        text = f"{self.id} {waitpoint} {await self.token(by)}"
+        text = f"{self.id} {self.waitpoint(by)} {await self.token(by)}"
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
     async def answer(self, value: Any, by: str | None = None) -> None:
         """Answer for an approver, as this process is trusted to."""
-        waitpoint = waitpoint_of(self.id, self._payload, self._approver(by))
-        await _deliver(self._app, self._question, self.id, waitpoint, await self.token(by), value, self._approver(by))
+        payload, said = _checked(self._question, value)
+        await self._app.engine.deliver_signal(
+            execution_id=self.id,
+            waitpoint_id=self.waitpoint(by),
+            waitpoint_token=await self.token(by),
+            signal_name=self.signal_name(said),
+            source_type="approver",
+            source_identity=self._approver(by),
+            payload=payload,
+        )
 
     def _approver(self, by: str | None) -> str:
         if not self.of:
@@ -359,13 +377,26 @@ async def answer(app: App, link: str, value: Any, *, identity: str = "") -> None
     except (ValueError, UnicodeError, binascii.Error, EngineError):
         raise BadAnswer("the link is not one of ours; copy it whole", ask="") from None
     context = await app.engine.read_execution_context(parsed)
-    question = _read_question(context.input_payload)
-    await _deliver(app, question, parsed, waitpoint, token, value, identity)
+    if context.execution_kind == ASK_KIND:
+        payload, said = _checked(_read_question(context.input_payload), value)
+    else:
+        from flowfabric.sdk.budget_asks import YES_OR_NO, budget_signal
+
+        payload, said = _checked(YES_OR_NO, value)
+        said = budget_signal(said)
+    await app.engine.deliver_signal(
+        execution_id=parsed,
+        waitpoint_id=waitpoint,
+        waitpoint_token=token,
+        signal_name=said,
+        source_type="approver",
+        source_identity=identity,
+        payload=payload,
+    )
 
 
-async def _deliver(
-    app: App, question: Question, execution_id: str, waitpoint: str, token: str, value: Any, identity: str
-) -> None:
+def _checked(question: Question, value: Any) -> tuple[bytes, str]:
+    """An answer as it travels, and whether it is a yes or a no."""
     try:
         payload = codec_for(type(value)).encode(value)
     except CodecError as error:
@@ -374,15 +405,7 @@ async def _deliver(
     problem = check_against(question.schema, plain)
     if problem is not None:
         raise BadAnswer(f"ask {question.question!r}: the answer does not fit: {problem}", ask=question.question)
-    await app.engine.deliver_signal(
-        execution_id=execution_id,
-        waitpoint_id=waitpoint,
-        waitpoint_token=token,
-        signal_name=_says(question, plain),
-        source_type="approver",
-        source_identity=identity,
-        payload=payload,
-    )
+    return payload, _says(question, plain)
 
 
 async def open_asks(app: App, run: Run[Any] | str | None = None) -> list[OpenAsk]:
@@ -390,13 +413,20 @@ async def open_asks(app: App, run: Run[Any] | str | None = None) -> list[OpenAsk
     wanted = None if run is None else str(getattr(run, "id", run))
     engine = app.engine
     partitions = range(engine.partitions.flow) if wanted is None else (ExecutionId.parse(wanted).partition,)
-    found = []
+    found: list[OpenAsk] = []
     for partition in partitions:
-        async for execution_id in _waiting(app, partition):
+        async for execution_id, reason in _waiting(app, partition):
             context = await engine.read_execution_context(execution_id)
-            if context.execution_kind != ASK_KIND or (wanted is not None and context.tags.get("ff.run") != wanted):
+            if wanted is not None and wanted not in (execution_id, context.tags.get("ff.run")):
                 continue
-            found.append(OpenAsk(app, str(execution_id), context.input_payload, context.tags))
+            if reason == SuspensionReason.PAUSED_BY_BUDGET:
+                from flowfabric.sdk.budget_asks import budget_question
+
+                asked = await budget_question(app, str(execution_id), context)
+                if asked is not None:
+                    found.append(asked)
+            elif context.execution_kind == ASK_KIND:
+                found.append(OpenAsk(app, str(execution_id), context.input_payload, context.tags))
     return found
 
 
@@ -414,13 +444,13 @@ async def wait_for_asks(app: App, run: Run[Any] | str | None, wait: timedelta) -
         pause = min(pause * 2, _LAST_LOOK_S)
 
 
-async def _waiting(app: App, partition: int) -> AsyncIterator[ExecutionId]:
+async def _waiting(app: App, partition: int) -> AsyncIterator[tuple[ExecutionId, str]]:
     cursor = None
     while True:
         page = await app.engine.list_suspended(partition, cursor, _PAGE)
         for entry in page.entries:
-            if entry.reason == SuspensionReason.WAITING_FOR_APPROVAL:
-                yield entry.execution_id
+            if entry.reason in (SuspensionReason.WAITING_FOR_APPROVAL, SuspensionReason.PAUSED_BY_BUDGET):
+                yield entry.execution_id, entry.reason
         cursor = page.next_cursor
         if cursor is None:
             return
