@@ -17,6 +17,7 @@ from flowfabric import (
     Gate,
     LeaseHolder,
     NotFound,
+    OpenChildren,
     OpenDependencies,
     OpenSuspension,
     OpenWaitpoint,
@@ -25,6 +26,7 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.records import Execution
+from flowfabric.model.steps import ChildWait
 from tests.contract.graphs import Flowing
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, id_of, needing, policy, unchanged
 from tests.contract.seeding import seed
@@ -199,6 +201,21 @@ async def out_of_quota(w: World) -> ExecutionId:
     return eid
 
 
+async def parent(w: World) -> ExecutionId:
+    handle = await claimed(w.engine)
+    eid = id_of(handle)
+    children = [{"execution_id": f"{{fp:{eid.partition}}}:{uuid4()}", "lane_id": LANE} for _ in range(2)]
+    awaited = tuple(each["execution_id"] for each in children)
+    assert (await w.engine.advance(handle, children=children, wait=ChildWait(awaited, 2))).parked
+    return eid
+
+
+async def asleep(w: World) -> ExecutionId:
+    handle = await claimed(w.engine)
+    assert (await w.engine.advance(handle, wait=ChildWait((), 0, START_MS + 10))).parked
+    return id_of(handle)
+
+
 CASES: dict[str, tuple[Callable[[World], Awaitable[ExecutionId]], Gate]] = {
     case.__name__: (case, gate)
     for case, gate in (
@@ -221,6 +238,8 @@ CASES: dict[str, tuple[Callable[[World], Awaitable[ExecutionId]], Gate]] = {
         (dependent, Gate.DEPENDENCIES),
         (waiting_for_children, Gate.DEPENDENCIES),
         (suspended, Gate.SUSPENDED),
+        (parent, Gate.CHILDREN),
+        (asleep, Gate.ASLEEP),
         (out_of_budget, Gate.BUDGET),
         (about_to_meet_its_budget, Gate.BUDGET),
         (out_of_quota, Gate.QUOTA),
@@ -279,6 +298,13 @@ async def test_ends_say_why(engine: Engine, clock: ManualClock) -> None:
     w = World(engine, clock)
     assert "broken" in (await engine.explain(await failed(w))).sentence
     assert "enough" in (await engine.explain(await cancelled(w))).sentence
+
+
+async def test_parents_name_their_children(engine: Engine, clock: ManualClock) -> None:
+    found = await engine.explain(await parent(World(engine, clock)))
+    assert isinstance(found.detail, OpenChildren)
+    assert (len(found.detail.execution_ids), found.detail.more_needed) == (2, 2)
+    assert found.sentence == "It waits for 2 executions it has started."
 
 
 async def test_delays_say_until_when(engine: Engine, clock: ManualClock) -> None:

@@ -257,6 +257,17 @@ async def test_an_operator_can_wake_a_parked_execution(engine: Engine, probe: Pr
     assert (await take(engine)).kind is HandleKind.RESUMED
 
 
+async def test_getting_on_forgives_lost_workers(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    handle = await claimed(engine, ttl_ms=1_000)
+    parent = id_of(handle)
+    clock.advance(1_001)
+    await engine.run_due()
+    again = await take(engine)
+    assert (await probe.execution(parent)).lease_reclaim_count == 1
+    await engine.advance(again, wait=ChildWait((), 0, clock.now_ms + 10))
+    assert (await probe.execution(parent)).lease_reclaim_count == 0
+
+
 # -- forking ---------------------------------------------------------------------------------------------------------
 
 

@@ -191,7 +191,7 @@ async def test_wait(flowfabric_testing):
 def test_the_pytest_plugin(tmp_path: Path) -> None:
     for name, text in (("conftest.py", CONFTEST), ("work.py", WORK), ("test_wait.py", TEST)):
         (tmp_path / name).write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "flowfabric.sdk.testing.plugin", "--asyncio-mode=auto"]
+    command = [sys.executable, "-m", "pytest", "-q", "--asyncio-mode=auto"]
     done = subprocess.run(
         [*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
     )

@@ -22,6 +22,7 @@ from flowfabric.model.explain import (
     Gate,
     GateDetail,
     LeaseHolder,
+    OpenChildren,
     OpenDependencies,
     OpenSuspension,
     OpenWaitpoint,
@@ -31,8 +32,8 @@ from flowfabric.model.flows import AllOf, AnyOf, EdgeState, read_edge_policy
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Lane, Suspension, Waitpoint, Worker
 
-#: Upstream executions that are named.
-MAX_NAMED = 20
+#: Upstream executions that are named, and members of a flow that are looked through.
+MAX_NAMED, MAX_LIVE = 20, 1_000
 _ENDS = {
     lit.PUBLIC_COMPLETED: "It has completed.",
     lit.PUBLIC_FAILED: "It has failed for good.",
@@ -123,6 +124,8 @@ def _suspended(view: View, execution: Execution) -> Explanation:
     suspension = view.get(Suspension, (execution.partition, execution.uuid))
     if suspension is None:
         return _unknown(execution)
+    if suspension.wake_after is not None:
+        return _parked(view, execution, suspension, suspension.wake_after)
     waitpoints = tuple(
         OpenWaitpoint(each.waitpoint_id, each.waitpoint_key, each.required_signal_names, each.signal_count)
         for each in view.select(Waitpoint, partition=execution.partition, uuid=execution.uuid)
@@ -142,6 +145,20 @@ def _suspended(view: View, execution: Execution) -> Explanation:
         until_ms=suspension.timeout_at_ms,
         detail=OpenSuspension(reason, waitpoints, suspension.timeout_at_ms),
     )
+
+
+def _parked(view: View, execution: Execution, suspension: Suspension, more_needed: int) -> Explanation:
+    """A durable function: asleep, or waiting for what it has started."""
+    since, until = suspension.suspended_at_ms, suspension.timeout_at_ms
+    if not more_needed or execution.flow_id is None:
+        sentence = "It sleeps until its time has come."
+        return _said(execution, Gate.ASLEEP, sentence, since_ms=since, until_ms=until)
+    members = view.live_members(execution.partition, execution.flow_id, "", MAX_LIVE)
+    children = [each for each in members if each.parent == execution.uuid]
+    named = tuple(each.execution_id for each in children[:MAX_NAMED])
+    count = f"{len(children)} executions it has started" if len(children) != 1 else "an execution it has started"
+    detail = OpenChildren(named, more_needed)
+    return _said(execution, Gate.CHILDREN, f"It waits for {count}.", since_ms=since, until_ms=until, detail=detail)
 
 
 # -- waiting -------------------------------------------------------------------------------------------------------

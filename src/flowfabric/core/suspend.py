@@ -114,6 +114,8 @@ def _parked(
         blocking_reason=_BLOCKED_BY.get(wait.reason_code, lit.WAITING_FOR_SIGNAL),
         signal_count=execution.signal_count or 0,
         last_mutation_at_ms=now,
+        # A function that lives for months may lose many workers: only those it loses without getting on count.
+        **({"lease_reclaim_count": 0} if wake_after is not None and execution.lease_reclaim_count else {}),
     )
     released = lease.taken(attempt, worker_id=None, outcome=lit.OUTCOME_SUSPENDED)
     event = lease.lease_event(

@@ -30,6 +30,10 @@ class Gate(StrEnum):
     RESUME_DELAY = "resume_delay"
     DEPENDENCIES = "blocked_by_dependencies"
     SUSPENDED = "suspended"
+    #: A durable function that waits for executions it has started.
+    CHILDREN = "waiting_for_children"
+    #: A durable function that waits for a time.
+    ASLEEP = "asleep"
     BUDGET = "budget"
     QUOTA = "quota"
     #: Set aside until a worker registers that can run it.
@@ -93,6 +97,13 @@ class OpenSuspension(Struct, frozen=True):
     timeout_at_ms: int | None
 
 
+class OpenChildren(Struct, frozen=True):
+    """The executions a durable function has started that have not ended, and how many more must end to wake it."""
+
+    execution_ids: tuple[str, ...]
+    more_needed: int
+
+
 class ExhaustedBudget(Struct, frozen=True):
     """The budget that has no room, and where it has none."""
 
@@ -112,7 +123,7 @@ class FullQuota(Struct, frozen=True):
 
 
 GateDetail: TypeAlias = (
-    QueuePlace | LeaseHolder | OpenDependencies | OpenSuspension | ExhaustedBudget | FullQuota | None
+    QueuePlace | LeaseHolder | OpenDependencies | OpenSuspension | OpenChildren | ExhaustedBudget | FullQuota | None
 )
 
 
