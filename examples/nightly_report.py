@@ -35,6 +35,7 @@ async def main() -> None:
         print("now: ", await run.result(timeout=seconds(30)))
         await app.schedules.pause("nightly_report")
         print("next, while paused:", (await app.schedules.get("nightly_report")).next_at_ms)
+        await app.schedules.resume("nightly_report")
 
 
 if __name__ == "__main__":

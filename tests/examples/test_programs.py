@@ -90,6 +90,13 @@ def test_another_store(tmp_path: Path) -> None:
     assert (tmp_path / "runs.db").exists()
 
 
+@pytest.mark.parametrize("name", programs())
+def test_an_example_on_postgres(name: str, tmp_path: Path, prepared_postgres_dsn: str) -> None:
+    done = run(name, tmp_path, FF_URL=prepared_postgres_dsn)
+    assert done.returncode == 0, done.stderr
+    assert normalised(done.stdout) == normalised(sections()[name])
+
+
 class Provider(BaseHTTPRequestHandler):
     """A language model that says the same to everybody, as providers say it."""
 

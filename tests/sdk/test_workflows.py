@@ -400,6 +400,22 @@ async def test_workflows_call_workflows_and_cancelling_reaches_all(app: App) -> 
         assert summary.public_flow_state == "cancelled"
 
 
+async def test_what_has_ended_stays_as_it_is(app: App) -> None:
+    @app.task
+    async def one() -> int:
+        return 1
+
+    @app.workflow
+    async def two() -> int:
+        return 1 + await one()
+
+    async with app.worker():
+        for run, expected in ((await one.start(), 1), (await two.start(), 2)):
+            assert await run.result(seconds(30)) == expected
+            await run.cancel("too late")
+            assert await run.status() is PublicState.COMPLETED
+
+
 async def test_mixed_parallel_branches(app: App) -> None:
     order: list[str] = []
 

@@ -54,7 +54,7 @@ def sleep(duration: timedelta, *, key: str | None = None) -> Coroutine[Any, Any,
 
 
 def first(*calls: Awaitable[T], key: str | None = None) -> Coroutine[Any, Any, T]:
-    """What the first call gives that succeeds. The others are cancelled, and with them the runs they have started.
+    """What the first call gives that succeeds. The others are cancelled, and so are the runs they stand for.
 
     Inside a workflow the winner is remembered: ``await first(quick(doc), thorough(doc))``. The calls are those of
     tasks, workflows, steps, asks and ``sleep``; if none succeeds, the first one's error is raised.

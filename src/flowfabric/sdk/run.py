@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from flowfabric.model.errors import Validation
 from flowfabric.model.explain import Explanation
 from flowfabric.model.results import ExecutionSnapshot
 from flowfabric.model.states import PublicState
@@ -73,7 +74,12 @@ class Run(Generic[T]):
         """Cancel it, whatever it is doing, with everything it has started. A run that has ended stays as it is."""
         engine = self.app.engine
         flow_id = await engine.resolve_execution_flow_id(self.id)
-        await engine.cancel_execution(execution_id=self.id, reason=reason)
+        try:
+            await engine.cancel_execution(execution_id=self.id, reason=reason)
+        except Validation:
+            if await self.status() in ENDED:
+                return
+            raise
         if flow_id is not None and (await engine.read_execution_context(self.id)).tags.get("ff.run") is None:
             # The flow that a workflow founded for its children ends with it. A child's own cancelling ends the child.
             flow = await engine.describe_flow(flow_id)
