@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from typing import Any
 
-from flowfabric import Created, Duplicate, ExecutionId, RetryScheduled
+from flowfabric import Admitted, Created, Duplicate, ExecutionId, RetryScheduled
 from flowfabric.engine import Engine
 from flowfabric.model.records import Grant
 from flowfabric.model.results import ResumeGrant, ResumeToken
@@ -147,3 +147,34 @@ async def test_room_in_a_budget_does_not_free_a_member_that_waits_for_others(eng
     row = await probe.execution(child)
     assert (row.eligibility_state, row.public_state) == ("blocked_by_dependencies", "waiting_children")
     assert await engine.claim(LANE, (), policy()) is None
+
+
+async def test_a_slot_that_was_never_taken_is_not_given_back(engine: Engine) -> None:
+    """Admitted by numbers without a cap, the execution freed the slot of another one when it ended."""
+    quota = str(uuid.uuid4())
+    await engine.create_quota_policy(quota_policy_id=quota, window_seconds=60, max_concurrent=1)
+    bound = {"quota_policy_id": quota}
+    first = await create(engine, lane_id=LANE, policy=bound)
+    assert await engine.claim(LANE, (), policy()) is not None
+    second = await create(engine, lane_id=LANE, policy=bound)
+    assert isinstance(await engine.check_admission(quota, execution_id=second, window_seconds=60), Admitted)
+    await engine.cancel_execution(execution_id=second)
+    (found,) = (await engine.list_quota_policies()).policies
+    assert found.active_concurrency == 1
+    await engine.cancel_execution(execution_id=first)
+    (found,) = (await engine.list_quota_policies()).policies
+    assert found.active_concurrency == 0
+
+
+async def test_what_names_a_budget_is_claimed_in_the_batch_that_created_it(engine: Engine) -> None:
+    """Looking ahead at what its own batch had made claimable, the claim fell over."""
+    budget = str(uuid.uuid4())
+    await engine.create_budget(budget_id=budget, dimensions=("calls",), hard_limits=(5,), soft_limits=(0,))
+    bound = {"budget_ids": [budget]}
+    await create(engine, lane_id=LANE, policy=bound, priority=1)
+    created, *handles = await asyncio.gather(
+        engine.create_execution(lane_id=LANE, policy=bound),
+        *(engine.claim(LANE, (), policy()) for _ in range(2)),
+    )
+    assert isinstance(created, Created)
+    assert None not in handles

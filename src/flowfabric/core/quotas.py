@@ -25,6 +25,9 @@ from flowfabric.model.records import Execution
 
 #: The window of a policy that names none.
 DEFAULT_WINDOW_MS = 60_000
+#: ``admitted_at_ms`` of an execution whose guard has to be asked whether it takes a slot, because the numbers it was
+#: admitted by were not the policy's.
+BY_OTHER_NUMBERS = 0
 
 
 class Terms(Struct, frozen=True, gc=False):
@@ -109,7 +112,8 @@ def check_admission(command: CheckAdmission, view: View, context: Context) -> De
     if isinstance(result, RateExceeded):
         result = RateExceeded(result.retry_after_ms + command.jitter_ms)
     if isinstance(result, Admitted) and execution is not None and execution.quota_policy_id == policy.quota_policy_id:
-        more += (change(execution, admitted_at_ms=context.now),)
+        usual = (terms.concurrency_cap > 0) == (policy.active_concurrency_cap > 0)
+        more += (change(execution, admitted_at_ms=context.now if usual else BY_OTHER_NUMBERS),)
     return Decision(result, (*acts, *more))
 
 
@@ -248,10 +252,12 @@ def give_back(view: View, context: Context, execution: Execution) -> None:
         if execution.eligibility_state not in lit.ROOM_BLOCKS:
             wake(view, policy)
         return
-    acts: list[Act] = [
-        Drop(QuotaAdmitted(policy.partition, policy.quota_policy_id, execution.execution_id, 0, 0)),
-    ]
-    if policy.active_concurrency_cap > 0:
+    guard = QuotaAdmitted(policy.partition, policy.quota_policy_id, execution.execution_id, 0, 0)
+    counted = policy.active_concurrency_cap > 0
+    if execution.admitted_at_ms == BY_OTHER_NUMBERS:
+        counted = bool(_slots(view.get(QuotaAdmitted, guard.key)))
+    acts: list[Act] = [Drop(guard)]
+    if counted:
         taken = max(0, policy.active_concurrency - 1)
         acts.append(change(policy, active_concurrency=taken, updated_at_ms=context.now))
     wake(view, policy)

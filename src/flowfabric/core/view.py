@@ -318,7 +318,7 @@ class View(GraphView):
     def fresh_in(self, lane_id: str) -> list[Execution]:
         """Executions of a lane that this batch itself has made claimable."""
         current = self._current.get(Execution, {})
-        return [current[entry[3]] for entry in self._fresh.get(lane_id, ())]
+        return [current[entry[-1]] for entry in self._fresh.get(lane_id, ())]
 
     def follow(self, kind: str, name: str, amount: int | None = None) -> None:
         """Carry something on as soon as this batch is committed; asked for several times, it happens once."""
