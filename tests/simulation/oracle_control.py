@@ -128,7 +128,7 @@ class Control:
         if name == "worker_registry_ttl_sweep":
             return self._sweep_workers()
         if name == "unblock":
-            return self._unblock_routable() + self._unblock_unbound()
+            return self._unblock_routable() + self.unblock_admissible()
         single = {
             "intake": self._promote,
             "delayed_promoter": self.promote_delayed,
@@ -281,13 +281,6 @@ class Control:
             del self.workers[key]
         return len(dead)
 
-    def _unblock_unbound(self) -> int:
-        """Rows that were said to wait for a budget or quota although they name none."""
-        waiting = [row for row in self.rows.values() if row.eligibility in ("blocked_by_budget", "blocked_by_quota")]
-        for row in waiting:
-            self.unblock_execution(row.id, "")
-        return len(waiting)
-
     def _unblock_routable(self) -> int:
         """Rows blocked for lack of a capable worker, while one worker of their lane has all they need."""
         alive = [worker for worker in self.workers.values() if self._alive(worker)]
@@ -297,6 +290,15 @@ class Control:
                 row.lane in worker["lanes"] and row.needs <= set(worker["able"]) for worker in alive
             ):
                 self.unblock_execution(row.id, "waiting_for_capable_worker")
+                done += 1
+        return done
+
+    def unblock_admissible(self) -> int:
+        """Rows blocked for a budget or a quota; here they name none, so nothing stands in their way."""
+        done = 0
+        for row in self.rows.values():
+            if row.eligibility in ("blocked_by_budget", "blocked_by_quota"):
+                self.unblock_execution(row.id, "")
                 done += 1
         return done
 

@@ -235,9 +235,6 @@ def check_transition(
     findings = _Findings(new.execution_id)
     for field in ("lane_id", "namespace", "required_capabilities", "created_at_ms", "policy"):
         findings.expect(getattr(old, field) == getattr(new, field), "I12", f"{field} changed")
-    # A member may be given the result of another as its input.
-    handed = new.flow_id is not None and old.lifecycle_phase not in lit.ENDED_PHASES
-    findings.expect(old.payload == new.payload or handed, "I12", "payload changed")
     findings.expect(old.flow_id in (None, new.flow_id), "I12", "left its flow")
     findings.expect(old.started_at_ms in (None, new.started_at_ms), "I12", "started_at_ms is set once")
     findings.expect(new.total_attempt_count >= old.total_attempt_count, "I11", "fewer attempts than before")
@@ -249,6 +246,9 @@ def check_transition(
         if same and now.lease_expires_at_ms is not None and was.lease_expires_at_ms is not None:
             findings.expect(now.lease_expires_at_ms >= was.lease_expires_at_ms, "I6", f"{where}: the lease got shorter")
     replayed = (replay_count(new) or 0) > (replay_count(old) or 0)
+    # A member may be given the result of another as its input, until it ends.
+    handed = new.flow_id is not None and (replayed or old.lifecycle_phase not in lit.ENDED_PHASES)
+    findings.expect(old.payload == new.payload or handed, "I12", "payload changed")
     if old.lifecycle_phase in lit.ENDED_PHASES and not replayed:
         findings.expect(new.lifecycle_phase == old.lifecycle_phase, "I8", "an ended execution went on")
         for field in ("terminal_at_ms", "public_state", "result", "terminal_outcome", "cancelled_by"):

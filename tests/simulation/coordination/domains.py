@@ -60,7 +60,64 @@ NODE = st.fixed_dictionaries(
         "delay_until": st.sampled_from((None, None, None, None, None, 1_000)),
         "execution_deadline_at": st.sampled_from((None, None, None, None, None, 3_000)),
         "input_payload": st.sampled_from((b"in", b"")),
+        "bound": st.integers(0, 6),
     }
+)
+
+# -- waiting ---------------------------------------------------------------------------------------------------------
+
+SOURCES, SIGNALS, WAITPOINTS = "DistinctSources", "DistinctSignals", "DistinctWaitpoints"
+A, B = ("single", "a", None), ("single", "b", "go")
+CONDITIONS: tuple[tuple[Any, ...], ...] = (
+    A,
+    ("single", "a", "go"),
+    B,
+    ("all", (A, B)),
+    ("count", 2, SOURCES, ("a",), None),
+    ("count", 2, WAITPOINTS, ("a", "b", "c"), None),
+    ("count", 2, SIGNALS, ("a", "b"), "go"),
+    ("count", 1, SIGNALS, ("a", "b"), None),
+    ("all", (("count", 2, SOURCES, ("a",), None), B)),
+    ("operator",),
+    ("timeout",),
+)
+CONDITION = st.sampled_from((*CONDITIONS, *CONDITIONS[:9]))
+BEHAVIOR = st.sampled_from(("fail", "cancel", "expire", "auto_resume_with_timeout_signal", "escalate"))
+WAIT_REASON = st.sampled_from(
+    ("waiting_for_signal", "waiting_for_approval", "manual_pause", "paused_by_budget", "something_else")
+)
+#: What is wrong with a token, if anything.
+TOKEN = st.sampled_from((*[""] * 18, "missing", "prefix", "other", "flipped", "foreign key", "longer"))
+SECRETS = {f"k{number}": bytes([number]) * 32 for number in range(1, 6)}
+
+# -- budgets and quotas ----------------------------------------------------------------------------------------------
+
+BUDGETS = tuple(str(uuid.UUID(int=number * 104_729, version=4)) for number in (1, 2, 3))
+QUOTAS = tuple(str(uuid.UUID(int=number * 224_737, version=4)) for number in (1, 2, 3))
+#: A budget, one that stands under it, and one that only warns and begins anew every five seconds.
+DEFINED: tuple[dict[str, Any], ...] = (
+    {"parent": None, "hard": {"tokens": 9, "calls": 3}, "soft": {"tokens": 0, "calls": 0}, "warns": False},
+    {"parent": BUDGETS[0], "hard": {"tokens": 6}, "soft": {"tokens": 4}, "warns": False},
+    {"parent": None, "hard": {"tokens": 5}, "soft": {"tokens": 3}, "warns": True},
+)
+INTERVALS = (0, 0, 5_000)
+#: ``(seconds, rate, cap)``: a window, one slot, and both.
+ALLOWED = ((2, 2, 0), (3, 0, 1), (2, 2, 2))
+AMOUNTS = st.sampled_from(
+    ({"tokens": 3}, {"tokens": 1}, {"tokens": 3}, {"tokens": 6}, {"calls": 1}, {"calls": 2, "tokens": 4}, {"other": 7})
+)
+BUDGET = st.sampled_from((0, 1, 1, 1, 2, 3))
+QUOTA = st.sampled_from((0, 1, 2))
+KEY = st.sampled_from((None, None, None, "k"))
+#: What executions may be bound by.
+BOUND: tuple[dict[str, Any], ...] = (
+    {},
+    {"budget_ids": [BUDGETS[1]]},
+    {"budget_ids": [BUDGETS[1], BUDGETS[2]]},
+    {"budget_ids": [BUDGETS[0]]},
+    {"quota_policy_id": QUOTAS[0]},
+    {"quota_policy_id": QUOTAS[1]},
+    {"quota_policy_id": QUOTAS[2], "budget_ids": [BUDGETS[1]]},
 )
 
 OPERATIONS: list[Operation] = []
@@ -94,7 +151,14 @@ SINGLE = {
     "run_timers": 2,
     "expire_execution": 1,
 }
-GROUPS = ("graph", "tear", "claim", "end", "operator", "block", "time", "how")
+GROUPS = ("graph", "tear", "wait", "signal", "budget", "quota", "claim", "end", "operator", "block", "time", "how")
+#: Groups and operations that an example of a theme leaves alone.
+ELSEWHERE = {
+    "flows": ("wait", "signal", "budget", "quota"),
+    "signals": ("graph", "tear", "budget", "quota", "labour", "wait_children", "delay"),
+    "budgets": ("graph", "tear", "wait", "signal", "labour", "wait_children", "delay"),
+    "everything": (),
+}
 
 
 def operation(
@@ -113,4 +177,4 @@ def menu() -> list[Operation]:
     """Everything the machine may do."""
     chosen = [each._replace(weight=SINGLE[each.name]) for each in domains.OPERATIONS if each.name in SINGLE]
     # The first ones are drawn most often.
-    return sorted(OPERATIONS + chosen, key=lambda each: each.name != "labour")
+    return sorted(OPERATIONS + chosen, key=lambda each: each.name not in ("labour", "park", "hire"))

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from flowfabric.model.changes import Get, Select
-from flowfabric.model.events import CompletionEvent
+from flowfabric.model.events import CompletionEvent, SignalEvent
 from flowfabric.model.partitions import flow_partition
 from flowfabric.model.records import CancelBacklog, CancelBacklogMember, Edge, EdgeGroup, Flow
-from tests.simulation.coordination.domains import FLOW_IDS, GROUPS, NODE, POLICY, SHAPE, menu
+from tests.simulation.coordination.domains import ELSEWHERE, FLOW_IDS, GROUPS, NODE, POLICY, SHAPE, menu
 from tests.simulation.coordination.oracle import Coordination as Oracle
 from tests.simulation.rules import Model
 from tests.simulation.world import differences, picture_of_event
@@ -32,6 +32,8 @@ class Machine(Model):
     """Calling and comparing. Rules are added by ``rules_*.py``."""
 
     oracle: Oracle
+    #: What an example may be about.
+    themes: tuple[str, ...] = ("flows", "signals", "budgets", "everything")
 
     @initialize(
         items=st.lists(NODE, min_size=4, max_size=4),
@@ -39,8 +41,9 @@ class Machine(Model):
         policies=st.lists(POLICY, min_size=4, max_size=4),
         refs=st.integers(0, 15),
         focus=st.lists(st.sampled_from(GROUPS), max_size=2, unique=True),
+        theme=st.integers(0, 11),
     )
-    def begin(self, items: Any, shape: Any, policies: Any, refs: int, focus: list[str]) -> None:
+    def begin(self, items: Any, shape: Any, policies: Any, refs: int, focus: list[str], theme: int) -> None:
         self.world.reset(0)
         self.engine = self.world.engines[0]
         self.oracle = Oracle(self.world.store.shown, self.world.clock.now_ms, 0)
@@ -50,8 +53,9 @@ class Machine(Model):
         self.waiting, self.burst, self.terminal = [], 1, []
         self.graphs: dict[str, Any] = {}
         self.named_edges: list[tuple[str, str, str, str]] = []
-        everything = menu()
-        self.menu = [each for each in everything for _ in range(each.weight * (4 if each.group in focus else 1))]
+        self.theme = self.themes[theme % len(self.themes)]
+        fitting = [each for each in menu() if not {each.group, each.name} & {*ELSEWHERE[self.theme]}]
+        self.menu = [each for each in fitting for _ in range(each.weight * (4 if each.group in focus else 1))]
         self.starting = True
         self.start(items, shape, policies, refs)
         self.flush()
@@ -121,6 +125,7 @@ class Machine(Model):
         if self.starting:
             return
         self.oracle.follow_up()
+        self.see_who_was_let_go()
         super().compare(refused)
         for each, (execution, _, _) in self.before.items():
             found = (execution.payload, execution.flow_id)
@@ -128,11 +133,22 @@ class Machine(Model):
             self.expect(differences(found, wanted, each), "payload or flow differ")
         rows = self.world.run(self.flow_rows())
         pictures = {flow_id: self.picture_of_flow(flow_id, found) for flow_id, found in rows.items()}
+        self.compare_waits(refused)
+        self.compare_budgets(refused)
         wanted_flows = {flow_id: self.picture_of_oracle(flow_id) for flow_id in self.oracle.flows}
         self.expect(differences(pictures, wanted_flows), "flows differ")
         if refused:
             self.expect([] if rows == self.graphs else ["something changed"], "I15: a refusal changed a flow")
         self.graphs = rows
+
+    def see_who_was_let_go(self) -> None:
+        """Added by the rules of budgets."""
+
+    def compare_budgets(self, refused: bool) -> None:
+        """Added by the rules of budgets."""
+
+    def compare_waits(self, refused: bool) -> None:
+        """Added by the rules of signals."""
 
     async def flow_rows(self) -> dict[str, Any]:
         """Every row of every flow."""
@@ -209,6 +225,9 @@ class Machine(Model):
             self.expect([] if same else [f"engine {ours}", f"oracle {theirs}"], f"{outbox} events differ")
 
     def picture_of_event(self, event: Any) -> tuple[Any, ...]:
+        if isinstance(event, SignalEvent):
+            about = (event.signal_id, event.waitpoint_id, event.effect, event.occurred_at_ms, event.namespace)
+            return ("signal", event.uuid, *about)
         found = picture_of_event(event)
         return (*found, event.flow_id) if isinstance(event, CompletionEvent) else found
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 ALL_OF: dict[str, Any] = {"kind": "all_of"}
@@ -126,3 +127,67 @@ class Suspension:
     heard: list[Signal]
     reason: str = "waiting_for_signal"
     over: str | None = None
+
+
+# -- budgets and quotas ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Budget:
+    """Counters and limits by dimension."""
+
+    id: str
+    parent: str | None
+    hard: dict[str, int]
+    soft: dict[str, int]
+    warns: bool
+    interval: int
+    next_reset: int | None
+    spent: Counter[str] = field(default_factory=Counter)
+    breaches: int = 0
+    soft_breaches: int = 0
+    last_breach: tuple[int, str] | None = None
+    #: What executions have spent by name and may give back: ``(execution, dimension) -> amount``.
+    ledger: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+
+@dataclass
+class Reservation:
+    """Amounts set aside under one lease."""
+
+    id: str
+    budget: str
+    execution_id: str
+    index: int
+    epoch: int
+    amounts: dict[str, int]
+    state: str = "open"
+
+
+@dataclass
+class Guard:
+    """An execution that was admitted."""
+
+    since: int
+    until: int
+    counted: bool
+
+
+@dataclass
+class Quota:
+    """How often in a window, and how many at once."""
+
+    id: str
+    window: int
+    rate: int
+    cap: int
+    guards: dict[str, Guard] = field(default_factory=dict)
+    #: ``(when, who)``; one entry for each execution.
+    entries: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def taken(self) -> int:
+        return sum(guard.counted for guard in self.guards.values())
+
+    def recent(self, now: int, window: int) -> list[int]:
+        return sorted(at for at in self.entries.values() if at > now - window)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.simulation.coordination.oracle_flows import Flows
+from tests.simulation.coordination.oracle_budgets import Budgets
 
 
-class Coordination(Flows):
-    """Flows on top of the oracle of single executions."""
+class Coordination(Budgets):
+    """Flows, suspensions, budgets and quotas on top of the oracle of single executions."""

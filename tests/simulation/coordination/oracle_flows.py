@@ -22,6 +22,8 @@ class Flows(Oracle):
         self.edges: dict[tuple[str, str], Edge] = {}
         self.groups: dict[tuple[str, str], Group] = {}
         self.payloads: dict[str, bytes] = {}
+        #: Budgets that a flow hands on to its members.
+        self.flow_budgets: dict[str, tuple[str, ...]] = {}
         self.ends: deque[tuple[Row, str]] = deque()
         #: The public states the engine shows, for what the specification leaves to the order of a timer.
         self.observed: dict[str, str] = {}
@@ -48,9 +50,10 @@ class Flows(Oracle):
         if flow.state in FLOW_ENDED:
             raise Refused("State", "flow_already_terminal")
 
-    def create_flow(self, flow_id: str, kind: str, namespace: str) -> Any:
+    def create_flow(self, flow_id: str, kind: str, namespace: str, budgets: tuple[str, ...] = ()) -> Any:
         if flow_id in self.flows:
             return ("AlreadySatisfied", {"flow_id": flow_id})
+        self.flow_budgets[flow_id] = budgets
         self.flows[flow_id] = Flow(flow_id, kind, namespace, self.now, self.now)
         return ("Created", {"flow_id": flow_id})
 
@@ -120,7 +123,7 @@ class Flows(Oracle):
             group.policy = policy
         return ("Set", {})
 
-    def apply(self, flow_id: str, edge_id: str, up: str, down: str) -> Any:
+    def apply(self, flow_id: str, edge_id: str, down: str) -> Any:
         row = self.row(down)
         if self.member_of.get(down) not in (None, flow_id):
             raise Refused("Conflict", "execution_already_in_flow")
@@ -138,11 +141,12 @@ class Flows(Oracle):
             self.met["work added to a member that had all it waited for"] += 1
         if group.state == "pending":
             self._gate(row)
-        upstream = self.rows.get(up)
+        upstream = self.rows.get(edge.up)
         if upstream is not None and upstream.over:
             # Its end was dispatched long ago: nothing else would ever resolve this edge.
             self._resolve(edge, upstream, upstream.outcome or "")
             self.met[f"edge from an ended parent: {edge.state}"] += 1
+            self.settle()
         return ("Applied", {"unsatisfied_count": group.running})
 
     def submit(self, flow_id: str, nodes: dict[str, Any], edges: list[Any], groups: dict[str, Any]) -> Any:
@@ -300,6 +304,14 @@ class Flows(Oracle):
         self.met["let go, but members are at work"] += 1
         self._gate(row)
         return ("Unblocked", {"execution_id": execution_id, "public_state": "waiting_children"})
+
+    def unblock_admissible(self) -> int:
+        """Those who have members to wait for are not let go by this."""
+        done = 0
+        for row in self.rows.values():
+            if row.eligibility in ("blocked_by_budget", "blocked_by_quota"):
+                done += self.unblock_execution(row.id, "")[1]["public_state"] == "waiting"
+        return done
 
     def _complete(self, row: Row, payload: bytes | None) -> None:
         row.result = payload

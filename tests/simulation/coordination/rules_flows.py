@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from flowfabric.model.flows import AllOf, AnyOf, FlowEdge, FlowGraph, OnSatisfied, Quorum
 from tests.simulation.coordination.domains import (
+    BOUND,
+    BUDGETS,
     EDGE,
     FLOW,
     FLOW_IDS,
@@ -69,7 +71,11 @@ class Flows(Machine):
     """Operations on flows."""
 
     def start(self, items: Any, shape: Any, policies: Any, refs: int) -> None:
-        """A flow that is made step by step, and another that has no members yet."""
+        """A flow that is made step by step, and another that has no members yet; or just executions."""
+        if self.theme in ("signals", "budgets"):
+            for slot, item in enumerate(items[: 3 if self.theme == "signals" else 4]):
+                self.create_one({**item, "slot": 0, "name": self.name(slot)})
+            return
         for flow_id in FLOW_IDS[:2]:
             self.make_flow(flow_id)
         names = [self.name(slot) for slot in range(4)]
@@ -86,17 +92,21 @@ class Flows(Machine):
 
     def arguments(self, item: dict[str, Any]) -> dict[str, Any]:
         given = {"namespace": "north", "idempotency_key": None, "tags": None, **item}
-        name = given.pop("name", None)
+        name, bound = given.pop("name", None), BOUND[given.pop("bound", 0)]
+        if bound and self.theme in ("budgets", "everything"):
+            given["policy"] = {**(given["policy"] or {}), **bound}
         found = super().arguments(given)
         return found if name is None else {**found, "execution_id": name}
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def make_flow(self, flow_id: str) -> None:
+        """The second one hands a budget on to its members."""
+        handed = (BUDGETS[0],) if flow_id == FLOW_IDS[1] else ()
         self.do(
             "create_flow",
-            lambda e: e.create_flow(flow_id=flow_id, flow_kind="dag", namespace="north"),
-            lambda: self.oracle.create_flow(flow_id, "dag", "north"),
+            lambda e: e.create_flow(flow_id=flow_id, flow_kind="dag", namespace="north", budget_ids=handed),
+            lambda: self.oracle.create_flow(flow_id, "dag", "north", handed),
         )
 
     def join(self, flow_id: str, name: str) -> None:
@@ -140,7 +150,7 @@ class Flows(Machine):
                 downstream_execution_id=down,
                 graph_revision=0,
             ),
-            lambda: self.oracle.apply(flow_id, edge_id, up, down),
+            lambda: self.oracle.apply(flow_id, edge_id, down),
         )
 
     # -- growing -------------------------------------------------------------------------------------------------

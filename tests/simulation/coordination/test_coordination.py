@@ -17,16 +17,17 @@ from tests.simulation.test_model import run_model
 from tests.simulation.world import World
 
 #: Examples of a plain run by store; a full run makes twenty times as many.
-EXAMPLES = {"memory": 60, "sqlite": 16, "postgres": 6}
+EXAMPLES = {"memory": 90, "sqlite": 16, "postgres": 6}
 FULL_FACTOR = 20
 #: Of all marks, how many a plain run may miss; a full run misses none.
-MAY_BE_COLD = 8
+MAY_BE_COLD = 20
 
 
-def machine_on(world: World) -> Any:
-    """The machine with a world of its own."""
+def machine_on(world: World, *themes: str) -> Any:
+    """The machine with a world of its own, for examples about these things only if any are named."""
     name = f"Coordination_{world.url.partition(':')[0]}"
-    return type(name, (Coordination,), {"world": world, "seen": Counter(), "steps": 0})
+    given = {"world": world, "seen": Counter(), "steps": 0, "themes": themes or Coordination.themes}
+    return type(name, (Coordination,), given)
 
 
 @pytest.fixture(params=STORES)
