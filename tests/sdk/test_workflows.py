@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from flowfabric import App, Ask, BadOptions, Ctx, PublicState, Retry, days, first, gather, seconds, sleep
+from flowfabric.model.steps import Advanced, ChildWait
 from flowfabric.sdk.errors import RunCancelled, RunFailed
 from flowfabric.sdk.run import Run
+from flowfabric.sdk.workflows.conductor import Conductor
 
 QUICK = timedelta(milliseconds=150)
 
@@ -200,6 +202,8 @@ async def test_children_are_runs_of_their_own(app: App) -> None:
         run = await quadruple.start(10)
         assert await run.result(seconds(30)) == 40
     assert calls["double"] == 2
+    # The last one too, although nothing came after it.
+    assert [(step.name, step.value) for step in await run.steps()] == [("double", b"20"), ("double#2", b"40")]
     info = await run.info()
     assert info.flow_id is not None
     flow = await app.engine.describe_flow(info.flow_id)
@@ -477,3 +481,28 @@ async def test_sleepers_hold_no_slot(app: App) -> None:
     async with app.worker(concurrency=2):
         runs = await sleeper.start_many([(n,) for n in range(20)])
         assert await asyncio.gather(*(run.result(seconds(60)) for run in runs)) == list(range(20))
+
+
+async def test_a_lease_that_was_given_up_is_not_lost(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever renews leases may meet one that has just been given up, before its holder has heard of it."""
+    tell = Conductor._tell
+
+    async def tell_and_be_told(self: Conductor, wait: ChildWait | None) -> Advanced:
+        answer = await tell(self, wait)
+        if answer.parked:
+            self.job.lose(RuntimeError("there is no such lease"))
+        return answer
+
+    monkeypatch.setattr(Conductor, "_tell", tell_and_be_told)
+
+    @app.workflow
+    async def nap() -> str:
+        await sleep(QUICK)
+        return "rested"
+
+    async with app.worker():
+        run = await nap.start()
+        assert await run.result(seconds(30)) == "rested"
+    assert [record.message for record in caplog.records if record.levelname != "INFO"] == []

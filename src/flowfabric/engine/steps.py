@@ -72,7 +72,7 @@ class Steps(Intake):
                 started,
                 None if wait is None else _wait(wait),
                 flow,
-                uuid_text(os.urandom(16)),
+                uuid if wait is None else uuid_text(os.urandom(16)),
             )
         )
         return answer
@@ -175,6 +175,7 @@ class Steps(Intake):
         return answer
 
 
+_OUTCOMES = tuple(StepOutcome)
 #: The tag by which a fork names the execution it was made from.
 FORKED_FROM = "ff.forked_from"
 
@@ -185,7 +186,7 @@ def _step(step: Any) -> NewStep:
     name = checks.text(step.name, "step name")
     if not name or len(name.encode()) > MAX_NAME_BYTES:
         raise checks.invalid(f"step name: between 1 and {MAX_NAME_BYTES} bytes, got {name[:50]!r}")
-    if step.outcome not in tuple(StepOutcome):
+    if step.outcome not in _OUTCOMES:
         raise checks.invalid(f"step {name!r}: outcome {step.outcome!r} is none of {', '.join(StepOutcome)}")
     try:
         value = checks.payload(step.value, "value")

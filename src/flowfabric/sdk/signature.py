@@ -54,6 +54,9 @@ class Plan:
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 self.positional_only.append(parameter.name)
         self.travelling = inspect.Signature(kept)
+        #: All that travels, in order, if it may be given by position.
+        by_position = all(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in kept)
+        self.by_position = tuple(each.name for each in kept) if by_position else None
         self.returns = hints.get("return", NOTHING)
         try:
             self.result = codec_for(self.returns)
@@ -117,6 +120,8 @@ class Signature:
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name; defaults stay out, so that they are those of the code that runs."""
         plan = self.plan
+        if not kwargs and plan.by_position is not None and len(args) == len(plan.by_position):
+            return dict(zip(plan.by_position, args, strict=True))
         try:
             return dict(plan.travelling.bind(*args, **kwargs).arguments)
         except TypeError as error:

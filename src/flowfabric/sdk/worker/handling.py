@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import random
 import traceback
@@ -317,9 +316,10 @@ async def _handle(job: Job) -> None:
         _begin(job)
         await job.complete(await run_task(job, definition))
     elif isinstance(definition, Workflow):
-        runner = importlib.import_module("flowfabric.sdk.workflows.runner")
+        from flowfabric.sdk.workflows.runner import run_workflow
+
         _begin(job)
-        await runner.run_workflow(job, definition)
+        await run_workflow(job, definition)
     else:
         raise _unknown(job)
 

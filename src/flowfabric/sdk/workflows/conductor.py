@@ -139,7 +139,7 @@ class Conductor:
         if self._over is not None:
             raise self._over
         task = asyncio.current_task()
-        if task is not None:
+        if task is not None and task not in self._tasks:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -256,7 +256,8 @@ class Conductor:
         if known is not None:
             return known[0]
         self._progressed = True
-        with self.work():
+        self._busy += 1
+        try:
             try:
                 value = await self._run_step(name, step, args, kwargs)
                 data = step.signature.dump_result(value)
@@ -267,31 +268,39 @@ class Conductor:
                 raise
             self.check()
             stored = await self.saved(NewStep(name, data))
+        finally:
+            self._busy -= 1
+            self._changed.set()
         return self._read(name, stored.value, step.signature.load_result)
 
     async def _run_step(self, name: str, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The step's function, as often as its retry allows."""
         arguments = step.signature.bind(args, kwargs)
-        worker, retry = self.job.worker, step.options.retry
-        limit = None if step.options.timeout is None else step.options.timeout.total_seconds()
+        retry, timeout = step.options.retry, step.options.timeout
         tries = 0
         while True:
             try:
-                async with asyncio.timeout(limit):
-                    if not step.signature.injected:
-                        return await call_function(worker, step, arguments, {})
-                    context = Ctx(self.job, step.name, name)
-                    async with worker.dependencies.attempt(context) as scope:
-                        provided = await scope.resolve(step.signature.injected)
-                        value = await call_function(worker, step, arguments, provided)
-                    await context.flush()
-                    return value
+                if timeout is None:
+                    return await self._try_step(name, step, arguments)
+                async with asyncio.timeout(timeout.total_seconds()):
+                    return await self._try_step(name, step, arguments)
             except Exception as error:
                 tries += 1
                 if tries > retry.most or retry.gives_up(error):
                     raise
                 _log.info("step %s of %r failed and is tried again: %r", name, self.job, error)
                 await asyncio.sleep(_pause_s(retry, tries))
+
+    async def _try_step(self, name: str, step: Step[..., Any], arguments: dict[str, Any]) -> Any:
+        worker = self.job.worker
+        if not step.signature.injected:
+            return await call_function(worker, step, arguments, {})
+        context = Ctx(self.job, step.name, name)
+        async with worker.dependencies.attempt(context) as scope:
+            provided = await scope.resolve(step.signature.injected)
+            value = await call_function(worker, step, arguments, provided)
+        await context.flush()
+        return value
 
     def saved(self, step: NewStep) -> asyncio.Future[StepRecord]:
         """Set when the step is remembered for good."""
@@ -333,7 +342,7 @@ class Conductor:
             self._changed.clear()
             if main.done():
                 await self._cancel_given_up()
-                if self._new_children:
+                if self._new_children or self._new_steps:
                     await self._tell(None)
                 return
             if not await self._quiet():
@@ -375,7 +384,7 @@ class Conductor:
             await asyncio.sleep(0)
             if self._changed.is_set():
                 return False
-            if self._savers and turn > 0:
+            if self._savers and (turn > 0 or len(self._savers) == self._busy):
                 # Somebody waits for his step to be remembered; others that end together with it have had their turn.
                 return True
         return True
@@ -409,9 +418,16 @@ class Conductor:
             wake_after = len(awaited)
             look_again = await self._engine.now_ms() + LOOK_AGAIN_MS
             until = look_again if until is None else min(until, look_again)
+        # Whoever renews the lease may find it given up before we hear of it: that is no reason to be cancelled.
+        job = self.job
+        job.open_handler = False
         answer = await self._tell(ChildWait(awaited, wake_after, until))
         if answer.parked:
+            job.ended = True
             return True
+        job.open_handler = True
+        if job.interruption is not None:
+            raise asyncio.CancelledError
         if answer.ended:
             for end in await self._repeated(lambda: self._engine.read_ends(answer.ended)):
                 self._ended(end)

@@ -27,26 +27,36 @@ async def run_workflow(job: Job, workflow: Workflow[..., Any]) -> None:
     steps = [] if blank else await job.engine.read_steps(job.execution_id)
     arguments = workflow.signature.unpack(job.context.input_payload)
     conductor = Conductor(job, Memory(steps), goes_on=not blank)
+    wanted = workflow.signature.injected
+    if not wanted:
+        await job.complete(await _run(workflow, conductor, arguments, {}))
+        return
     ctx = Ctx(job, workflow.name)
     async with job.worker.dependencies.attempt(ctx) as scope:
-        provided = await scope.resolve(workflow.signature.injected)
-        args, kwargs = workflow.signature.call(arguments, provided)
-        surroundings = contextvars.copy_context()
-        surroundings.run(CURRENT.set, conductor)
-        main = asyncio.get_running_loop().create_task(
-            workflow.function(*args, **kwargs), name=f"workflow {workflow.name}", context=surroundings
-        )
-        try:
-            await conductor.conduct(main)
-        except BaseException as error:
-            why = error if isinstance(error, Parked | asyncio.CancelledError) else asyncio.CancelledError()
-            await conductor.let_go(main, why)
-            raise
-        try:
-            result = main.result()
-        except Exception:
-            await conductor.failed()
-            raise
-    data = workflow.signature.dump_result(result)
+        data = await _run(workflow, conductor, arguments, await scope.resolve(wanted))
     await ctx.flush()
     await job.complete(data)
+
+
+async def _run(
+    workflow: Workflow[..., Any], conductor: Conductor, arguments: dict[str, Any], provided: dict[str, Any]
+) -> bytes:
+    """Let the function run; its result as it will be stored."""
+    args, kwargs = workflow.signature.call(arguments, provided)
+    surroundings = contextvars.copy_context()
+    surroundings.run(CURRENT.set, conductor)
+    main = asyncio.get_running_loop().create_task(
+        workflow.function(*args, **kwargs), name=f"workflow {workflow.name}", context=surroundings
+    )
+    try:
+        await conductor.conduct(main)
+    except BaseException as error:
+        why = error if isinstance(error, Parked | asyncio.CancelledError) else asyncio.CancelledError()
+        await conductor.let_go(main, why)
+        raise
+    try:
+        result = main.result()
+    except Exception:
+        await conductor.failed()
+        raise
+    return workflow.signature.dump_result(result)
