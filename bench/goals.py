@@ -35,6 +35,19 @@ QUORUM_MS = {100: Target(50.0, 20.0, of="value")}
 #: Lifecycles of executions that name a budget or a quota against the same without.
 NAMED = {"budget": Target(0.75, 0.90), "quota": Target(0.35, 0.60)}
 
+#: Tasks with limits by key against the same without, commits per remembered step, and the time an import takes.
+LIMITED = Target(0.80, 0.90)
+COMMITS_PER_STEP = Target(1.0, 0.1, of="value")
+IMPORT_MS = Target(150.0, 100.0, of="value")
+
+#: Workflows of one step per second drained by one and by two workers of each peer, with the multiples asked of us.
+WORKFLOW_PEERS = {
+    "postgres": {
+        "DBOS": ((143, 215), Target(15, 30, enforced=False)),
+        "absurd": ((249, 510), Target(8, 15, enforced=False)),
+    },
+    "sqlite": {"DBOS": ((118, 104), Target(12, 25, enforced=False))},
+}
 #: Jobs per second drained by one worker of each peer, with the multiples asked of us. Recorded, not measured here.
 PEERS = {
     "postgres": {

@@ -12,20 +12,26 @@ from bench.cases import (
     drain,
     events,
     flows,
+    importing,
     lifecycle,
+    limits,
     memory,
     pickup,
     renew,
     routing,
     signals,
     worker,
+    workflows,
 )
 from bench.context import Case
 
 
 def every_case() -> list[Case]:
     """All there are."""
-    modules = (lifecycle, budgets, bulk, flows, renew, events, drain, worker, pickup, signals, backlog, routing, memory)
+    modules = (
+        *(lifecycle, budgets, bulk, flows, renew, events, drain, worker, workflows, limits),
+        *(pickup, signals, backlog, routing, memory, importing),
+    )
     return [case for module in modules for case in module.cases()]
 
 
