@@ -144,3 +144,12 @@ async def test_every_level_that_asks_is_satisfied_and_one_that_refuses_is_not(en
 async def test_a_report_is_refused_without_asking(engine: Engine) -> None:
     await budget(engine, ONE, {"a": 10}, on_hard_limit="ask")
     assert await report(engine, a=11) == HardBreach("a", 0, 10, ONE)
+
+
+async def test_a_budget_that_is_used_up_still_asks(engine: Engine) -> None:
+    await budget(engine, ONE, {"a": 10}, on_hard_limit="ask")
+    assert isinstance(await report(engine, ONE, a=10), Ok)
+    handle = await claimed(engine, policy={"budget_ids": [ONE]})
+    ask = await asked(engine, handle, a=1)
+    again = await decide(engine, handle, ask, "approved")
+    assert isinstance(await engine.reserve_budget(again, ONE, {"a": 1}), Reserved)

@@ -506,3 +506,35 @@ async def test_a_lease_that_was_given_up_is_not_lost(
         run = await nap.start()
         assert await run.result(seconds(30)) == "rested"
     assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
+
+
+async def test_what_a_workflow_leaves_running_is_stopped(app: App) -> None:
+    stopped: list[str] = []
+
+    @app.task
+    async def slow() -> None:
+        await asyncio.sleep(30)
+
+    async def watched() -> None:
+        try:
+            await slow()
+        finally:
+            stopped.append("watched")
+
+    @app.step
+    async def broken() -> None:
+        raise ValueError("no")
+
+    @app.workflow
+    async def careless() -> None:
+        await gather(watched(), broken())
+
+    async with app.worker(drain_grace=seconds(0)):
+        run = await careless.start()
+        with pytest.raises(RunFailed, match="no"):
+            await run.result(seconds(30))
+        async with asyncio.timeout(10):
+            while True:
+                if stopped:
+                    break
+                await asyncio.sleep(0.01)

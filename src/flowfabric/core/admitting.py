@@ -22,7 +22,7 @@ from flowfabric.core.graphview import Missing
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaAdmitted, QuotaPolicy
-from flowfabric.model.budgets import Admitted, AlreadyAdmitted, RateExceeded, read_caps, read_terms
+from flowfabric.model.budgets import Admitted, AlreadyAdmitted, OnHardLimit, RateExceeded, read_caps, read_terms
 from flowfabric.model.changes import BLOCKED, Act, Change, Decision, Drop, Get, Need, Peek, change
 from flowfabric.model.errors import Validation
 from flowfabric.model.ids import canonical_uuid
@@ -171,6 +171,8 @@ def exhausted(view: View, budget: Budget) -> str | None:
         return str(error.detail)
     if not charging.refuses(budget, terms):
         return None
+    if terms.on_hard_limit == OnHardLimit.ASK:
+        return None  # whoever is held back here could never ask
     if budget.cancelling_since_ms is not None:
         return "breached; what waits is being cancelled"
     for dimension, limit in read_caps(budget.policy_json):

@@ -3,7 +3,7 @@ whatever waited for it."""
 
 from __future__ import annotations
 
-from flowfabric.core import downstream, family, holdings
+from flowfabric.core import downstream, family, holdings, orphans
 from flowfabric.core.context import Context
 from flowfabric.core.ending import completion
 from flowfabric.core.view import View
@@ -30,6 +30,7 @@ def concluded(
     decision.acts += holdings.freed(view, context, execution, attempt)
     if not with_flow:
         decision.acts += family.parent_told(view, context, execution)
+        decision.then += orphans.left_behind(execution, outcome)
     if execution.flow_id is None or with_flow:
         decision.events += (completion(execution, context.now, outcome, dispatched=True),)
         return decision

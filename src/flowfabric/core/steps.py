@@ -137,7 +137,6 @@ def _started(
         flow = replace(command.flow, budget_ids=graph.listed(execution.budget_ids))
         acts.append(insert(graph.new_flow(flow, context.now, 1 + len(new))))
         execution = replace(execution, flow_id=flow.flow_id)
-        acts.append(Change(execution, ("flow_id",)))
     else:
         stored = graph.open_flow(view, execution.partition, execution.flow_id)
         grown, count = graph.grown(stored, context.now, "node_count", len(new))
@@ -145,6 +144,9 @@ def _started(
             raise ResourceExhausted("flow_nodes", MAX_FLOW_NODES)
         acts.append(grown)
         flow = replace(command.flow, flow_id=stored.flow_id, budget_ids=graph.budgets_of(stored))
+    # From here on its end has to look for children; see ``orphans``.
+    execution = replace(execution, signal_count=execution.signal_count or 0)
+    acts.append(Change(execution, ("flow_id", "signal_count")))
     events: list[Event] = []
     lanes: set[str] = set()
     for child in new:

@@ -485,6 +485,11 @@ class Conductor:
         self._new_steps[step.name] = step
         await self._tell(None)
 
+    async def ended(self, main: asyncio.Task[Any]) -> None:
+        """The function has ended. What it left running is stopped; children it did not wait for go on."""
+        if any(not task.done() for task in self._tasks):
+            await self.let_go(main, asyncio.CancelledError())
+
     # -- the end -------------------------------------------------------------------------------------------------
 
     async def let_go(self, main: asyncio.Task[Any], why: BaseException) -> None:

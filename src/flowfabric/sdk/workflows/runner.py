@@ -59,4 +59,6 @@ async def _run(
     except Exception:
         await conductor.failed()
         raise
+    finally:
+        await conductor.ended(main)
     return workflow.signature.dump_result(result)
