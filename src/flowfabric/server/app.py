@@ -1,0 +1,183 @@
+"""The server as an ASGI application: one request in, one answer out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+from flowfabric.engine import Engine
+from flowfabric.model.errors import EngineError
+from flowfabric.server import problems
+from flowfabric.server.access import ANYBODY, Gate, Principal
+from flowfabric.server.answers import Answer, Streamed, plain
+from flowfabric.server.config import EMBEDDED, ServerConfig
+from flowfabric.server.metrics import Metrics
+from flowfabric.server.operations import Call, Operation, Routes
+from flowfabric.server.permits import Permits
+from flowfabric.server.problems import Refused, refused
+from flowfabric.server.requests import Gone, Receive, check_length, check_type, decode, read_body, read_query
+
+_log = logging.getLogger("flowfabric.server")
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+_WITHOUT_METRICS = "/metrics"
+#: Client closed the request: nobody reads it, but the metrics tell.
+_GONE = 499
+
+
+class Server:
+    """The operations of an engine over HTTP. Make one with ``create_app``."""
+
+    def __init__(self, engine: Engine, config: ServerConfig, operations: tuple[Operation, ...]) -> None:
+        self.engine = engine
+        self.config = config
+        self.operations = operations
+        self.metrics = Metrics()
+        self.gate = Gate(config.api_token)
+        self.stream_ops = Permits("stream_ops", config.max_stream_ops)
+        self.rotations = Permits("admin_rotate", 1)
+        #: Set once a shutdown has begun: whatever waits for others to do something stops waiting.
+        self.closing = asyncio.Event()
+        self._routes = Routes(operations)
+
+    def close(self) -> None:
+        """Take no more reads of streams, and end those that only wait."""
+        self.stream_ops.closed = True
+        self.closing.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection event, as ASGI has it."""
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await _live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        found = self._routes.find(_segments(scope))
+        method = scope["method"]
+        operation = None if found is None else found[0].get("GET" if method == "HEAD" else method)
+        status = _GONE
+        try:
+            answer = await self._answer(scope, receive, found, operation)
+            status = answer.status
+            if isinstance(answer, Answer):
+                await _send(send, answer, method)
+            else:
+                await _stream(send, answer)
+        except Gone:
+            pass
+        finally:
+            route = "unknown" if operation is None else operation.path
+            if route != _WITHOUT_METRICS:
+                labels = (method if method in _METHODS else "OTHER", route, str(status))
+                self.metrics.requests.add(labels)
+                self.metrics.durations.observe(time.perf_counter() - started, labels)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, found: Any, operation: Operation | None
+    ) -> Answer | Streamed:
+        try:
+            headers: dict[bytes, bytes] = dict(scope["headers"])
+            if operation is not None and operation.scope is None:
+                principal: Principal | None = ANYBODY
+            else:
+                principal = await self.gate.principal(headers.get(b"authorization"))
+            if principal is None:
+                unknown = ((b"www-authenticate", b"Bearer"),)
+                return plain({"error": "missing or invalid Authorization header"}, 401, unknown)
+            if operation is None:
+                return _lost(found)
+            call = Call(self, operation, principal, found[1], headers, receive)
+            return await self._perform(call, scope)
+        except Refused as refusal:
+            return refusal.answer
+        except EngineError as error:
+            return problems.answer_of(error)
+        except Gone:
+            raise
+        except Exception:
+            _log.exception("%s %s failed", scope["method"], "?" if operation is None else operation.path)
+            return plain({"error": "internal error", "retryable": False}, 500)
+
+    async def _perform(self, call: Call, scope: Scope) -> Answer | Streamed:
+        operation, headers = call.operation, call.headers
+        if operation.scope is not None and not call.principal.may(operation.scope):
+            text = f"this credential lacks the scope {operation.scope.value!r}"
+            raise refused(403, text, kind="forbidden", retryable=False)
+        if operation.everywhere and call.principal.namespaces is not None:
+            text = "this credential is limited to namespaces, and this is about all of them"
+            raise refused(403, text, kind="forbidden", retryable=False)
+        check_length(headers.get(b"content-length"), operation.limit, operation.path)
+        if operation.query is not None:
+            call.query = read_query(scope.get("query_string", b""), operation.query)
+        if operation.body is not None:
+            check_type(headers.get(b"content-type"))
+            call.body = decode(await read_body(call.receive, operation.limit, operation.path), operation.body)
+        match operation.owner:
+            case "execution":
+                await call.check_execution(call.execution_id)
+            case "flow":
+                await call.check_flow(call.flow_id)
+            case "budget":
+                await call.check_budget(call.budget_id)
+        return await operation.handler(call)
+
+
+def create_app(engine: Engine, config: ServerConfig | None = None) -> Server:
+    """The server of an open engine. It runs no timers and closes nothing: whoever opened the engine does."""
+    from flowfabric.server.routes import OPERATIONS
+
+    return Server(engine, EMBEDDED if config is None else config, OPERATIONS)
+
+
+def _segments(scope: Scope) -> list[str]:
+    """The path below where the application is mounted, segment by segment, each decoded by itself."""
+    root = scope.get("root_path", "")
+    raw = scope.get("raw_path")
+    path: str = scope["path"] if raw is None else raw.decode("latin-1")
+    if root and path.startswith(root):
+        path = path[len(root) :]
+    parts = path.partition("?")[0].strip("/").split("/")
+    return parts if raw is None else [unquote(part) for part in parts]
+
+
+def _lost(found: Any) -> Answer:
+    if found is None:
+        return plain({"error": "not found"}, 404)
+    allowed = ", ".join(sorted(found[0])).encode()
+    return plain({"error": "method not allowed"}, 405, ((b"allow", allowed),))
+
+
+async def _send(send: Send, answer: Answer, method: str) -> None:
+    headers = [(b"content-type", answer.media), *answer.headers] if answer.body else [*answer.headers]
+    if answer.status != 204:
+        headers.append((b"content-length", str(len(answer.body)).encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
+
+
+async def _stream(send: Send, answer: Streamed) -> None:
+    headers = [(b"content-type", answer.media), *answer.headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    async for chunk in answer.chunks:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

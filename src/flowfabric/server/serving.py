@@ -1,0 +1,134 @@
+"""Running a server: opening the engine, its key and its timers, listening, and shutting down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import Any
+
+import uvicorn
+
+from flowfabric.engine import Engine
+from flowfabric.model.suspension import AlreadySeeded
+from flowfabric.server.app import App, Server, create_app
+from flowfabric.server.config import FIRST_KID, ServerConfig
+from flowfabric.server.cors import with_cors
+
+_log = logging.getLogger("flowfabric.server")
+
+#: Bytes of a request's first line and headers.
+MAX_HEADER_BYTES = 65_536
+
+
+class _Listener(uvicorn.Server):
+    """Tells when it listens, and tells the application when it is about to stop."""
+
+    def __init__(self, options: uvicorn.Config, server: Server) -> None:
+        super().__init__(options)
+        self._application = server
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._application.close()
+        await super().shutdown(sockets)
+
+
+class Running:
+    """A server that listens. ``port`` is the one it got, if it asked for any."""
+
+    def __init__(self, server: Server, config: ServerConfig, application: App) -> None:
+        self.server = server
+        self.config = config
+        options = uvicorn.Config(
+            application,
+            host=config.host,
+            port=config.port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_graceful_shutdown=max(1, config.grace_ms // 1000),
+        )
+        self._listener = _Listener(options, server)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        port: int = self._listener.servers[0].sockets[0].getsockname()[1]
+        return port
+
+    async def run(self) -> None:
+        """Serve until SIGINT or SIGTERM, or until ``stop``."""
+        await self._listener.serve()
+
+    async def started(self) -> None:
+        """Wait until connections are accepted."""
+        await self._listener.listening.wait()
+
+    def stop(self) -> None:
+        """Accept no more, and let what runs finish."""
+        self._listener.should_exit = True
+
+    async def drain(self) -> None:
+        """Wait for reads of streams, then for the engine's own work and its timers."""
+        permits = self.server.stream_ops
+        self.server.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(permits.idle.wait(), self.config.grace_ms / 1000)
+        late = await self.server.engine.shutdown_prepare(self.config.grace_ms)
+        if late or permits.taken:
+            self.server.metrics.shutdown_timeouts.add()
+            _log.warning("shutdown: %s tasks and %s reads were abandoned", late, permits.taken)
+
+
+async def open_engine(config: ServerConfig) -> Engine:
+    """The engine a server runs on: with its first key, its lanes and its timers."""
+    options: dict[str, Any] = {}
+    if config.store_url.startswith("postgres"):
+        options["pool_size"] = config.postgres_pool_size
+    engine = await Engine.open(
+        config.store_url, single_node=config.single_node, partitions=config.partitions, **options
+    )
+    try:
+        seeded = await engine.seed_waitpoint_hmac_secret(kid=FIRST_KID, secret_hex=config.hmac_secret)
+        if isinstance(seeded, AlreadySeeded) and not seeded.same_secret:
+            _log.warning(
+                "the store holds another secret for key %s than FF_WAITPOINT_HMAC_SECRET; the stored one holds: "
+                "change keys with POST /v1/admin/rotate-waitpoint-secret",
+                seeded.kid,
+            )
+        engine.start_timers()
+    except BaseException:
+        await engine.close()
+        raise
+    return engine
+
+
+async def serve(config: ServerConfig) -> None:
+    """Run a server until it is told to stop."""
+    engine = await open_engine(config)
+    try:
+        server = create_app(engine, config)
+        running = Running(server, config, with_cors(server, config))
+        if config.api_token is None:
+            _log.warning("no FF_API_TOKEN: operator and admin routes ask for no credential")
+            _log.warning("no FF_API_TOKEN: reads that show payloads and tokens ask for no credential")
+        task = asyncio.ensure_future(running.run())
+        listening = asyncio.ensure_future(running.started())
+        await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
+        listening.cancel()
+        if not task.done():
+            _log.info("HTTP API listening on %s:%s", config.host, running.port)
+        try:
+            await task
+        finally:
+            await running.drain()
+    finally:
+        await engine.close()
