@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -43,3 +45,12 @@ async def claimed(engine: Engine, lane: str = "default") -> Handle:
     handle = await engine.claim(lane, policy=ClaimPolicy("w", "w-1"))
     assert handle is not None
     return handle
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others go on until something has come true."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")

@@ -80,7 +80,7 @@ def _module(where: str) -> Any:
 
 def run(arguments: list[str]) -> int:
     """Run a command; its exit code."""
-    for group in ("working",):
+    for group in ("working", "serving"):
         importlib.import_module(f"flowfabric.cli.{group}")
     try:
         answer = application(arguments, exit_on_error=False, print_error=True)

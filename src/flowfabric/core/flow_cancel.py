@@ -143,6 +143,7 @@ class CancelFlow(Struct, gc=False):
     partition: int
     flow_id: str
     policy: str
+    reason: str = FLOW_CANCELLED
 
     def needs(self) -> tuple[Need, ...]:
         return (Get(Flow, (self.partition, self.flow_id)),)
@@ -182,11 +183,11 @@ def cancel_flow(command: CancelFlow, view: View, context: Context) -> Decision:
     # The flow is locked from here on, so nobody can join it between this look and the commit.
     found = [] if command.policy == FLOW_ONLY else view.live_members(flow.partition, flow.flow_id, "", CANCEL_STEP)
     decision, answer = _cancelled_members(view, context, command.policy, found)
-    acts: tuple[Act, ...] = (_cancelled_flow(flow, raw, context.now, command.policy, FLOW_CANCELLED),)
+    acts: tuple[Act, ...] = (_cancelled_flow(flow, raw, context.now, command.policy, command.reason),)
     if answer.after is not None:
         unfinished = view.get(CancelBacklog, flow.key)
         if unfinished is None:
-            acts += (insert(_backlog(flow, context.now, FLOW_CANCELLED, command.policy, CANCELLING)),)
+            acts += (insert(_backlog(flow, context.now, command.reason, command.policy, CANCELLING)),)
     if command.policy == CANCEL_PENDING:
         groups = view.select(EdgeGroup, partition=flow.partition, flow_id=flow.flow_id)
         acts += tuple(insert(PendingCancelGroup(*each.key, context.now)) for each in groups if each.running_count > 0)

@@ -10,6 +10,7 @@ from flowfabric.core.admission import BlockExecution, UnblockExecution
 from flowfabric.core.cancel import CancelExecution
 from flowfabric.core.flow_cancel import (
     CANCEL_POLICIES,
+    FLOW_CANCELLED,
     AckCancelMembers,
     CancelFlow,
     CancelFlowHeaderCommand,
@@ -187,7 +188,7 @@ class Control(EngineBase):
         )
 
     async def cancel_flow(
-        self, flow_id: str, policy: str = "cancel_all", wait_ms: int | None = 0
+        self, flow_id: str, policy: str = "cancel_all", wait_ms: int | None = 0, reason: str = ""
     ) -> CancelFlowResult.Cancelled | CancelFlowResult.CancellationScheduled:
         """Cancel a flow with the members its policy names (``cancel_all``, ``cancel_pending``, ``flow_only``).
 
@@ -199,7 +200,9 @@ class Control(EngineBase):
             raise checks.invalid(f"policy: {str(policy)!r} is none of {', '.join(CANCEL_POLICIES)}")
         ceiling = CANCEL_CEILING_MS if wait_ms is None else min(checks.time_ms(wait_ms, "wait_ms"), CANCEL_CEILING_MS)
         partition = self._flow_partition(flow)
-        found: CancelledMembers = await self._submit(CancelFlow(partition, flow, str(policy)))
+        found: CancelledMembers = await self._submit(
+            CancelFlow(partition, flow, str(policy), checks.reason(reason) or FLOW_CANCELLED)
+        )
         ids = dict.fromkeys(found.execution_ids)
         answer: CancelFlowResult.Cancelled | CancelFlowResult.CancellationScheduled
         try:

@@ -133,7 +133,7 @@ class Streams(EngineBase):
         attempt = (await self._view(Get(Attempt, (identity, index)))).attempt(identity, index)
         excluded = MODE_BEST_EFFORT if seen is StreamVisibility.EXCLUDE_BEST_EFFORT else None
         rows = await self._ask(ReadFrames(identity.partition, identity.uuid_text, index, low, high, limit, excluded))
-        frames = tuple(StreamFrame(f"{ts}-{seq}", _fields(fields)) for ts, seq, fields, _ in rows)
+        frames = tuple(StreamFrame(f"{ts}-{seq}", _fields(fields), mode) for ts, seq, fields, mode in rows)
         closed_at, reason = _closure(attempt)
         return StreamFrames(frames, closed_at, reason)
 

@@ -120,6 +120,7 @@ class StreamFrame(Struct, frozen=True):
 
     id: str
     fields: dict[str, str]
+    mode: str = MODE_DURABLE
 
 
 class StreamFrames(Struct, frozen=True):

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from flowfabric.engine import Engine
 from flowfabric.model.errors import EngineError
-from flowfabric.server import problems
+from flowfabric.server import audit, problems
 from flowfabric.server.access import ANYBODY, Gate, Principal
 from flowfabric.server.answers import Answer, Streamed, plain
 from flowfabric.server.config import EMBEDDED, ServerConfig
@@ -99,7 +99,10 @@ class Server:
             if operation is None:
                 return _lost(found)
             call = Call(self, operation, principal, found[1], headers, receive)
-            return await self._perform(call, scope)
+            answer = await self._perform(call, scope)
+            if operation.audited:
+                audit.record(operation.name, principal.name, status=answer.status, **call.path)
+            return answer
         except Refused as refusal:
             return refusal.answer
         except EngineError as error:

@@ -51,8 +51,12 @@ class Call:
     @property
     def execution_id(self) -> ExecutionId:
         """The execution that the path names."""
+        return self.parsed_execution(self.path["id"])
+
+    def parsed_execution(self, text: str) -> ExecutionId:
+        """An execution's id, or a refusal that names it."""
         try:
-            return ExecutionId(self.path["id"])
+            return ExecutionId(text)
         except ExecutionIdError as error:
             raise refused(400, f"invalid execution_id: {error}") from None
 

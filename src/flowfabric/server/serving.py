@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -33,6 +34,11 @@ class _Listener(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # Nothing is captured, so that nothing is raised again: a clean end is a clean exit. Twice means now.
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.close()

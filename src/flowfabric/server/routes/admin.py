@@ -1,0 +1,68 @@
+"""What only administrators do."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Struct
+
+from flowfabric.model.errors import EngineError, ResourceExhausted
+from flowfabric.server import audit
+from flowfabric.server.access import Scope
+from flowfabric.server.answers import Answer, plain
+from flowfabric.server.operations import Call, Operation
+from flowfabric.server.problems import refused, told
+
+#: How long a rotation may take.
+ROTATION_S = 120
+
+
+class RotateBody(Struct, kw_only=True):
+    """The key that signs from now on."""
+
+    new_kid: str
+    new_secret_hex: str
+
+
+class Rotated(Struct, frozen=True):
+    """How many partitions use the new key, and which do not."""
+
+    rotated: int
+    failed: tuple[int, ...]
+    new_kid: str
+
+
+async def rotate(call: Call) -> Answer:
+    """Sign with a new key; the previous one is accepted until its grace is over."""
+    body: RotateBody = call.body
+    try:
+        with call.server.rotations.one():
+            async with asyncio.timeout(ROTATION_S):
+                found = await call.engine.rotate_waitpoint_hmac_secret_all(
+                    new_kid=body.new_kid, new_secret_hex=body.new_secret_hex
+                )
+    except ResourceExhausted as error:
+        raise refused(429, told(error)[1]["error"], retryable=True) from None
+    except TimeoutError:
+        audit.record("waitpoint_hmac_rotation_timeout_http_504", call.principal.name, kid=body.new_kid)
+        raise refused(504, f"the rotation took longer than {ROTATION_S} s; repeating it is safe") from None
+    except EngineError as error:
+        audit.record("waitpoint_hmac_rotation_failed", call.principal.name, kid=body.new_kid, code=error.code)
+        raise
+    audit.record("waitpoint_hmac_rotation_complete", call.principal.name, kid=body.new_kid)
+    return plain(Rotated(len(found), (), body.new_kid))
+
+
+OPERATIONS = (
+    Operation(
+        name="rotate_waitpoint_secret",
+        method="POST",
+        path="/v1/admin/rotate-waitpoint-secret",
+        scope=Scope.ADMIN,
+        summary="Sign waitpoint tokens with a new key",
+        handler=rotate,
+        body=RotateBody,
+        everywhere=True,
+        answers={200: Rotated},
+    ),
+)
