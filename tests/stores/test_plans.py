@@ -250,7 +250,7 @@ async def test_who_waits_for_room_is_found_by_index(postgres: Any) -> None:
     assert '"Sort"' not in blocked, "rows must come from the index in claim order"
     naming = await plan(postgres, reading._LISTED["naming"] + " FOR UPDATE OF e SKIP LOCKED", "x", 100)
     assert "ff_exec_core_budget_idx" in naming
-    recent = await plan(postgres, reading._RECENT, 0, "x", "", 1)
+    recent = await plan(postgres, reading.RECENTLY, [0], [0], ["x"], [""], [1])
     assert "ff_quota_window_pkey" in recent
     for found in (blocked, naming, recent):
         assert "Seq Scan" not in found

@@ -228,7 +228,9 @@ def admit(view: View, context: Context, execution: Execution, following: Sequenc
     policy = _policy(view, execution)
     if policy is not None:
         terms = quotas.stored_terms(policy)
-        result, acts = quotas.admission(view, context, policy, terms, execution.execution_id)
+        result, acts = quotas.admission(
+            view, context, policy, terms, execution.execution_id, in_window=terms.rate_limit > 0
+        )
         if not isinstance(result, Admitted | AlreadyAdmitted):
             _block(view, context, execution, _quota_denial(context, policy, result))
             return False

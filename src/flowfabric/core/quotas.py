@@ -118,9 +118,17 @@ def check_admission(command: CheckAdmission, view: View, context: Context) -> De
 
 
 def admission(
-    view: View, context: Context, policy: QuotaPolicy, terms: Terms, execution_id: str, dimension: str = ""
+    view: View,
+    context: Context,
+    policy: QuotaPolicy,
+    terms: Terms,
+    execution_id: str,
+    dimension: str = "",
+    *,
+    in_window: bool = True,
 ) -> tuple[AdmissionResult, tuple[Act, ...]]:
-    """The outcome for one execution, and what it changes if it is admitted."""
+    """The outcome for one execution, and what it changes if it is admitted. ``in_window`` says whether the admission is
+    written into the window; a policy without a rate never looks there."""
     now = context.now
     guard = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution_id))
     if guard is not None and guard.expires_at_ms > now:
@@ -139,7 +147,8 @@ def admission(
     else:
         # An execution has one entry: a later admission replaces the earlier.
         acts += (Drop(_entry(guard)), Change(admitted, ("admitted_at_ms", "expires_at_ms", "dimension", "counted")))
-    acts.append(insert(entry))
+    if in_window:
+        acts.append(insert(entry))
     fields: dict[str, object] = {}
     taken = policy.active_concurrency - _slots(guard) + counted
     if taken != policy.active_concurrency:

@@ -34,7 +34,6 @@ from flowfabric.stores.protocol import Filling
 from flowfabric.stores.rows import (
     ENDED_LIST,
     LISTED,
-    RECENT,
     STREAM_HEAD_COLUMNS,
     WAITING_LIST,
     ExecutionRows,
@@ -147,7 +146,13 @@ _HEADS = (
 )
 
 _LISTED = {what: f"{NARROW} {tail.replace('?', '$')}" for what, tail in LISTED.items()}
-_RECENT = RECENT.replace("?", "$")
+#: How many admissions each of some windows holds, and the time of the oldest.
+RECENTLY = (
+    "SELECT k.n, count(w.admitted_at_ms), min(w.admitted_at_ms) "
+    "FROM unnest($1::int[], $2::smallint[], $3::text[], $4::text[], $5::bigint[]) AS k(n, p, q, d, since) "
+    "LEFT JOIN ff_quota_window w ON w.partition_key = k.p AND w.quota_policy_id = k.q AND w.dimension = k.d "
+    "AND w.admitted_at_ms > k.since GROUP BY k.n"
+)
 
 
 class Loader:
@@ -219,11 +224,12 @@ class Loader:
                 peeks.setdefault(need.kind, []).append(need.key)
         for kind, keys in peeks.items():
             await self._records(kind, keys, view, locked=False)
+        windows = [need for need in needs if type(need) is Recent]
+        if windows:
+            await self._recent(windows, view, now)
         for need in needs:
             if type(need) is Listed:
                 await self._listed(need, view)
-            elif type(need) is Recent:
-                await self._recent(need, view, now)
             elif type(need) is EndedAmong:
                 await self._ended(need, view)
 
@@ -452,9 +458,12 @@ class Loader:
         await self._read_moved(view)
         view.put_listed(need, keys)
 
-    async def _recent(self, need: Recent, view: Filling, now: int) -> None:
-        row = (await self._fetch(_RECENT, *need[:3], now - need.window_ms))[0]
-        view.put_recent(need, row[0], row[1])
+    async def _recent(self, needs: list[Recent], view: Filling, now: int) -> None:
+        columns = [list(column) for column in zip(*needs, strict=True)]
+        columns[3] = [now - window_ms for window_ms in columns[3]]
+        rows = await self._fetch(RECENTLY, list(range(len(needs))), *columns)
+        for position, count, oldest in rows:
+            view.put_recent(needs[position], count, oldest)
 
     async def _records(self, kind: Any, keys: list[Key], view: Filling, *, locked: bool | None = None) -> None:
         locked = self._locked if locked is None else locked
