@@ -31,7 +31,6 @@ from flowfabric.model.changes import Writes
 from flowfabric.model.events import CompletionEvent
 from flowfabric.model.records import Suspension
 from flowfabric.model.steps import Step
-from flowfabric.sdk import starting
 from flowfabric.sdk.injecting import injected
 from flowfabric.stores.sqlite.writing import apply
 from tests.chaos.processes import say
@@ -86,9 +85,8 @@ def die() -> None:
 
 def build(url: str, effects: Effects) -> App:
     """The app whose runs are watched."""
-    app = App(url)
     # Whoever kills at random must not be taken for work that kills its workers.
-    starting.MAX_RECLAIMS = 1_000
+    app = App(url, lost_workers=1_000)
 
     async def act(ctx: Ctx, number: int, name: str, saw: list[str]) -> str:
         token = effects.add(ctx, number, name, saw)

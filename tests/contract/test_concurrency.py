@@ -95,11 +95,14 @@ async def test_one_create_feeds_one_of_a_thousand_parked_claims(open_engine: Cal
     assert len(engine._lanes) == 0
 
 
-async def test_a_create_wakes_one_parked_claim_only(open_engine: Callable[..., Any]) -> None:
+async def test_a_create_wakes_one_parked_claim_only(
+    open_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_claiming, "SAFETY_POLL_S", 60.0)
     engine = await open_engine(clock=None)
     await listening(engine)
     looks = count_commands(engine)
-    claims = [asyncio.create_task(engine.claim("lane", (), policy(max_wait=700))) for _ in range(300)]
+    claims = [asyncio.create_task(engine.claim("lane", (), policy(max_wait=2_500))) for _ in range(300)]
     await until(lambda: looks["Claim"] == 300 and len(engine._lanes) == 300)
     await create(engine, lane_id="lane")
     await asyncio.gather(*claims)

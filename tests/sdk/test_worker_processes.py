@@ -20,7 +20,6 @@ from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.errors import RunFailed
 from flowfabric.sdk.injecting import injected
-from flowfabric.sdk.starting import MAX_RECLAIMS
 from tests.contract.probe import shared_stores_only
 from tests.sdk import program
 
@@ -68,12 +67,15 @@ async def counts(engine: Engine, run_id: str) -> tuple[str | None, ...]:
     return tuple((await engine.read_exec_core_fields(partition, run_id, names)).values())
 
 
+LOST_WORKERS = 5
+
+
 @shared_stores_only
 async def test_a_run_that_kills_its_workers_ends_as_failed(app: App, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with app:
         run = await program.die.start(str(log))
-        for deaths in range(1, MAX_RECLAIMS + 2):
+        for deaths in range(1, LOST_WORKERS + 2):
             async with worker_process(app.url, lease_ms=400) as process:
                 assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
             assert len(lines(log)) == deaths
@@ -81,7 +83,7 @@ async def test_a_run_that_kills_its_workers_ends_as_failed(app: App, tmp_path: P
             with pytest.raises(RunFailed) as caught:
                 await run.result(timeout=SOON)
         assert "reclaim" in caught.value.reason
-    assert len(set(lines(log))) == MAX_RECLAIMS + 1
+    assert len(set(lines(log))) == LOST_WORKERS + 1
 
 
 @shared_stores_only

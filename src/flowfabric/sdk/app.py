@@ -44,7 +44,8 @@ class App:
     """Definitions and a store for their runs. Making one does no I/O; ``async with app:`` opens it.
 
     ``url`` is ``sqlite:///file``, ``postgresql://…`` or ``memory://``. Every run belongs to ``namespace`` and, unless
-    told otherwise, waits in ``lane``. ``layers`` wrap the engine, the last one outermost.
+    told otherwise, waits in ``lane``. A run whose worker is lost more than ``lost_workers`` times in a row is taken for
+    the reason and ends as failed. ``layers`` wrap the engine, the last one outermost.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class App:
         namespace: str = "default",
         lane: str = "default",
         single_node: bool = True,
+        lost_workers: int = 5,
         layers: Sequence[Callable[[Any], Any]] = (),
         engine_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -61,6 +63,7 @@ class App:
         self.namespace = namespace
         self.lane = lane
         self.single_node = single_node
+        self.lost_workers = lost_workers
         self.layers = tuple(layers)
         self.definitions: dict[str, Definition[..., Any]] = {}
         self.steps: dict[str, Step[..., Any]] = {}

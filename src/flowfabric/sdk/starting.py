@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: An id binds until its run is deleted, not for a time.
 FOREVER_MS = 2**62
-#: A run whose worker dies again and again ends as failed after so many times.
-MAX_RECLAIMS = 5
 #: The worker ends an attempt that runs out of time; the engine does if it has not after this much more.
 TIMEOUT_SLACK_MS = 30_000
 _formatter = string.Formatter()
@@ -149,7 +147,7 @@ def policy(
     return ExecutionPolicy(
         retry_policy=task.retry.policy(),
         timeout_policy=timeouts,
-        max_reclaim_count=MAX_RECLAIMS,
+        max_reclaim_count=definition.app.lost_workers,
         routing_requirements=RoutingRequirements(tuple(sorted(task.needs))) if task.needs else None,
         stream_policy=(None if task.retention is None else StreamPolicy(retention_ttl_ms=milliseconds(task.retention))),
         budget_ids=budget_ids,
