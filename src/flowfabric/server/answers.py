@@ -67,10 +67,15 @@ def plain(value: Any, status: int = 200, headers: Headers = ()) -> Answer:
     return Answer(status, _encoder.encode(value), JSON, headers)
 
 
+def variant_name(kind: type) -> str:
+    """How a variant is called on the wire."""
+    return _NAMES.get(kind) or kind.__name__
+
+
 def variant(value: Any) -> Any:
     """A variant as it is written: ``{"Name": {…}}``, or ``"Name"`` if it has no fields."""
     kind = type(value)
-    name = _NAMES.get(kind) or kind.__name__
+    name = variant_name(kind)
     return {name: value} if kind.__struct_fields__ else name
 
 

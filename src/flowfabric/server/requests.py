@@ -19,7 +19,7 @@ from flowfabric.server.problems import Refused, bad_json, refused
 _log = logging.getLogger("flowfabric.server")
 
 #: Bytes of a body, by class of route.
-LARGE, MEDIUM, CONTROL = 1_048_576, 262_144, 65_536
+BULK, LARGE, MEDIUM, CONTROL = 16_777_216, 1_048_576, 262_144, 65_536
 #: How deep JSON may nest; how long a body may take to arrive; fields of a query.
 MAX_DEPTH = 64
 BODY_TIMEOUT_S = 60.0

@@ -1,14 +1,32 @@
 """The routes, one module per topic. ``OPERATIONS`` is all of them."""
 
 from flowfabric.server.operations import Operation
-from flowfabric.server.routes import admin, budgets, executions, flows, health, streams, workers
+from flowfabric.server.routes import (
+    admin,
+    budgets,
+    executions,
+    flows,
+    graphs,
+    health,
+    inspection,
+    lanes,
+    schedules,
+    streams,
+    submitting,
+    workers,
+)
 
 OPERATIONS: tuple[Operation, ...] = (
     *executions.OPERATIONS,
+    *submitting.OPERATIONS,
+    *inspection.OPERATIONS,
     *streams.OPERATIONS,
     *flows.OPERATIONS,
+    *graphs.OPERATIONS,
     *budgets.OPERATIONS,
     *workers.OPERATIONS,
+    *lanes.OPERATIONS,
+    *schedules.OPERATIONS,
     *admin.OPERATIONS,
     *health.OPERATIONS,
 )

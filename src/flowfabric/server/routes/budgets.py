@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import uuid
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from flowfabric.model.budgets import (
     AlreadyApplied,
+    BudgetPage,
     BudgetStatus,
     CreateBudgetResult,
     CreateQuotaPolicyResult,
     HardBreach,
+    LimitsSet,
     Ok,
+    QuotaPolicyPage,
     Reset,
     SoftBreach,
 )
+from flowfabric.model.limits import MAX_PAGE
 from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain, tagged
 from flowfabric.server.operations import Call, Operation, Variants
@@ -46,6 +51,20 @@ class UsageBody(Struct, kw_only=True):
     dimensions: dict[str, Count]
     dedup_key: str | None = None
     now: Millis | None = None
+
+
+class AfterQuery(Struct, kw_only=True):
+    """Which page."""
+
+    after: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+
+
+class LimitsBody(Struct, kw_only=True):
+    """Limits by dimension, 0 for none."""
+
+    hard_limits: dict[str, Count] | None = None
+    soft_limits: dict[str, Count] | None = None
 
 
 class CreateQuotaBody(Struct, kw_only=True):
@@ -102,9 +121,59 @@ async def create_quota(call: Call) -> Answer:
     return tagged(result, 201 if isinstance(result, CreateQuotaPolicyResult.Created) else 200)
 
 
+async def list_budgets(call: Call) -> Answer:
+    """Budgets by id."""
+    return plain(await call.engine.list_budgets(call.query.after, call.query.limit))
+
+
+async def set_limits(call: Call) -> Answer:
+    """Raise or lower its limits."""
+    given = arguments(call.body)
+    return plain(await call.engine.set_budget_limits(budget_id=call.budget_id, **given))
+
+
+async def list_quotas(call: Call) -> Answer:
+    """Quotas by id."""
+    return plain(await call.engine.list_quota_policies(call.query.after, call.query.limit))
+
+
 _ID = "/v1/budgets/{id}"
 
 OPERATIONS = (
+    Operation(
+        name="list_budgets",
+        method="GET",
+        path="/v1/budgets",
+        scope=Scope.READ,
+        summary="Budgets by id",
+        handler=list_budgets,
+        query=AfterQuery,
+        everywhere=True,
+        answers={200: BudgetPage},
+    ),
+    Operation(
+        name="set_budget_limits",
+        method="PUT",
+        path=f"{_ID}/limits",
+        scope=Scope.OPERATOR,
+        summary="Raise or lower limits by dimension; what is not named stays",
+        handler=set_limits,
+        body=LimitsBody,
+        owner="budget",
+        answers={200: LimitsSet},
+        audited=True,
+    ),
+    Operation(
+        name="list_quota_policies",
+        method="GET",
+        path="/v1/quotas",
+        scope=Scope.READ,
+        summary="Quotas by id",
+        handler=list_quotas,
+        query=AfterQuery,
+        everywhere=True,
+        answers={200: QuotaPolicyPage},
+    ),
     Operation(
         name="create_budget",
         method="POST",

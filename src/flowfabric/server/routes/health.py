@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from flowfabric import __version__
 from flowfabric.model.errors import EngineError
+from flowfabric.server import openapi
 from flowfabric.server.access import Scope
-from flowfabric.server.answers import Answer, plain
+from flowfabric.server.answers import HTML, Answer, plain
 from flowfabric.server.operations import Call, Operation
 from flowfabric.server.problems import refused
 
@@ -58,7 +61,36 @@ async def metrics(call: Call) -> Answer:
     return Answer(200, call.server.metrics.text(), METRICS_TEXT)
 
 
+async def openapi_document(call: Call) -> Answer:
+    """The description of everything that can be called."""
+    return plain(openapi.document(call.server.operations))
+
+
+async def docs(call: Call) -> Answer:
+    """The same for people."""
+    return Answer(200, openapi.page(call.server.operations), HTML)
+
+
 OPERATIONS = (
+    Operation(
+        name="openapi",
+        method="GET",
+        path="/openapi.json",
+        scope=None,
+        summary="What can be called, as an OpenAPI 3.1 document",
+        handler=openapi_document,
+        answers={200: dict[str, Any]},
+    ),
+    Operation(
+        name="docs",
+        method="GET",
+        path="/docs",
+        scope=None,
+        summary="What can be called, as a page",
+        handler=docs,
+        answers={200: None},
+        media="text/html",
+    ),
     Operation(
         name="healthz",
         method="GET",

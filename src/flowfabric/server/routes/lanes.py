@@ -1,0 +1,208 @@
+"""Lanes, suspended executions, expired leases and live workers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from flowfabric.model.ids import ExecutionId, ExecutionIdError
+from flowfabric.model.lanes import LaneFairnessChanged, LaneSnapshot, LaneStateChanged
+from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.results import (
+    AlreadySatisfied,
+    ExpiredLeaseCursor,
+    ExpiredLeasePage,
+    LanePage,
+    SuspendedPage,
+    WorkerPage,
+)
+from flowfabric.model.states import LaneState
+from flowfabric.server.access import Scope
+from flowfabric.server.answers import Answer, plain, tagged
+from flowfabric.server.operations import Call, Operation, Variants, missing
+from flowfabric.server.problems import refused
+from flowfabric.server.requests import U16, Millis
+
+Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+
+
+class PageQuery(Struct, kw_only=True):
+    """Which page."""
+
+    cursor: str | None = None
+    limit: Limit = 100
+
+
+class SuspendedQuery(Struct, kw_only=True):
+    """Which page of which partition."""
+
+    partition: U16
+    cursor: str | None = None
+    limit: Limit = 100
+
+
+class WorkersQuery(Struct, kw_only=True):
+    """Which page of which namespace."""
+
+    namespace: str = "default"
+    after: str | None = None
+    limit: Limit = 100
+
+
+class ExpiredQuery(Struct, kw_only=True):
+    """Which page; the two halves of the cursor go together."""
+
+    namespace: str | None = None
+    as_of: Millis | None = None
+    after_expires_at_ms: Millis | None = None
+    after_execution_id: str | None = None
+    limit: Limit = 100
+
+
+class StateBody(Struct, kw_only=True):
+    """Whether the lane grants and accepts work, and why."""
+
+    state: LaneState
+    reason: str = ""
+
+
+class FairnessBody(Struct):
+    """Whose turns are taken: ``namespace``, ``tag:<key>``, or nobody's."""
+
+    by: str | None
+
+
+async def list_lanes(call: Call) -> Answer:
+    """Every lane ever used."""
+    return plain(await call.engine.list_lanes(call.query.cursor, call.query.limit))
+
+
+async def describe(call: Call) -> Answer:
+    """One lane."""
+    lane = call.path["lane_id"]
+    found = await call.engine.describe_lane(lane)
+    if found is None:
+        raise missing("lane", lane)
+    return plain(found)
+
+
+async def set_state(call: Call) -> Answer:
+    """Open or close it."""
+    return tagged(await call.engine.set_lane_state(call.path["lane_id"], call.body.state, call.body.reason))
+
+
+async def set_fairness(call: Call) -> Answer:
+    """Let keys take turns."""
+    return tagged(await call.engine.set_lane_fairness(call.path["lane_id"], call.body.by))
+
+
+async def suspended(call: Call) -> Answer:
+    """Who waits for a signal."""
+    try:
+        cursor = ExecutionId(call.query.cursor) if call.query.cursor else None
+    except ExecutionIdError as error:
+        raise refused(400, f"invalid cursor: {error}") from None
+    return plain(await call.engine.list_suspended(call.query.partition, cursor, call.query.limit))
+
+
+async def workers(call: Call) -> Answer:
+    """Who is alive."""
+    query: WorkersQuery = call.query
+    call.check_namespace(query.namespace)
+    return plain(await call.engine.list_workers(namespace=query.namespace, after=query.after, limit=query.limit))
+
+
+async def expired(call: Call) -> Answer:
+    """Leases past their time."""
+    query: ExpiredQuery = call.query
+    if query.namespace is not None:
+        call.check_namespace(query.namespace)
+    elif call.principal.namespaces is not None:
+        raise refused(400, "invalid query: name one of your namespaces")
+    after = None
+    if query.after_expires_at_ms is not None and query.after_execution_id is not None:
+        after = ExpiredLeaseCursor(query.after_expires_at_ms, query.after_execution_id)
+    return plain(
+        await call.engine.list_expired_leases(
+            as_of=query.as_of, after=after, limit=query.limit, namespace=query.namespace
+        )
+    )
+
+
+OPERATIONS = (
+    Operation(
+        name="list_lanes",
+        method="GET",
+        path="/v1/lanes",
+        scope=Scope.READ,
+        summary="Lanes by name, with their states",
+        handler=list_lanes,
+        query=PageQuery,
+        answers={200: LanePage},
+    ),
+    Operation(
+        name="describe_lane",
+        method="GET",
+        path="/v1/lanes/{lane_id}",
+        scope=Scope.READ,
+        summary="A lane as it is",
+        handler=describe,
+        answers={200: LaneSnapshot},
+    ),
+    Operation(
+        name="set_lane_state",
+        method="PUT",
+        path="/v1/lanes/{lane_id}/state",
+        scope=Scope.OPERATOR,
+        summary="Open or close a lane",
+        handler=set_state,
+        body=StateBody,
+        everywhere=True,
+        answers={200: Variants(LaneStateChanged, AlreadySatisfied)},
+        audited=True,
+    ),
+    Operation(
+        name="set_lane_fairness",
+        method="PUT",
+        path="/v1/lanes/{lane_id}/fairness",
+        scope=Scope.OPERATOR,
+        summary="Let namespaces or tags take turns in a lane",
+        handler=set_fairness,
+        body=FairnessBody,
+        everywhere=True,
+        answers={200: Variants(LaneFairnessChanged, AlreadySatisfied)},
+        audited=True,
+    ),
+    Operation(
+        name="list_suspended",
+        method="GET",
+        path="/v1/suspended",
+        scope=Scope.READ,
+        summary="Suspended executions of one partition, longest waiting first",
+        handler=suspended,
+        query=SuspendedQuery,
+        everywhere=True,
+        answers={200: SuspendedPage},
+    ),
+    Operation(
+        name="list_workers",
+        method="GET",
+        path="/v1/workers",
+        scope=Scope.READ,
+        summary="Live workers of a namespace",
+        handler=workers,
+        query=WorkersQuery,
+        answers={200: WorkerPage},
+    ),
+    Operation(
+        name="list_expired_leases",
+        method="GET",
+        path="/v1/leases/expired",
+        scope=Scope.READ,
+        summary="Leases past their time, oldest first",
+        handler=expired,
+        query=ExpiredQuery,
+        answers={200: ExpiredLeasePage},
+    ),
+)

@@ -1,0 +1,223 @@
+"""Schedules: put, look, pause, resume, trigger, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, defstruct, structs
+
+from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.results import AlreadySatisfied
+from flowfabric.model.schedules import (
+    CatchUp,
+    Cron,
+    Every,
+    FireResult,
+    Overlap,
+    PutScheduleResult,
+    ScheduleDeleted,
+    SchedulePaused,
+    ScheduleResumed,
+    ScheduleSnapshot,
+)
+from flowfabric.server.access import Scope
+from flowfabric.server.answers import Answer, plain, tagged
+from flowfabric.server.operations import Call, Operation, Variants, missing
+from flowfabric.server.problems import refused
+from flowfabric.server.requests import I32, LARGE, Blob, Count, Millis, arguments
+
+Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+
+
+class PageQuery(Struct, kw_only=True):
+    """Which page of which namespace."""
+
+    namespace: str = "default"
+    cursor: str | None = None
+    limit: Limit = 100
+
+
+class NamespaceQuery(Struct, kw_only=True):
+    """Whose schedule it is."""
+
+    namespace: str = "default"
+
+
+class PutBody(Struct, kw_only=True):
+    """What to start and when: ``cron`` with ``time_zone``, or ``every_ms`` with ``anchor_ms``."""
+
+    execution_kind: str
+    cron: str | None = None
+    time_zone: str = "UTC"
+    every_ms: Millis | None = None
+    anchor_ms: Millis = 0
+    lane_id: str | None = None
+    input_payload: Blob | None = None
+    payload_encoding: str | None = None
+    priority: I32 | None = None
+    tags: dict[str, str] | None = None
+    policy: dict[str, Any] | None = None
+    overlap: Overlap | None = None
+    catch_up: CatchUp | None = None
+    catch_up_limit: Count | None = None
+    jitter_ms: Millis | None = None
+    source: str | None = None
+
+
+#: A snapshot whose rhythm is either ``{"expression", "time_zone"}`` or ``{"every_ms", "anchor_ms"}``.
+ScheduleAnswer = defstruct(
+    "ScheduleAnswer",
+    [(each.name, dict[str, Any] if each.name == "spec" else each.type) for each in structs.fields(ScheduleSnapshot)],
+)
+PageAnswer = defstruct("SchedulePage", [("schedules", list[ScheduleAnswer]), ("next_cursor", str | None)])  # type: ignore[valid-type]
+
+
+class TriggerBody(Struct):
+    """What to do if the last one still runs; as the schedule says if left out."""
+
+    overlap: Overlap | None = None
+
+
+async def list_schedules(call: Call) -> Answer:
+    """Schedules by name."""
+    query: PageQuery = call.query
+    call.check_namespace(query.namespace)
+    return plain(await call.engine.list_schedules(query.namespace, query.cursor, query.limit))
+
+
+def _named(call: Call) -> tuple[str, str]:
+    namespace: str = call.query.namespace
+    call.check_namespace(namespace)
+    return call.path["schedule_id"], namespace
+
+
+async def describe(call: Call) -> Answer:
+    """One schedule."""
+    name, namespace = _named(call)
+    found = await call.engine.get_schedule(name, namespace)
+    if found is None:
+        raise missing("schedule", name)
+    return plain(found)
+
+
+async def put(call: Call) -> Answer:
+    """Create or change it."""
+    name, namespace = _named(call)
+    body: PutBody = call.body
+    spec: Cron | Every
+    if body.cron is not None and body.every_ms is None:
+        spec = Cron(body.cron, body.time_zone)
+    elif body.every_ms is not None and body.cron is None:
+        spec = Every(body.every_ms, body.anchor_ms)
+    else:
+        raise refused(400, "invalid_input: give either cron or every_ms")
+    given = arguments(body, "cron", "time_zone", "every_ms", "anchor_ms")
+    result = await call.engine.put_schedule(name, spec=spec, namespace=namespace, **given)
+    return tagged(result, 201 if isinstance(result, PutScheduleResult.Created) else 200)
+
+
+async def pause(call: Call) -> Answer:
+    """Start nothing."""
+    return tagged(await call.engine.pause_schedule(*_named(call)))
+
+
+async def resume(call: Call) -> Answer:
+    """Go on."""
+    return tagged(await call.engine.resume_schedule(*_named(call)))
+
+
+async def delete(call: Call) -> Answer:
+    """Forget it."""
+    return tagged(await call.engine.delete_schedule(*_named(call)))
+
+
+async def trigger(call: Call) -> Answer:
+    """Start one now."""
+    return tagged(await call.engine.trigger_schedule(*_named(call), call.body.overlap))
+
+
+_ONE = "/v1/schedules/{schedule_id}"
+
+OPERATIONS = (
+    Operation(
+        name="list_schedules",
+        method="GET",
+        path="/v1/schedules",
+        scope=Scope.READ,
+        summary="Schedules of a namespace",
+        handler=list_schedules,
+        query=PageQuery,
+        answers={200: PageAnswer},
+    ),
+    Operation(
+        name="get_schedule",
+        method="GET",
+        path=_ONE,
+        scope=Scope.READ,
+        summary="A schedule as it is",
+        handler=describe,
+        query=NamespaceQuery,
+        answers={200: ScheduleAnswer},
+    ),
+    Operation(
+        name="put_schedule",
+        method="PUT",
+        path=_ONE,
+        scope=Scope.SUBMIT,
+        summary="Create or change a schedule",
+        handler=put,
+        query=NamespaceQuery,
+        body=PutBody,
+        limit=LARGE,
+        answers={
+            201: Variants(PutScheduleResult.Created),
+            200: Variants(PutScheduleResult.Changed, PutScheduleResult.Unchanged),
+        },
+        audited=True,
+    ),
+    Operation(
+        name="delete_schedule",
+        method="DELETE",
+        path=_ONE,
+        scope=Scope.OPERATOR,
+        summary="Forget a schedule",
+        handler=delete,
+        query=NamespaceQuery,
+        answers={200: Variants(ScheduleDeleted, AlreadySatisfied)},
+        audited=True,
+    ),
+    Operation(
+        name="pause_schedule",
+        method="POST",
+        path=f"{_ONE}/pause",
+        scope=Scope.OPERATOR,
+        summary="Start nothing until it is resumed",
+        handler=pause,
+        query=NamespaceQuery,
+        answers={200: Variants(SchedulePaused, AlreadySatisfied)},
+        audited=True,
+    ),
+    Operation(
+        name="resume_schedule",
+        method="POST",
+        path=f"{_ONE}/resume",
+        scope=Scope.OPERATOR,
+        summary="Go on with the next slot",
+        handler=resume,
+        query=NamespaceQuery,
+        answers={200: Variants(ScheduleResumed, AlreadySatisfied)},
+        audited=True,
+    ),
+    Operation(
+        name="trigger_schedule",
+        method="POST",
+        path=f"{_ONE}/trigger",
+        scope=Scope.OPERATOR,
+        summary="Start one now",
+        handler=trigger,
+        query=NamespaceQuery,
+        body=TriggerBody,
+        answers={200: Variants(FireResult.Started, FireResult.Skipped)},
+        audited=True,
+    ),
+)
