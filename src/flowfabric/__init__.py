@@ -1,275 +1,279 @@
-"""FlowFabric: durable execution for Python. See ``flowfabric.engine`` for the engine itself."""
+"""FlowFabric: durable execution for Python. See ``flowfabric.engine`` for the engine itself.
+
+Names are looked up when they are first used, so that importing the package costs next to nothing.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from flowfabric.model.budgets import (
-    AdmissionResult,
-    Admitted,
-    AlreadyAdmitted,
-    AlreadyApplied,
-    BudgetAsked,
-    BudgetPage,
-    BudgetStatus,
-    ConcurrencyExceeded,
-    CreateBudgetResult,
-    CreateQuotaPolicyResult,
-    HardBreach,
-    LimitsSet,
-    Ok,
-    OnHardLimit,
-    QuotaPolicyInfo,
-    QuotaPolicyLimits,
-    QuotaPolicyPage,
-    RateExceeded,
-    ReportUsageResult,
-    ReservationReleased,
-    Reserved,
-    ReserveResult,
-    Reset,
-    Settled,
-    SettleResult,
-    SoftBreach,
-    UsageAndLimits,
-    UsageDimensions,
-)
-from flowfabric.model.errors import (
-    Bug,
-    BugKind,
-    Conflict,
-    ConflictKind,
-    Contention,
-    ContentionKind,
-    Contextual,
-    EngineError,
-    ErrorClass,
-    NotFound,
-    RequiresDevMode,
-    ResourceExhausted,
-    State,
-    StateKind,
-    StreamBackpressure,
-    StreamDisconnected,
-    StreamGap,
-    Timeout,
-    Transport,
-    TransportKind,
-    Unavailable,
-    Validation,
-    ValidationKind,
-)
-from flowfabric.model.explain import (
-    ExhaustedBudget,
-    Explanation,
-    FullQuota,
-    Gate,
-    LeaseHolder,
-    OpenChildren,
-    OpenDependencies,
-    OpenSuspension,
-    OpenWaitpoint,
-    QueuePlace,
-)
-from flowfabric.model.flows import (
-    AddExecutionToFlowResult,
-    AllOf,
-    AnyOf,
-    ApplyDependencyResult,
-    CascadeOutcome,
-    CompletionPayload,
-    CreateFlowResult,
-    EdgeGroupSnapshot,
-    EdgePolicy,
-    EdgeSnapshot,
-    EdgeState,
-    FlowEdge,
-    FlowGraph,
-    FlowPage,
-    FlowProjection,
-    FlowSnapshot,
-    FlowStatus,
-    FlowSubmitted,
-    FlowSummary,
-    GroupState,
-    Incoming,
-    OnSatisfied,
-    Outgoing,
-    Quorum,
-    ResolveDependencyResult,
-    SetEdgeGroupPolicyResult,
-    Staged,
-)
-from flowfabric.model.frames import (
-    AppendFrameOutcome,
-    At,
-    BestEffortLive,
-    Durable,
-    DurableSummary,
-    End,
-    Frame,
-    FrameKind,
-    PatchKind,
-    Start,
-    StreamCursor,
-    StreamFrame,
-    StreamFrames,
-    StreamVisibility,
-    SummaryDocument,
-)
-from flowfabric.model.grant_keys import GrantCheck
-from flowfabric.model.handles import BackendTag, Handle, HandleKind, HandlePayload
-from flowfabric.model.ids import (
-    AttemptId,
-    BudgetId,
-    CancelSource,
-    EdgeId,
-    ExecutionId,
-    FlowId,
-    LaneId,
-    LeaseFence,
-    LeaseId,
-    Namespace,
-    QuotaPolicyId,
-    SignalId,
-    SuspensionId,
-    WaitpointId,
-    WorkerId,
-    WorkerInstanceId,
-)
-from flowfabric.model.lanes import LaneFairnessChanged, LaneSnapshot, LaneStateChanged
-from flowfabric.model.partitions import PartitionCounts, PartitionFamily, PartitionKey
-from flowfabric.model.policy import (
-    ExecutionPolicy,
-    ExponentialBackoff,
-    FixedBackoff,
-    RetryPolicy,
-    RoutingRequirements,
-    StreamPolicy,
-    SuspensionPolicy,
-    TimeoutPolicy,
-)
-from flowfabric.model.requests import (
-    Debounced,
-    EnqueueDraft,
-    RequestDropped,
-    RequestPage,
-    RequestRefused,
-    RequestRetried,
-    RequestSnapshot,
-)
-from flowfabric.model.results import (
-    AlreadySatisfied,
-    Blocked,
-    CancelFlowHeader,
-    CancelFlowResult,
-    Cancelled,
-    Claimed,
-    ClaimGrant,
-    ClaimPolicy,
-    Completed,
-    Created,
-    Delayed,
-    Duplicate,
-    ExecutionContext,
-    ExecutionInfo,
-    ExecutionSnapshot,
-    ExpiryMark,
-    FailureClass,
-    Granted,
-    GrantIssued,
-    GrantNotFound,
-    LeaseRenewal,
-    Marked,
-    Moved,
-    NotReclaimable,
-    NotRegistered,
-    NoWork,
-    OperatorLease,
-    PriorityChanged,
-    ReclaimCapExceeded,
-    Reclaimed,
-    ReclaimGrant,
-    Refreshed,
-    Registered,
-    Rejected,
-    Renewed,
-    Replayed,
-    ResumeGrant,
-    ResumeToken,
-    RetryScheduled,
-    Revoked,
-    ScannerFilter,
-    TerminalFailed,
-    Unblocked,
-)
-from flowfabric.model.schedules import (
-    CatchUp,
-    Cron,
-    Every,
-    FireResult,
-    Overlap,
-    PutScheduleResult,
-    ScheduleDeleted,
-    SchedulePage,
-    SchedulePaused,
-    ScheduleResumed,
-    ScheduleSnapshot,
-    ScheduleSpec,
-    SkipReason,
-)
-from flowfabric.model.states import (
-    AttemptState,
-    BlockingReason,
-    EligibilityState,
-    LaneState,
-    LifecyclePhase,
-    OwnershipState,
-    PublicState,
-    StateVector,
-    TerminalOutcome,
-)
-from flowfabric.model.subscriptions import (
-    CompletionEvent,
-    CompletionOutcome,
-    EventBatch,
-    EventFamily,
-    InstanceTagEvent,
-    LeaseHistoryEvent,
-    OperatorEvent,
-    SignalDeliveryEffect,
-    SignalDeliveryEvent,
-    cursor_from_text,
-    cursor_to_text,
-)
-from flowfabric.model.suspension import (
-    Accepted,
-    AlreadySeeded,
-    DeliverSignalResult,
-    Fresh,
-    PartitionRotation,
-    PendingWaitpoint,
-    Resumed,
-    ResumePolicy,
-    ResumeSignal,
-    ResumeTrigger,
-    RotateSecret,
-    Seeded,
-    SuspendArgs,
-    Suspended,
-    SuspendOutcome,
-    SuspendOutcomeDetails,
-    SuspensionReason,
-    SuspensionRequester,
-    TimeoutBehavior,
-    UsePending,
-    VerifyingKid,
-    WaitpointCredential,
-    WaitpointEntry,
-    WaitpointKids,
-    WaitpointPage,
-)
-from flowfabric.model.tokens import Token
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from flowfabric.model.budgets import (
+        AdmissionResult,
+        Admitted,
+        AlreadyAdmitted,
+        AlreadyApplied,
+        BudgetAsked,
+        BudgetPage,
+        BudgetStatus,
+        ConcurrencyExceeded,
+        CreateBudgetResult,
+        CreateQuotaPolicyResult,
+        HardBreach,
+        LimitsSet,
+        Ok,
+        OnHardLimit,
+        QuotaPolicyInfo,
+        QuotaPolicyLimits,
+        QuotaPolicyPage,
+        RateExceeded,
+        ReportUsageResult,
+        ReservationReleased,
+        Reserved,
+        ReserveResult,
+        Reset,
+        Settled,
+        SettleResult,
+        SoftBreach,
+        UsageAndLimits,
+        UsageDimensions,
+    )
+    from flowfabric.model.errors import (
+        Bug,
+        BugKind,
+        Conflict,
+        ConflictKind,
+        Contention,
+        ContentionKind,
+        Contextual,
+        EngineError,
+        ErrorClass,
+        NotFound,
+        RequiresDevMode,
+        ResourceExhausted,
+        State,
+        StateKind,
+        StreamBackpressure,
+        StreamDisconnected,
+        StreamGap,
+        Timeout,
+        Transport,
+        TransportKind,
+        Unavailable,
+        Validation,
+        ValidationKind,
+    )
+    from flowfabric.model.explain import (
+        ExhaustedBudget,
+        Explanation,
+        FullQuota,
+        Gate,
+        LeaseHolder,
+        OpenChildren,
+        OpenDependencies,
+        OpenSuspension,
+        OpenWaitpoint,
+        QueuePlace,
+    )
+    from flowfabric.model.flows import (
+        AddExecutionToFlowResult,
+        AllOf,
+        AnyOf,
+        ApplyDependencyResult,
+        CascadeOutcome,
+        CompletionPayload,
+        CreateFlowResult,
+        EdgeGroupSnapshot,
+        EdgePolicy,
+        EdgeSnapshot,
+        EdgeState,
+        FlowEdge,
+        FlowGraph,
+        FlowPage,
+        FlowProjection,
+        FlowSnapshot,
+        FlowStatus,
+        FlowSubmitted,
+        FlowSummary,
+        GroupState,
+        Incoming,
+        OnSatisfied,
+        Outgoing,
+        Quorum,
+        ResolveDependencyResult,
+        SetEdgeGroupPolicyResult,
+        Staged,
+    )
+    from flowfabric.model.frames import (
+        AppendFrameOutcome,
+        At,
+        BestEffortLive,
+        Durable,
+        DurableSummary,
+        End,
+        Frame,
+        FrameKind,
+        PatchKind,
+        Start,
+        StreamCursor,
+        StreamFrame,
+        StreamFrames,
+        StreamVisibility,
+        SummaryDocument,
+    )
+    from flowfabric.model.grant_keys import GrantCheck
+    from flowfabric.model.handles import BackendTag, Handle, HandleKind, HandlePayload
+    from flowfabric.model.ids import (
+        AttemptId,
+        BudgetId,
+        CancelSource,
+        EdgeId,
+        ExecutionId,
+        FlowId,
+        LaneId,
+        LeaseFence,
+        LeaseId,
+        Namespace,
+        QuotaPolicyId,
+        SignalId,
+        SuspensionId,
+        WaitpointId,
+        WorkerId,
+        WorkerInstanceId,
+    )
+    from flowfabric.model.lanes import LaneFairnessChanged, LaneSnapshot, LaneStateChanged
+    from flowfabric.model.partitions import PartitionCounts, PartitionFamily, PartitionKey
+    from flowfabric.model.policy import (
+        ExecutionPolicy,
+        ExponentialBackoff,
+        FixedBackoff,
+        RetryPolicy,
+        RoutingRequirements,
+        StreamPolicy,
+        SuspensionPolicy,
+        TimeoutPolicy,
+    )
+    from flowfabric.model.requests import (
+        Debounced,
+        EnqueueDraft,
+        RequestDropped,
+        RequestPage,
+        RequestRefused,
+        RequestRetried,
+        RequestSnapshot,
+    )
+    from flowfabric.model.results import (
+        AlreadySatisfied,
+        Blocked,
+        CancelFlowHeader,
+        CancelFlowResult,
+        Cancelled,
+        Claimed,
+        ClaimGrant,
+        ClaimPolicy,
+        Completed,
+        Created,
+        Delayed,
+        Duplicate,
+        ExecutionContext,
+        ExecutionInfo,
+        ExecutionSnapshot,
+        ExpiryMark,
+        FailureClass,
+        Granted,
+        GrantIssued,
+        GrantNotFound,
+        LeaseRenewal,
+        Marked,
+        Moved,
+        NotReclaimable,
+        NotRegistered,
+        NoWork,
+        OperatorLease,
+        PriorityChanged,
+        ReclaimCapExceeded,
+        Reclaimed,
+        ReclaimGrant,
+        Refreshed,
+        Registered,
+        Rejected,
+        Renewed,
+        Replayed,
+        ResumeGrant,
+        ResumeToken,
+        RetryScheduled,
+        Revoked,
+        ScannerFilter,
+        TerminalFailed,
+        Unblocked,
+    )
+    from flowfabric.model.schedules import (
+        CatchUp,
+        Cron,
+        Every,
+        FireResult,
+        Overlap,
+        PutScheduleResult,
+        ScheduleDeleted,
+        SchedulePage,
+        SchedulePaused,
+        ScheduleResumed,
+        ScheduleSnapshot,
+        ScheduleSpec,
+        SkipReason,
+    )
+    from flowfabric.model.states import (
+        AttemptState,
+        BlockingReason,
+        EligibilityState,
+        LaneState,
+        LifecyclePhase,
+        OwnershipState,
+        PublicState,
+        StateVector,
+        TerminalOutcome,
+    )
+    from flowfabric.model.subscriptions import (
+        CompletionEvent,
+        CompletionOutcome,
+        EventBatch,
+        EventFamily,
+        InstanceTagEvent,
+        LeaseHistoryEvent,
+        OperatorEvent,
+        SignalDeliveryEffect,
+        SignalDeliveryEvent,
+        cursor_from_text,
+        cursor_to_text,
+    )
+    from flowfabric.model.suspension import (
+        Accepted,
+        AlreadySeeded,
+        DeliverSignalResult,
+        Fresh,
+        PartitionRotation,
+        PendingWaitpoint,
+        Resumed,
+        ResumePolicy,
+        ResumeSignal,
+        ResumeTrigger,
+        RotateSecret,
+        Seeded,
+        SuspendArgs,
+        Suspended,
+        SuspendOutcome,
+        SuspendOutcomeDetails,
+        SuspensionReason,
+        SuspensionRequester,
+        TimeoutBehavior,
+        UsePending,
+        VerifyingKid,
+        WaitpointCredential,
+        WaitpointEntry,
+        WaitpointKids,
+        WaitpointPage,
+    )
+    from flowfabric.model.tokens import Token
     from flowfabric.sdk.app import App
     from flowfabric.sdk.asks import Ask, OpenAsk
     from flowfabric.sdk.context import Ctx
@@ -312,64 +316,92 @@ if TYPE_CHECKING:
     from flowfabric.sdk.testing import Testing
     from flowfabric.sdk.worker import Worker
 
-__version__ = "0.1.0"
-
-#: Names of the SDK and the modules they are in: loaded when they are first asked for.
-_SDK = {
-    "Testing": "testing",
-    "Worker": "worker",
-    "AskClosed": "errors",
-    "AskTimedOut": "errors",
-    "BadAnswer": "errors",
-    "BadStep": "errors",
-    "StepFailed": "errors",
-    "Ctx": "context",
-    "OpenAsk": "asks",
-    "Ask": "asks",
-    "App": "app",
-    "Step": "definitions",
-    "Task": "definitions",
-    "Workflow": "definitions",
-    "first": "durable",
-    "gather": "durable",
-    "sleep": "durable",
-    "days": "durations",
-    "hours": "durations",
-    "minutes": "durations",
-    "seconds": "durations",
-    "BadArguments": "errors",
-    "BadDependency": "errors",
-    "BadDuration": "errors",
-    "BadOptions": "errors",
-    "BadPayload": "errors",
-    "BadResult": "errors",
-    "BadSignature": "errors",
-    "BlocksLoop": "errors",
-    "IdConflict": "errors",
-    "NotOpen": "errors",
-    "ResultTimeout": "errors",
-    "RunCancelled": "errors",
-    "RunEnded": "errors",
-    "RunExpired": "errors",
-    "RunFailed": "errors",
-    "RunSkipped": "errors",
-    "SdkError": "errors",
-    "UnknownRun": "errors",
-    "UnknownSchedule": "errors",
-    "UnknownTask": "errors",
-    "RunFrame": "frames",
-    "Depends": "injecting",
-    "injected": "injecting",
-    "Budget": "options",
-    "Debounce": "options",
-    "NotCommitted": "errors",
-    "StartRefused": "errors",
-    "Limit": "options",
-    "Rate": "options",
-    "Retry": "options",
-    "Run": "run",
-    "RunStatus": "run",
+#: Modules, and the names that live there.
+_MODULES = {
+    "model.budgets": (
+        "AdmissionResult Admitted AlreadyAdmitted AlreadyApplied BudgetAsked BudgetPage BudgetStatus "
+        "ConcurrencyExceeded CreateBudgetResult CreateQuotaPolicyResult HardBreach LimitsSet Ok OnHardLimit "
+        "QuotaPolicyInfo QuotaPolicyLimits QuotaPolicyPage RateExceeded ReportUsageResult ReservationReleased "
+        "ReserveResult Reserved Reset SettleResult Settled SoftBreach UsageAndLimits UsageDimensions"
+    ),
+    "model.errors": (
+        "Bug BugKind Conflict ConflictKind Contention ContentionKind Contextual EngineError ErrorClass NotFound "
+        "RequiresDevMode ResourceExhausted State StateKind StreamBackpressure StreamDisconnected StreamGap "
+        "Timeout Transport TransportKind Unavailable Validation ValidationKind"
+    ),
+    "model.explain": (
+        "ExhaustedBudget Explanation FullQuota Gate LeaseHolder OpenChildren OpenDependencies OpenSuspension "
+        "OpenWaitpoint QueuePlace"
+    ),
+    "model.flows": (
+        "AddExecutionToFlowResult AllOf AnyOf ApplyDependencyResult CascadeOutcome CompletionPayload "
+        "CreateFlowResult EdgeGroupSnapshot EdgePolicy EdgeSnapshot EdgeState FlowEdge FlowGraph FlowPage "
+        "FlowProjection FlowSnapshot FlowStatus FlowSubmitted FlowSummary GroupState Incoming OnSatisfied "
+        "Outgoing Quorum ResolveDependencyResult SetEdgeGroupPolicyResult Staged"
+    ),
+    "model.frames": (
+        "AppendFrameOutcome At BestEffortLive Durable DurableSummary End Frame FrameKind PatchKind Start "
+        "StreamCursor StreamFrame StreamFrames StreamVisibility SummaryDocument"
+    ),
+    "model.grant_keys": "GrantCheck",
+    "model.handles": "BackendTag Handle HandleKind HandlePayload",
+    "model.ids": (
+        "AttemptId BudgetId CancelSource EdgeId ExecutionId FlowId LaneId LeaseFence LeaseId Namespace "
+        "QuotaPolicyId SignalId SuspensionId WaitpointId WorkerId WorkerInstanceId"
+    ),
+    "model.lanes": "LaneFairnessChanged LaneSnapshot LaneStateChanged",
+    "model.partitions": "PartitionCounts PartitionFamily PartitionKey",
+    "model.policy": (
+        "ExecutionPolicy ExponentialBackoff FixedBackoff RetryPolicy RoutingRequirements StreamPolicy "
+        "SuspensionPolicy TimeoutPolicy"
+    ),
+    "model.requests": "Debounced EnqueueDraft RequestDropped RequestPage RequestRefused RequestRetried RequestSnapshot",
+    "model.results": (
+        "AlreadySatisfied Blocked CancelFlowHeader CancelFlowResult Cancelled ClaimGrant ClaimPolicy Claimed "
+        "Completed Created Delayed Duplicate ExecutionContext ExecutionInfo ExecutionSnapshot ExpiryMark "
+        "FailureClass GrantIssued GrantNotFound Granted LeaseRenewal Marked Moved NoWork NotReclaimable "
+        "NotRegistered OperatorLease PriorityChanged ReclaimCapExceeded ReclaimGrant Reclaimed Refreshed "
+        "Registered Rejected Renewed Replayed ResumeGrant ResumeToken RetryScheduled Revoked ScannerFilter "
+        "TerminalFailed Unblocked"
+    ),
+    "model.schedules": (
+        "CatchUp Cron Every FireResult Overlap PutScheduleResult ScheduleDeleted SchedulePage SchedulePaused "
+        "ScheduleResumed ScheduleSnapshot ScheduleSpec SkipReason"
+    ),
+    "model.states": (
+        "AttemptState BlockingReason EligibilityState LaneState LifecyclePhase OwnershipState PublicState "
+        "StateVector TerminalOutcome"
+    ),
+    "model.subscriptions": (
+        "CompletionEvent CompletionOutcome EventBatch EventFamily InstanceTagEvent LeaseHistoryEvent "
+        "OperatorEvent SignalDeliveryEffect SignalDeliveryEvent cursor_from_text cursor_to_text"
+    ),
+    "model.suspension": (
+        "Accepted AlreadySeeded DeliverSignalResult Fresh PartitionRotation PendingWaitpoint ResumePolicy "
+        "ResumeSignal ResumeTrigger Resumed RotateSecret Seeded SuspendArgs SuspendOutcome SuspendOutcomeDetails "
+        "Suspended SuspensionReason SuspensionRequester TimeoutBehavior UsePending VerifyingKid "
+        "WaitpointCredential WaitpointEntry WaitpointKids WaitpointPage"
+    ),
+    "model.tokens": "Token",
+    "sdk.app": "App",
+    "sdk.asks": "Ask OpenAsk",
+    "sdk.context": "Ctx",
+    "sdk.definitions": "Step Task Workflow",
+    "sdk.durable": "first gather sleep",
+    "sdk.durations": "days hours minutes seconds",
+    "sdk.errors": (
+        "AskClosed AskTimedOut BadAnswer BadArguments BadDependency BadDuration BadOptions BadPayload BadResult "
+        "BadSignature BadStep BlocksLoop IdConflict NotCommitted NotOpen ResultTimeout RunCancelled RunEnded "
+        "RunExpired RunFailed RunSkipped SdkError StartRefused StepFailed UnknownRun UnknownSchedule UnknownTask"
+    ),
+    "sdk.frames": "RunFrame",
+    "sdk.injecting": "Depends injected",
+    "sdk.options": "Budget Debounce Limit Rate Retry",
+    "sdk.run": "Run RunStatus",
+    "sdk.testing": "Testing",
+    "sdk.worker": "Worker",
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "Accepted",
@@ -676,15 +708,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    module = _SDK.get(name)
+    module = _HOMES.get(name)
     if module is None:
         raise AttributeError(f"module 'flowfabric' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"flowfabric.sdk.{module}"), name)
+    value = getattr(import_module(f"flowfabric.{module}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_SDK})
+    return sorted({*globals(), *_HOMES})
