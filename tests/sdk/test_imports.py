@@ -67,6 +67,6 @@ def test_every_name_is_there() -> None:
     for name in flowfabric.__all__:
         assert getattr(flowfabric, name) is not None
         assert name in dir(flowfabric)
-    assert set(flowfabric._SDK) <= set(flowfabric.__all__)
+    assert set(flowfabric._HOMES) == set(flowfabric.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = flowfabric.Nothing
