@@ -222,6 +222,7 @@ if TYPE_CHECKING:
         ScheduleSpec,
         SkipReason,
     )
+    from flowfabric.model.search import ExecutionSummary, SearchPage
     from flowfabric.model.states import (
         AttemptState,
         BlockingReason,
@@ -368,6 +369,7 @@ _MODULES = {
         "CatchUp Cron Every FireResult Overlap PutScheduleResult ScheduleDeleted SchedulePage SchedulePaused "
         "ScheduleResumed ScheduleSnapshot ScheduleSpec SkipReason"
     ),
+    "model.search": "ExecutionSummary SearchPage",
     "model.states": (
         "AttemptState BlockingReason EligibilityState LaneState LifecyclePhase OwnershipState PublicState "
         "StateVector TerminalOutcome"
@@ -495,6 +497,7 @@ __all__ = [
     "ExecutionInfo",
     "ExecutionPolicy",
     "ExecutionSnapshot",
+    "ExecutionSummary",
     "ExhaustedBudget",
     "ExpiryMark",
     "Explanation",
@@ -630,6 +633,7 @@ __all__ = [
     "ScheduleSnapshot",
     "ScheduleSpec",
     "SdkError",
+    "SearchPage",
     "Seeded",
     "SetEdgeGroupPolicyResult",
     "SettleResult",

@@ -206,6 +206,11 @@ BAD: dict[str, list[Bad]] = {
     "count?": NO_NUMBER + _invalid(0, -1, HUGE),
     "page": NO_NUMBER + NONE + _invalid(-1, HUGE),
     "page?": NO_NUMBER + _invalid(-1, HUGE),
+    "names?": _invalid(5, "x", True, [5], [None], ["nul \x00"], ["x"] * 101),
+    "states": _invalid(5, None, "x", ["nonsense"], [5], [None]),
+    "tag?": _invalid(5, "x", True, ["a", "b"], ("a",), ("", "b"), (5, "b"), ("a", None), ("a", "nul \x00")),
+    "search cursor?": NO_TEXT
+    + _invalid("", "x", "1.2", f"1.2.{UUID}x", f"x.2.{UUID}", f"1.65536.{UUID}", f"-1.2.{UUID}", f"1.2.3.{UUID}"),
     "percent": NO_NUMBER + _invalid(-1, 101, HUGE),
     "wait": NO_NUMBER + NONE + _invalid(-1, 30_001, HUGE),
     "blocking reason": NO_TEXT + NONE + UNSTORABLE + TOO_LONG

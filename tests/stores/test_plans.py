@@ -37,6 +37,7 @@ from flowfabric.stores.questions import (
     PendingRequests,
     ReadContexts,
     ReadEvents,
+    SearchExecutions,
 )
 from flowfabric.stores.schema import ATTEMPT, EXECUTION, OUTBOXES, TABLES
 from flowfabric.stores.sqlevents import old_events
@@ -213,6 +214,19 @@ async def test_what_starts_executions_is_found_by_index(postgres: Any, index: st
 
     asked = store._QUESTIONS.compile(STARTS[index])
     assert index in await plan(postgres, store._dollars(asked.sql), *asked.params)
+
+
+#: A page of a namespace, from its middle.
+SEARCH = SearchExecutions(100, (1, 1, str(uuid4())), ("default",), "waiting", ("waiting",), "op")
+
+
+async def test_lists_of_a_namespace_come_from_an_index_in_order(postgres: Any) -> None:
+    from flowfabric.stores.postgres import store
+
+    asked = store._QUESTIONS.compile(SEARCH)
+    found = await plan(postgres, store._dollars(asked.sql), *asked.params)
+    assert "ff_exec_core_search_idx" in found
+    assert '"Sort"' not in found
 
 
 @pytest.mark.parametrize("timer", TIMERS)
@@ -404,3 +418,10 @@ async def test_sqlite_finds_what_workers_start_from_by_key(sqlite: Any, count: i
     found = steps(sqlite, asked.sql, *asked.params)
     assert "SEARCH e USING INDEX sqlite_autoindex_ff_exec_core_1 (partition_key=? AND execution_id=?)" in found
     assert "SCAN e" not in found
+
+
+async def test_sqlite_lists_of_a_namespace_come_from_an_index_in_order(sqlite: Any) -> None:
+    asked = sqlite_store._QUESTIONS.compile(SEARCH)
+    found = steps(sqlite, asked.sql, *asked.params)
+    assert "ff_exec_core_search_idx (namespace=? AND created_at_ms<?)" in found
+    assert "TEMP B-TREE" not in found

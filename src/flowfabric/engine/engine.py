@@ -23,6 +23,7 @@ from flowfabric.engine.quotas import Quotas
 from flowfabric.engine.reads import Reads
 from flowfabric.engine.requests import Requests
 from flowfabric.engine.schedules import Schedules
+from flowfabric.engine.searching import Searching
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.steps import Steps
 from flowfabric.engine.streams import Streams
@@ -53,6 +54,7 @@ class Engine(
     Signals,
     Control,
     Reads,
+    Searching,
     Explaining,
     Streams,
     Subscriptions,

@@ -15,6 +15,44 @@ class ListExecutions(Struct, frozen=True):
     limit: int
 
 
+class SearchExecutions(Struct, frozen=True):
+    """Executions that fit, newest first, behind a place -> ``list[SummaryRow]``. What is ``None`` or empty fits all.
+
+    Namespaces are looked up in their column: rows that name theirs only in their document fit no namespace.
+    """
+
+    limit: int
+    #: Creation time, partition and UUID.
+    after: tuple[int, int, str] | None = None
+    namespaces: tuple[str, ...] | None = None
+    lane_id: str | None = None
+    states: tuple[str, ...] = ()
+    kind: str | None = None
+    tag: tuple[str, str] | None = None
+    #: Partition and id.
+    flow: tuple[int, str] | None = None
+    created_from_ms: int | None = None
+    created_before_ms: int | None = None
+
+
+class SummaryRow(Struct, frozen=True):
+    """What a list tells about an execution, as it is stored."""
+
+    partition: int
+    uuid: str
+    namespace: str | None
+    lane_id: str
+    execution_kind: str | None
+    public_state: str
+    priority: int
+    created_at_ms: int
+    started_at_ms: int | None
+    terminal_at_ms: int | None
+    attempt_index: int
+    flow_id: str | None
+    blocking_reason: str | None
+
+
 class ReadContexts(Struct, frozen=True):
     """What workers start from, for those that exist -> ``list[(execution id, payload, raw fields json)]``."""
 

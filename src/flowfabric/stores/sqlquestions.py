@@ -22,11 +22,12 @@ from flowfabric.stores.rows import (
     execution_select,
 )
 from flowfabric.stores.schema import OUTBOXES, split_wire
+from flowfabric.stores.searchquestions import SearchQuestions
 from flowfabric.stores.sqlevents import OutboxRows
 from flowfabric.stores.startquestions import StartQuestions
 
 
-class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions):
+class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, SearchQuestions):
     """Compiles questions for one dialect. ``tag_value`` is the expression for a tag of ``e`` named by a mark,
     ``last_id`` the one for the last id a table has handed out."""
 

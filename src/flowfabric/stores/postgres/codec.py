@@ -28,6 +28,7 @@ DIALECT = Dialect(
     decode={"names": tuple, "requirement": tuple},
     encode={"names": names_to_text, "requirement": names_to_text},
     derived={
+        "execution_kind": "e.raw_fields->>'execution_kind'",
         "namespace": "coalesce(e.namespace, e.raw_fields->>'namespace')",
         "instance_tag": "CASE WHEN e.namespace IS NOT NULL THEN e.instance_tag "
         "ELSE e.raw_fields->'tags'->>'cairn.instance_id' END",

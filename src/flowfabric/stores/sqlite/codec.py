@@ -51,6 +51,7 @@ DIALECT = Dialect(
     decode={"uuid": blob_to_uuid, "bool": bool, "names": text_to_names, "requirement": text_to_tokens},
     encode={"uuid": uuid_to_blob, "bool": int, "names": names_to_text, "requirement": tokens_to_text},
     derived={
+        "execution_kind": _RAW.format("json_extract(e.raw_fields, '$.execution_kind')"),
         "required_capabilities": "e.requirement_key",
         "namespace": "coalesce(e.namespace, " + _RAW.format("json_extract(e.raw_fields, '$.namespace')") + ")",
         "instance_tag": "CASE WHEN e.namespace IS NOT NULL THEN e.instance_tag ELSE "

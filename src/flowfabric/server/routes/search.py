@@ -1,0 +1,253 @@
+"""Finding executions, and doing the same to all that fit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from flowfabric.model.errors import EngineError
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.search import SearchPage
+from flowfabric.model.states import PublicState
+from flowfabric.server.access import Scope
+from flowfabric.server.answers import Answer, plain
+from flowfabric.server.operations import Call, Operation, missing
+from flowfabric.server.problems import refused, told
+from flowfabric.server.requests import Millis
+from flowfabric.server.routes.graphs import Edges
+
+Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+_ENDED = {
+    PublicState.COMPLETED,
+    PublicState.FAILED,
+    PublicState.CANCELLED,
+    PublicState.EXPIRED,
+    PublicState.SKIPPED,
+}
+_UNENDED = tuple(each for each in PublicState if each not in _ENDED)
+#: What is replayed unless the filter says otherwise.
+_REPLAYED = (PublicState.FAILED, PublicState.EXPIRED)
+
+
+class SearchQuery(Struct, kw_only=True):
+    """What fits: ``state`` may name several with commas between, ``tag`` is ``key=value``."""
+
+    namespace: str | None = None
+    lane_id: str | None = None
+    state: str | None = None
+    kind: str | None = None
+    tag: str | None = None
+    flow_id: str | None = None
+    created_from: Millis | None = None
+    created_before: Millis | None = None
+    cursor: str | None = None
+    limit: Limit = 100
+
+
+class MembersQuery(Struct, kw_only=True):
+    """Which page."""
+
+    state: str | None = None
+    cursor: str | None = None
+    limit: Limit = 100
+
+
+class Filter(Struct, kw_only=True):
+    """What fits all that is given."""
+
+    namespace: str | None = None
+    lane_id: str | None = None
+    states: tuple[PublicState, ...] | None = None
+    kind: str | None = None
+    tag: tuple[str, str] | None = None
+    flow_id: str | None = None
+    created_from: Millis | None = None
+    created_before: Millis | None = None
+
+
+class BulkBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Whom it is done to: at most ``limit`` of them, newest first; repeat with ``next_cursor`` for the rest."""
+
+    filter: Filter
+    reason: str = ""
+    limit: Limit = 100
+    cursor: str | None = None
+    #: Only say who would be affected.
+    dry_run: bool = False
+
+
+class Failure(Struct, frozen=True):
+    """One that could not be helped, and why."""
+
+    execution_id: ExecutionId
+    error: str
+
+
+class BulkDone(Struct, frozen=True):
+    """Who fitted, who is done, who is not; more may wait behind the cursor."""
+
+    matched: int
+    done: tuple[ExecutionId, ...]
+    failed: tuple[Failure, ...]
+    next_cursor: str | None
+
+
+def _namespaces(call: Call, wanted: str | None) -> tuple[str, ...] | None:
+    """Those that are asked for and may be seen; a foreign one is as good as an empty one."""
+    own = call.principal.namespaces
+    if wanted is None:
+        return None if own is None else tuple(sorted(own))
+    return (wanted,) if call.principal.owns(wanted) else ()
+
+
+def _states(text: str | None) -> tuple[str, ...]:
+    return () if not text else tuple(text.split(","))
+
+
+async def search(call: Call) -> Answer:
+    """Executions that fit."""
+    query: SearchQuery = call.query
+    tag = None
+    if query.tag is not None:
+        key, equals, value = query.tag.partition("=")
+        if not equals:
+            raise refused(400, "invalid query: tag: expected key=value")
+        tag = (key, value)
+    return plain(
+        await call.engine.search_executions(
+            namespaces=_namespaces(call, query.namespace),
+            lane_id=query.lane_id,
+            states=_states(query.state),
+            execution_kind=query.kind,
+            tag=tag,
+            flow_id=query.flow_id,
+            created_from=query.created_from,
+            created_before=query.created_before,
+            cursor=query.cursor,
+            limit=query.limit,
+        )
+    )
+
+
+async def members(call: Call) -> Answer:
+    """Members of a flow."""
+    query: MembersQuery = call.query
+    flow = call.flow_id
+    if await call.engine.describe_flow(flow) is None:
+        raise missing("flow", flow)
+    return plain(
+        await call.engine.search_executions(
+            flow_id=flow, states=_states(query.state), cursor=query.cursor, limit=query.limit
+        )
+    )
+
+
+async def graph(call: Call) -> Answer:
+    """All edges of a flow."""
+    flow = call.flow_id
+    if await call.engine.describe_flow(flow) is None:
+        raise missing("flow", flow)
+    return plain(Edges(tuple(await call.engine.list_flow_edges(flow))))
+
+
+async def _to_all(call: Call, states: tuple[PublicState, ...], act: Callable[[ExecutionId], Awaitable[Any]]) -> Answer:
+    body: BulkBody = call.body
+    wanted = body.filter
+    page = await call.engine.search_executions(
+        namespaces=_namespaces(call, wanted.namespace),
+        lane_id=wanted.lane_id,
+        states=states if wanted.states is None else wanted.states,
+        execution_kind=wanted.kind,
+        tag=wanted.tag,
+        flow_id=wanted.flow_id,
+        created_from=wanted.created_from,
+        created_before=wanted.created_before,
+        cursor=body.cursor,
+        limit=body.limit,
+    )
+    ids = [each.execution_id for each in page.executions]
+    answers = [] if body.dry_run else await asyncio.gather(*(_tried(act, each) for each in ids))
+    failed = tuple(each for each in answers if each is not None)
+    unhelped = {each.execution_id for each in failed}
+    done = () if body.dry_run else tuple(each for each in ids if each not in unhelped)
+    return plain(BulkDone(len(ids), done, failed, page.next_cursor))
+
+
+async def _tried(act: Callable[[ExecutionId], Awaitable[Any]], identity: ExecutionId) -> Failure | None:
+    try:
+        await act(identity)
+    except EngineError as error:
+        return Failure(identity, told(error)[1]["error"])
+    return None
+
+
+async def cancel_all(call: Call) -> Answer:
+    """Cancel those that fit and have not ended."""
+    reason = call.body.reason
+    return await _to_all(call, _UNENDED, lambda each: call.engine.cancel_execution(execution_id=each, reason=reason))
+
+
+async def replay_all(call: Call) -> Answer:
+    """Run again those that fit and have failed or expired."""
+    return await _to_all(call, _REPLAYED, lambda each: call.engine.replay_execution(execution_id=each))
+
+
+OPERATIONS = (
+    Operation(
+        name="search_executions",
+        method="GET",
+        path="/v1/search/executions",
+        scope=Scope.READ,
+        summary="Executions by namespace, lane, state, kind, tag, flow and time, newest first",
+        handler=search,
+        query=SearchQuery,
+        answers={200: SearchPage},
+    ),
+    Operation(
+        name="list_flow_members",
+        method="GET",
+        path="/v1/flows/{id}/members",
+        scope=Scope.READ,
+        summary="Members of a flow, newest first",
+        handler=members,
+        query=MembersQuery,
+        owner="flow",
+        answers={200: SearchPage},
+    ),
+    Operation(
+        name="list_flow_edges",
+        method="GET",
+        path="/v1/flows/{id}/graph",
+        scope=Scope.READ,
+        summary="All edges of a flow",
+        handler=graph,
+        owner="flow",
+        answers={200: Edges},
+    ),
+    Operation(
+        name="cancel_executions",
+        method="POST",
+        path="/v1/bulk/cancel",
+        scope=Scope.OPERATOR,
+        summary="Cancel all that fit a filter",
+        handler=cancel_all,
+        body=BulkBody,
+        answers={200: BulkDone},
+        audited=True,
+    ),
+    Operation(
+        name="replay_executions",
+        method="POST",
+        path="/v1/bulk/replay",
+        scope=Scope.OPERATOR,
+        summary="Run again all that fit a filter",
+        handler=replay_all,
+        body=BulkBody,
+        answers={200: BulkDone},
+        audited=True,
+    ),
+)

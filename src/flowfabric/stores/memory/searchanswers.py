@@ -1,0 +1,65 @@
+"""The answer to the search for executions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from heapq import nlargest
+from typing import Any
+
+import msgspec
+
+from flowfabric.model.records import Execution
+from flowfabric.stores import questions as ask
+from flowfabric.stores.memory import indexes as index
+from flowfabric.stores.memory.tables import Tables
+
+
+def _place(execution: Execution) -> tuple[int, int, str]:
+    return (execution.created_at_ms, execution.partition, execution.uuid)
+
+
+def _kind(execution: Execution) -> Any:
+    try:
+        document = msgspec.json.decode(execution.raw_fields or "{}")
+    except msgspec.DecodeError:
+        return None
+    return document.get("execution_kind") if isinstance(document, dict) else None
+
+
+def _fits(question: ask.SearchExecutions, each: Execution) -> bool:
+    return (
+        (question.namespaces is None or each.namespace in question.namespaces)
+        and (question.flow is None or (each.partition, each.flow_id) == question.flow)
+        and (question.lane_id is None or each.lane_id == question.lane_id)
+        and (not question.states or each.public_state in question.states)
+        and (question.created_from_ms is None or each.created_at_ms >= question.created_from_ms)
+        and (question.created_before_ms is None or each.created_at_ms < question.created_before_ms)
+        and (question.after is None or _place(each) < question.after)
+        and (question.kind is None or _kind(each) == question.kind)
+        and (question.tag is None or index.tag_of(each, question.tag[0]) == question.tag[1])
+    )
+
+
+def _search(tables: Tables, question: ask.SearchExecutions) -> list[ask.SummaryRow]:
+    fitting = (each for each in tables.all(Execution).values() if _fits(question, each))
+    return [
+        ask.SummaryRow(
+            each.partition,
+            each.uuid,
+            each.namespace,
+            each.lane_id,
+            _kind(each),
+            each.public_state,
+            each.priority,
+            each.created_at_ms,
+            each.started_at_ms,
+            each.terminal_at_ms,
+            each.attempt_index,
+            each.flow_id,
+            each.blocking_reason,
+        )
+        for each in nlargest(question.limit, fitting, key=_place)
+    ]
+
+
+ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {ask.SearchExecutions: _search}

@@ -1,0 +1,65 @@
+"""The search for executions as SQL, for every SQL store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowfabric.stores import questions as ask
+from flowfabric.stores.flowquestions import Asked, Text
+from flowfabric.stores.rows import Dialect
+
+
+class SearchQuestions:
+    """Compiles the search for one dialect."""
+
+    _dialect: Dialect
+    _tag_value: str
+    _uuid: Callable[[str], Any]
+
+    def _SearchExecutions(self, q: ask.SearchExecutions) -> Asked:  # noqa: N802
+        text = Text()
+        if q.namespaces is not None:
+            text.add(_one_of("e.namespace", q.namespaces, text))
+        if q.flow is not None:
+            text.add(f"e.partition_key = CAST({text.mark(q.flow[0])} AS integer)")
+            text.add(f"e.flow_id = {text.mark(self._uuid(q.flow[1]))}")
+        if q.lane_id is not None:
+            text.add(f"e.lane_id = {text.mark(q.lane_id)}")
+        if q.states:
+            text.add(_one_of("e.public_state", q.states, text))
+        if q.kind is not None:
+            text.add(f"{self._dialect.derived['execution_kind']} = {text.mark(q.kind)}")
+        if q.tag is not None:
+            text.add(f"{self._tag_value.format(text.mark(q.tag[0]))} = {text.mark(q.tag[1])}")
+        if q.created_from_ms is not None:
+            text.add(f"e.created_at_ms >= {text.mark(q.created_from_ms)}")
+        if q.created_before_ms is not None:
+            text.add(f"e.created_at_ms < {text.mark(q.created_before_ms)}")
+        if q.after is not None:
+            created, partition, uuid = q.after
+            marks = f"{text.mark(created)}, CAST({text.mark(partition)} AS integer), {text.mark(self._uuid(uuid))}"
+            text.add(f"(e.created_at_ms, e.partition_key, e.execution_id) < ({marks})")
+        read = self._dialect.read.get("uuid", "{}").format
+        sql = (
+            f"SELECT e.partition_key, {read('e.execution_id')}, {self._dialect.derived['namespace']}, e.lane_id, "
+            f"{self._dialect.derived['execution_kind']}, e.public_state, e.priority, e.created_at_ms, "
+            f"e.started_at_ms, e.terminal_at_ms, e.attempt_index, {read('e.flow_id')}, e.blocking_reason "
+            f"FROM ff_exec_core e WHERE {text.where()} "
+            f"ORDER BY e.created_at_ms DESC, e.partition_key DESC, e.execution_id DESC LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [self._summary(row) for row in rows])
+
+    def _summary(self, row: Any) -> ask.SummaryRow:
+        values = list(row)
+        decode = self._dialect.decode.get("uuid", str)
+        values[1] = decode(values[1])
+        values[11] = None if values[11] is None else decode(values[11])
+        return ask.SummaryRow(*values)
+
+
+def _one_of(column: str, values: tuple[str, ...], text: Text) -> str:
+    # One value is an equality, so that rows come in order from an index.
+    if len(values) == 1:
+        return f"{column} = {text.mark(values[0])}"
+    return f"{column} IN ({', '.join(text.mark(value) for value in values)})" if values else "1 = 0"

@@ -1,0 +1,98 @@
+"""Finding executions by what they are, newest first, on every store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowfabric import FlowEdge, FlowGraph
+from flowfabric.engine import Engine
+from tests.contract.probe import ManualClock
+
+
+async def filled(engine: Engine, clock: ManualClock) -> dict[str, str]:
+    """One execution of each sort, each a millisecond after the other."""
+    sorts: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "kind": {"execution_kind": "resize"},
+        "lane": {"lane_id": "other"},
+        "tag": {"tags": {"acme.team": "blue"}},
+        "other tag": {"tags": {"acme.team": "red"}},
+        "namespace": {"namespace": "elsewhere"},
+    }
+    ids = {}
+    for name, arguments in sorts.items():
+        clock.advance(1)
+        created = await engine.create_execution(**{"namespace": "acme", "execution_kind": "op", **arguments})
+        ids[name] = str(created.execution_id)
+    return ids
+
+
+async def found(engine: Engine, **filters: Any) -> list[str]:
+    return [str(each.execution_id) for each in (await engine.search_executions(**filters)).executions]
+
+
+async def test_filters(engine: Engine, clock: ManualClock) -> None:
+    ids = await filled(engine, clock)
+    everything = list(reversed(ids.values()))
+    assert await found(engine) == everything
+    assert await found(engine, namespaces=["elsewhere"]) == [ids["namespace"]]
+    assert await found(engine, namespaces=["acme", "elsewhere"]) == everything
+    assert await found(engine, namespaces=[]) == []
+    assert await found(engine, namespaces=["nobody's"]) == []
+    assert await found(engine, lane_id="other") == [ids["lane"]]
+    assert await found(engine, execution_kind="resize") == [ids["kind"]]
+    assert await found(engine, tag=("acme.team", "blue")) == [ids["tag"]]
+    assert await found(engine, tag=("acme.team", "green")) == []
+    assert await found(engine, states=["completed"]) == []
+    await engine.cancel_execution(execution_id=ids["plain"])
+    assert await found(engine, states=["cancelled", "completed"]) == [ids["plain"]]
+    assert await found(engine, namespaces=["acme"], states=["waiting"], execution_kind="op", lane_id="default") == [
+        ids["other tag"],
+        ids["tag"],
+    ]
+    page = await engine.search_executions(limit=1, execution_kind="resize")
+    summary = page.executions[0]
+    assert page.next_cursor is None
+    assert (summary.namespace, summary.lane_id, summary.execution_kind) == ("acme", "default", "resize")
+    assert (summary.public_state, summary.flow_id, summary.completed_at) == ("waiting", None, None)
+
+
+async def test_times(engine: Engine, clock: ManualClock) -> None:
+    ids = await filled(engine, clock)
+    page = (await engine.search_executions()).executions
+    third = page[2].created_at
+    assert await found(engine, created_from=third) == [str(each.execution_id) for each in page[:3]]
+    assert await found(engine, created_before=third) == [str(each.execution_id) for each in page[3:]]
+    assert await found(engine, created_from=third, created_before=third + 1) == [ids["tag"]]
+
+
+async def test_pages_show_everything_once_whatever_is_created_meanwhile(engine: Engine) -> None:
+    ids = {str((await engine.create_execution(lane_id=f"lane-{number}")).execution_id) for number in range(25)}
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = await engine.search_executions(cursor=cursor, limit=4, namespaces=["default"])
+        seen += [str(each.execution_id) for each in page.executions]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+        await engine.create_execution(lane_id="meanwhile", namespace="other")
+    assert len(seen) == len(set(seen))
+    assert set(seen) == ids
+
+
+async def test_members_and_edges_of_a_flow(engine: Engine) -> None:
+    nodes: dict[str, dict[str, Any]] = {name: {} for name in "abc"}
+    graph = FlowGraph(nodes, [FlowEdge("a", "b"), FlowEdge("b", "c")])
+    flow = await engine.submit_flow(graph)
+    await engine.submit_flow(FlowGraph(nodes))
+    assert set(await found(engine, flow_id=flow.flow_id)) == set(flow.execution_ids.values())
+    assert [each.flow_id for each in (await engine.search_executions(flow_id=flow.flow_id)).executions] == [
+        flow.flow_id
+    ] * 3
+    pairs = {
+        (edge.upstream_execution_id, edge.downstream_execution_id)
+        for edge in await engine.list_flow_edges(flow.flow_id)
+    }
+    ids = flow.execution_ids
+    assert pairs == {(ids["a"], ids["b"]), (ids["b"], ids["c"])}
