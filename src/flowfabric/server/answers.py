@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -37,7 +37,7 @@ class Answer(Struct):
 class Streamed(Struct):
     """A response that is sent piece by piece."""
 
-    chunks: AsyncIterator[bytes]
+    chunks: AsyncGenerator[bytes, None]
     media: bytes = EVENTS
     status: int = 200
     headers: Headers = NO_STORE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -43,6 +44,7 @@ class Server:
         self.metrics = Metrics()
         self.gate = Gate(config.api_token)
         self.stream_ops = Permits("stream_ops", config.max_stream_ops)
+        self.followers = Permits("event_streams", config.max_followers)
         self.rotations = Permits("admin_rotate", 1)
         #: Set once a shutdown has begun: whatever waits for others to do something stops waiting.
         self.closing = asyncio.Event()
@@ -173,8 +175,9 @@ async def _send(send: Send, answer: Answer, method: str) -> None:
 async def _stream(send: Send, answer: Streamed) -> None:
     headers = [(b"content-type", answer.media), *answer.headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    async for chunk in answer.chunks:
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    async with contextlib.aclosing(answer.chunks) as chunks:
+        async for chunk in chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
 

@@ -37,6 +37,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     lanes: tuple[str, ...] = ("default",)
     partitions: PartitionCounts = PartitionCounts()
     max_stream_ops: int = 64
+    #: Clients that may follow frames and events at once.
+    max_followers: int = 1_000
     postgres_pool_size: int = 10
     metrics: bool = True
     #: How long a shutdown waits for each of its steps.
@@ -89,6 +91,7 @@ def _read(given: Mapping[str, str], flags: dict[str, Any]) -> dict[str, Any]:
             64,
             100_000,
         ),
+        "max_followers": _number(given, "FF_MAX_FOLLOWERS", 1_000, 1_000_000),
         "postgres_pool_size": _number(given, "FF_POSTGRES_POOL_SIZE", 10, 10_000),
         "metrics": given.get("FF_METRICS", "1").lower() in ("1", "true"),
     }

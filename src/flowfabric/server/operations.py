@@ -121,7 +121,7 @@ class Call:
     async def while_connected(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Work on something as long as the client is there to hear of it; ``Gone`` if it hangs up first."""
         task = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(self._disconnected())
+        gone = asyncio.ensure_future(self.disconnected())
         try:
             await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -134,7 +134,8 @@ class Call:
                     with contextlib.suppress(asyncio.CancelledError, Exception):
                         await each
 
-    async def _disconnected(self) -> None:
+    async def disconnected(self) -> None:
+        """Return when the client has hung up."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 

@@ -20,13 +20,17 @@ class Permits:
         self.idle = asyncio.Event()
         self.idle.set()
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Hold a permit."""
+    def check(self) -> None:
+        """Refuse if there is none left."""
         if self.closed:
             raise Unavailable(self.pool)
         if self.taken >= self.maximum:
             raise ResourceExhausted(self.pool, self.maximum)
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Hold a permit."""
+        self.check()
         self.taken += 1
         self.idle.clear()
         try:

@@ -4,6 +4,7 @@ from flowfabric.server.operations import Operation
 from flowfabric.server.routes import (
     admin,
     budgets,
+    events,
     executions,
     flows,
     graphs,
@@ -22,6 +23,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *submitting.OPERATIONS,
     *inspection.OPERATIONS,
     *streams.OPERATIONS,
+    *events.OPERATIONS,
     *flows.OPERATIONS,
     *graphs.OPERATIONS,
     *budgets.OPERATIONS,
