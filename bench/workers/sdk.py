@@ -11,9 +11,11 @@ from bench.workers import answer, next_order
 from flowfabric.sdk.app import App
 
 
-async def drain(app: App, done: list[int], seconds: float, lanes: list[str] | None = None) -> dict[str, float]:
+async def drain(
+    app: App, done: list[int], seconds: float, lanes: list[str] | None = None, concurrency: int = 64
+) -> dict[str, float]:
     """Work for a while, and finish what was begun."""
-    worker = app.worker(lanes=lanes)
+    worker = app.worker(lanes=lanes, concurrency=concurrency)
     async with worker:
         before, started, cpu = done[0], time.monotonic(), time.process_time()
         await asyncio.sleep(seconds)

@@ -16,6 +16,9 @@ from flowfabric.model.changes import Writes
 from flowfabric.model.steps import Step
 from flowfabric.sdk.app import App
 
+#: A workflow waits for the store once per step. That many at once keep the store busy, and share its commits.
+CONCURRENCY = 512
+
 
 def app_of(url: str, steps: int, done: list[int]) -> App:
     """An app whose only workflow has so many steps."""
@@ -77,10 +80,10 @@ async def main(url: str) -> None:
             app = apps[order["steps"]]
             if order.get("count"):
                 with counting(app.engine) as counts:
-                    found = await drain(app, done, order["seconds"])
+                    found = await drain(app, done, order["seconds"], concurrency=CONCURRENCY)
                 answer({**found, **counts})
             else:
-                answer(await drain(app, done, order["seconds"]))
+                answer(await drain(app, done, order["seconds"], concurrency=CONCURRENCY))
 
 
 if __name__ == "__main__":
