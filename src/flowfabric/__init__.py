@@ -38,6 +38,13 @@ if TYPE_CHECKING:
         UsageAndLimits,
         UsageDimensions,
     )
+    from flowfabric.model.credentials import (
+        CredentialCreated,
+        CredentialInfo,
+        CredentialPage,
+        CredentialRevoked,
+        Scope,
+    )
     from flowfabric.model.errors import (
         Bug,
         BugKind,
@@ -325,6 +332,7 @@ _MODULES = {
         "QuotaPolicyInfo QuotaPolicyLimits QuotaPolicyPage RateExceeded ReportUsageResult ReservationReleased "
         "ReserveResult Reserved Reset SettleResult Settled SoftBreach UsageAndLimits UsageDimensions"
     ),
+    "model.credentials": "CredentialCreated CredentialInfo CredentialPage CredentialRevoked Scope",
     "model.errors": (
         "Bug BugKind Conflict ConflictKind Contention ContentionKind Contextual EngineError ErrorClass NotFound "
         "RequiresDevMode ResourceExhausted State StateKind StreamBackpressure StreamDisconnected StreamGap "
@@ -469,6 +477,10 @@ __all__ = [
     "CreateFlowResult",
     "CreateQuotaPolicyResult",
     "Created",
+    "CredentialCreated",
+    "CredentialInfo",
+    "CredentialPage",
+    "CredentialRevoked",
     "Cron",
     "Ctx",
     "Debounce",
@@ -632,6 +644,7 @@ __all__ = [
     "ScheduleResumed",
     "ScheduleSnapshot",
     "ScheduleSpec",
+    "Scope",
     "SdkError",
     "SearchPage",
     "Seeded",

@@ -207,6 +207,8 @@ BAD: dict[str, list[Bad]] = {
     "page": NO_NUMBER + NONE + _invalid(-1, HUGE),
     "page?": NO_NUMBER + _invalid(-1, HUGE),
     "names?": _invalid(5, "x", True, [5], [None], ["nul \x00"], ["x"] * 101),
+    "own names?": _invalid(5, "x", True, [], [5], [None], ["nul \x00"], [str(n) for n in range(101)]),
+    "scopes": _invalid(5, None, "read", [], ["nonsense"], [5], [None]),
     "states": _invalid(5, None, "x", ["nonsense"], [5], [None]),
     "tag?": _invalid(5, "x", True, ["a", "b"], ("a",), ("", "b"), (5, "b"), ("a", None), ("a", "nul \x00")),
     "search cursor?": NO_TEXT

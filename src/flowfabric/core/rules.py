@@ -13,6 +13,7 @@ from flowfabric.core import (
     cancel,
     claim,
     create,
+    credentials,
     dispatch,
     downstream,
     fairness,
@@ -151,6 +152,8 @@ RULES: Mapping[type, Rule] = {
     requests.RetryRequest: requests.retry_request,
     requests.DropRequest: requests.drop_request,
     bursts.DebounceExecution: bursts.debounce_execution,
+    credentials.CreateCredential: credentials.create_credential,
+    credentials.RevokeCredential: credentials.revoke_credential,
     admitting.LetGo: admitting.let_go,
     admitting.LetBlockedGo: admitting.let_blocked_go,
 }

@@ -13,6 +13,7 @@ from flowfabric.engine import checks
 from flowfabric.engine.budgets import Budgets
 from flowfabric.engine.bursts import Bursts
 from flowfabric.engine.control import Control
+from flowfabric.engine.credentials import Credentials
 from flowfabric.engine.explaining import Explaining
 from flowfabric.engine.flow_reads import FlowReads
 from flowfabric.engine.flow_timers import FlowTimers
@@ -55,6 +56,7 @@ class Engine(
     Control,
     Reads,
     Searching,
+    Credentials,
     Explaining,
     Streams,
     Subscriptions,

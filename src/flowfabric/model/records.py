@@ -23,6 +23,7 @@ from flowfabric.model.budget_records import (
     QuotaWindow,
     Reservation,
 )
+from flowfabric.model.credentials import Credential
 from flowfabric.model.start_records import Burst, EnqueueRequest, Schedule
 from flowfabric.model.steps import Step
 from flowfabric.model.tokens import redacted
@@ -592,4 +593,5 @@ Record: TypeAlias = (
     | Schedule
     | EnqueueRequest
     | Burst
+    | Credential
 )

@@ -1,22 +1,25 @@
-"""Who may do what: scopes, principals, and how a request says who it comes from."""
+"""Who may do what: principals, and how a request says who it comes from."""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
-from enum import StrEnum
+import time
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from flowfabric.model.credentials import Scope
 
-class Scope(StrEnum):
-    """What a credential may be good for."""
+if TYPE_CHECKING:
+    from flowfabric.engine import Engine
 
-    SUBMIT = "submit"
-    WORKER = "worker"
-    SIGNAL = "signal"
-    OPERATOR = "operator"
-    READ = "read"
-    ADMIN = "admin"
+__all__ = ["ANYBODY", "HOLDER", "KNOWN_S", "Gate", "Principal", "Scope"]
+
+#: How long a credential that was looked up is taken for good; a revocation by another process takes as long to arrive.
+KNOWN_S = 5.0
+#: Credentials that are remembered.
+MAX_KNOWN = 10_000
 
 
 class Principal(Struct, frozen=True):
@@ -44,20 +47,54 @@ _SCHEME = b"Bearer "
 
 
 class Gate:
-    """Finds out who calls. Without any credential everybody may do everything: such a server listens on loopback."""
+    """Finds out who calls: by the token of the configuration, or by a credential that is stored.
 
-    def __init__(self, api_token: str | None) -> None:
+    Where there is neither, everybody may do everything, unless credentials are required: such a server listens on
+    loopback. The first credential that is stored ends that.
+    """
+
+    def __init__(self, engine: Engine, api_token: str | None, required: bool) -> None:
+        self._engine = engine
         self._token = api_token.encode() if api_token else None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether requests are served without a credential."""
-        return self._token is None
+        self._required = required or self._token is not None
+        self._looked_at = 0.0
+        #: By the digest of the token, so that no token lies about in memory.
+        self._known: dict[bytes, tuple[float, Principal]] = {}
 
     async def principal(self, authorization: bytes | None) -> Principal | None:
         """Who calls; ``None`` if the credential is missing or wrong."""
-        if self._token is None:
-            return ANYBODY
         if authorization is None or not authorization.startswith(_SCHEME):
+            return None if await self._is_required() else ANYBODY
+        given = authorization[len(_SCHEME) :]
+        if self._token is not None and hmac.compare_digest(given, self._token):
+            return HOLDER
+        return await self._stored(given)
+
+    def forget(self) -> None:
+        """Look credentials up again: one has been made or taken away."""
+        self._known.clear()
+        self._looked_at = 0.0
+
+    async def _is_required(self) -> bool:
+        if not self._required and time.monotonic() - self._looked_at > KNOWN_S:
+            self._required = bool((await self._engine.list_credentials(limit=1)).credentials)
+            self._looked_at = time.monotonic()
+        return self._required
+
+    async def _stored(self, given: bytes) -> Principal | None:
+        digest = hashlib.sha256(given).digest()
+        known = self._known.get(digest)
+        if known is not None and time.monotonic() - known[0] <= KNOWN_S:
+            return known[1]
+        self._known.pop(digest, None)
+        if not given.startswith(b"ff_") or not given.isascii() or len(given) > 128:
             return None
-        return HOLDER if hmac.compare_digest(authorization[len(_SCHEME) :], self._token) else None
+        found = await self._engine.verify_credential(given.decode())
+        if found is None:
+            return None
+        own = None if found.namespaces is None else frozenset(found.namespaces)
+        principal = Principal(f"{found.name} ({found.credential_id})", frozenset(found.scopes), own)
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[digest] = (time.monotonic(), principal)
+        return principal

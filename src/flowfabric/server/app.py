@@ -42,7 +42,7 @@ class Server:
         self.config = config
         self.operations = operations
         self.metrics = Metrics()
-        self.gate = Gate(config.api_token)
+        self.gate = Gate(engine, config.api_token, config.require_credential)
         self.stream_ops = Permits("stream_ops", config.max_stream_ops)
         self.followers = Permits("event_streams", config.max_followers)
         self.rotations = Permits("admin_rotate", 1)

@@ -31,6 +31,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     port: int = DEFAULT_PORT
     api_token: str | None = None
     allow_unauthenticated: bool = False
+    #: Never serve anybody without one, not even before the first is stored.
+    require_credential: bool = False
     #: ``None``: same origin only; ``("*",)``: everybody; otherwise these.
     cors_origins: tuple[str, ...] | None = None
     hmac_secret: str = ""
@@ -69,7 +71,8 @@ def is_loopback(host: str) -> bool:
 
 def _read(given: Mapping[str, str], flags: dict[str, Any]) -> dict[str, Any]:
     token = flags.get("api_token") or given.get("FF_API_TOKEN") or None
-    host, port = _address(flags.get("listen") or given.get("FF_LISTEN_ADDR") or "", token is not None)
+    required = _flag(given, "FF_REQUIRE_CREDENTIAL")
+    host, port = _address(flags.get("listen") or given.get("FF_LISTEN_ADDR") or "", token is not None or required)
     return {
         "store_url": _store(given, flags.get("store_url")),
         "single_node": bool(flags.get("single_node")) or given.get("FF_DEV_MODE") == "1",
@@ -77,6 +80,7 @@ def _read(given: Mapping[str, str], flags: dict[str, Any]) -> dict[str, Any]:
         "port": port,
         "api_token": token,
         "allow_unauthenticated": bool(flags.get("allow_unauthenticated")) or _flag(given, "FF_ALLOW_UNAUTHENTICATED"),
+        "require_credential": required,
         "cors_origins": _origins(flags.get("cors_origins", given.get("FF_CORS_ORIGINS"))),
         "hmac_secret": flags.get("hmac_secret") or given.get("FF_WAITPOINT_HMAC_SECRET", ""),
         "lanes": _lanes(flags.get("lanes", given.get("FF_LANES", "default"))),
@@ -107,10 +111,12 @@ def checked(config: ServerConfig) -> ServerConfig:
         )
     if len(secret) % 2 or any(each not in "0123456789abcdefABCDEF" for each in secret):
         raise ConfigError("FF_WAITPOINT_HMAC_SECRET must be an even number of hexadecimal digits; 64 are recommended")
-    if config.api_token is None and not config.listens_on_loopback and not config.allow_unauthenticated:
+    asked_for = config.api_token is not None or config.require_credential
+    if not asked_for and not config.listens_on_loopback and not config.allow_unauthenticated:
         raise ConfigError(
             f"{config.host} can be reached by others and no credential is asked for: set FF_API_TOKEN, listen on "
-            "127.0.0.1, or say --allow-unauthenticated (FF_ALLOW_UNAUTHENTICATED=1) if that is really meant"
+            "127.0.0.1, set FF_REQUIRE_CREDENTIAL=1 if credentials are stored, or say --allow-unauthenticated "
+            "(FF_ALLOW_UNAUTHENTICATED=1) if that is really meant"
         )
     return config
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from flowfabric.model.errors import NotFound
 from flowfabric.model.ids import BudgetId, ExecutionId, ExecutionIdError, FlowId, IdError
 from flowfabric.server.access import Principal, Scope
 from flowfabric.server.answers import Answer, Streamed
@@ -114,7 +115,7 @@ class Call:
         if self.principal.namespaces is not None:
             found = await self.engine.get_budget_status(budget_id)
             if found.scope_type != "namespace" or not self.principal.owns(found.scope_id):
-                raise missing("budget", budget_id)
+                raise NotFound("budget")
 
     # -- the client ----------------------------------------------------------------------------------------------
 

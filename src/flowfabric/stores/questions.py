@@ -53,6 +53,13 @@ class SummaryRow(Struct, frozen=True):
     blocking_reason: str | None
 
 
+class ListCredentials(Struct, frozen=True):
+    """Credentials behind an id, ascending -> ``list[Credential]``."""
+
+    after: str | None
+    limit: int
+
+
 class ReadContexts(Struct, frozen=True):
     """What workers start from, for those that exist -> ``list[(execution id, payload, raw fields json)]``."""
 

@@ -19,6 +19,7 @@ from flowfabric.model.budget_records import (
     Reservation,
 )
 from flowfabric.model.changes import Key
+from flowfabric.model.credentials import Credential
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
 from flowfabric.model.records import (
     Attempt,
@@ -689,6 +690,21 @@ TABLES: Mapping[Any, Table] = {
                 refused_at_ms=BIG,
             ),
             ("request_id",),
+        ),
+        Table(
+            Credential,
+            "ff_credential",
+            _columns(
+                credential_id=TEXT,
+                name=TEXT,
+                digest=TEXT,
+                scopes=TEXT,
+                namespaces=TEXT,
+                created_at_ms=BIG,
+                expires_at_ms=BIG,
+                revoked_at_ms=BIG,
+            ),
+            ("credential_id",),
         ),
         Table(
             Burst,

@@ -1,4 +1,4 @@
-"""The search for executions as SQL, for every SQL store."""
+"""Searches for executions and lists of credentials as SQL, for every SQL store."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 from flowfabric.stores import questions as ask
 from flowfabric.stores.flowquestions import Asked, Text
-from flowfabric.stores.rows import Dialect
+from flowfabric.stores.rows import Dialect, KindRows
 
 
 class SearchQuestions:
-    """Compiles the search for one dialect."""
+    """Compiles them for one dialect."""
 
     _dialect: Dialect
     _tag_value: str
+    _credentials: KindRows
     _uuid: Callable[[str], Any]
 
     def _SearchExecutions(self, q: ask.SearchExecutions) -> Asked:  # noqa: N802
@@ -49,6 +50,17 @@ class SearchQuestions:
             f"ORDER BY e.created_at_ms DESC, e.partition_key DESC, e.execution_id DESC LIMIT {int(q.limit)}"
         )
         return Asked(sql, text.params, lambda rows: [self._summary(row) for row in rows])
+
+    def _ListCredentials(self, q: ask.ListCredentials) -> Asked:  # noqa: N802
+        text = Text()
+        identity = f"t.credential_id{self._dialect.bytewise}"
+        if q.after is not None:
+            text.add(f"{identity} > {text.mark(q.after)}")
+        sql = (
+            f"SELECT {self._credentials.select_list} FROM ff_credential t WHERE {text.where()} "
+            f"ORDER BY {identity} LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [self._credentials.read(row) for row in rows])
 
     def _summary(self, row: Any) -> ask.SummaryRow:
         values = list(row)

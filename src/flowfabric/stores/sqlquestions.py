@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from flowfabric.model import literals as lit
+from flowfabric.model.credentials import Credential
 from flowfabric.model.records import Lane, Waitpoint, Worker
 from flowfabric.model.start_records import EnqueueRequest, Schedule
 from flowfabric.stores import questions as ask
@@ -41,6 +42,7 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, SearchQuestio
         self._last_id = last_id
         self._schedules = KindRows(Schedule, dialect)
         self._requests = KindRows(EnqueueRequest, dialect)
+        self._credentials = KindRows(Credential, dialect)
         self._outboxes = {kind: OutboxRows(kind, dialect) for kind in OUTBOXES}
         self._waitpoints = KindRows(Waitpoint, dialect)
 

@@ -4,6 +4,7 @@ from flowfabric.server.operations import Operation
 from flowfabric.server.routes import (
     admin,
     budgets,
+    credentials,
     events,
     executions,
     flows,
@@ -32,5 +33,6 @@ OPERATIONS: tuple[Operation, ...] = (
     *search.OPERATIONS,
     *schedules.OPERATIONS,
     *admin.OPERATIONS,
+    *credentials.OPERATIONS,
     *health.OPERATIONS,
 )

@@ -1,4 +1,4 @@
-"""The answer to the search for executions."""
+"""Answers to searches for executions and lists of credentials."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from flowfabric.model.credentials import Credential
 from flowfabric.model.records import Execution
 from flowfabric.stores import questions as ask
 from flowfabric.stores.memory import indexes as index
@@ -62,4 +63,12 @@ def _search(tables: Tables, question: ask.SearchExecutions) -> list[ask.SummaryR
     ]
 
 
-ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {ask.SearchExecutions: _search}
+def _list_credentials(tables: Tables, question: ask.ListCredentials) -> list[Credential]:
+    found = sorted(tables.all(Credential).items())
+    return [each for name, each in found if question.after is None or name > question.after][: question.limit]
+
+
+ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
+    ask.SearchExecutions: _search,
+    ask.ListCredentials: _list_credentials,
+}

@@ -1,0 +1,46 @@
+"""Credentials of callers from outside: made, and taken away."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from flowfabric.core.context import Context
+from flowfabric.core.view import View
+from flowfabric.model.changes import Decision, Get, Need, change, insert
+from flowfabric.model.credentials import Credential, CredentialRevoked
+from flowfabric.model.errors import NotFound
+from flowfabric.model.results import AlreadySatisfied
+
+
+class CreateCredential(Struct, gc=False):
+    """A new credential; when it was made is filled in here."""
+
+    wanted: Credential
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Credential, self.wanted.credential_id),)
+
+
+def create_credential(command: CreateCredential, view: View, context: Context) -> Decision:
+    """One row."""
+    command.wanted.created_at_ms = context.now
+    return Decision(command.wanted, (insert(command.wanted),))
+
+
+class RevokeCredential(Struct, gc=False):
+    """A credential is not to be good for anything any more."""
+
+    credential_id: str
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Credential, self.credential_id),)
+
+
+def revoke_credential(command: RevokeCredential, view: View, context: Context) -> Decision:
+    """The row stays, so that people can see who it was."""
+    found = view.get(Credential, command.credential_id)
+    if found is None:
+        raise NotFound("credential", command.credential_id)
+    if found.revoked_at_ms is not None:
+        return Decision(AlreadySatisfied("revoked"))
+    return Decision(CredentialRevoked(found.credential_id), (change(found, revoked_at_ms=context.now),))

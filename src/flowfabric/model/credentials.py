@@ -1,0 +1,76 @@
+"""Credentials: what is stored of them, and what is told about them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class Scope(StrEnum):
+    """What a credential may be good for."""
+
+    SUBMIT = "submit"
+    WORKER = "worker"
+    SIGNAL = "signal"
+    OPERATOR = "operator"
+    READ = "read"
+    ADMIN = "admin"
+
+
+class Credential(Struct, gc=False):
+    """Who may call from outside (``ff_credential``)."""
+
+    credential_id: str
+    name: str
+    #: SHA-256 of the secret, in hexadecimal.
+    digest: str
+    #: With commas between.
+    scopes: str
+    #: JSON list; ``None`` means all of them.
+    namespaces: str | None
+    created_at_ms: int
+    expires_at_ms: int | None = None
+    revoked_at_ms: int | None = None
+
+    @property
+    def key(self) -> str:
+        return self.credential_id
+
+    def __repr__(self) -> str:
+        return f"Credential(credential_id={self.credential_id!r}, name={self.name!r})"
+
+
+class CredentialInfo(Struct, frozen=True):
+    """A credential without its secret."""
+
+    credential_id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    namespaces: tuple[str, ...] | None
+    created_at_ms: int
+    expires_at_ms: int | None
+    revoked_at_ms: int | None
+
+
+class CredentialCreated(Struct, frozen=True):
+    """The credential is stored. Its token is shown this once."""
+
+    token: str
+    credential: CredentialInfo
+
+    def __repr__(self) -> str:
+        return f"CredentialCreated(token=<REDACTED>, credential={self.credential!r})"
+
+
+class CredentialRevoked(Struct, frozen=True):
+    """The credential is good for nothing any more."""
+
+    credential_id: str
+
+
+class CredentialPage(Struct, frozen=True):
+    """Credentials by id."""
+
+    credentials: tuple[CredentialInfo, ...]
+    next_cursor: str | None

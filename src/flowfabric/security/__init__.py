@@ -1,0 +1,1 @@
+"""Credentials of callers from outside."""

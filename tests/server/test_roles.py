@@ -1,0 +1,249 @@
+"""Every operation × every role × own and foreign namespaces, made from the table of operations."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any, NamedTuple, get_args
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import pytest
+from msgspec import NODEFAULT, UNSET
+
+from flowfabric.engine import Engine
+from flowfabric.model.ids import ExecutionId
+from flowfabric.server import ServerConfig, create_app
+from flowfabric.server.access import KNOWN_S, Scope
+from flowfabric.server.app import Server
+from flowfabric.server.operations import Operation
+from flowfabric.server.requests import Blob
+from flowfabric.server.routes import OPERATIONS
+from tests.server.conftest import client_of
+
+#: Streams never end, and one call of this table should.
+FOLLOWED = ("follow_events", "follow_stream")
+CALLED = [each for each in OPERATIONS if each.name not in FOLLOWED]
+BY_NAME = {each.name: each for each in CALLED}
+#: Fields whose names say more than their types.
+TEXTS = {
+    "lane_id": "default",
+    "cancellation_policy": "flow_only",
+    "kind": "all_of",
+    "new_kid": "k9",
+    "new_secret_hex": "ab" * 32,
+    "enforcement_mode": "strict",
+    "reason": "",
+}
+
+
+class Things(NamedTuple):
+    """What a namespace holds."""
+
+    namespace: str
+    execution: str
+    flow: str
+    budget: str
+
+
+async def things(engine: Engine, namespace: str) -> Things:
+    created = await engine.create_execution(namespace=namespace, lane_id="default")
+    flow = await engine.create_flow(namespace=namespace)
+    budget = str(uuid.uuid4())
+    await engine.create_budget(budget_id=budget, scope_type="namespace", scope_id=namespace)
+    return Things(namespace, str(created.execution_id), str(flow.flow_id), budget)
+
+
+NOTHING = Things(
+    "mine",
+    "{fp:3}:00000000-0000-4000-8000-000000000000",
+    "00000000-0000-4000-8000-000000000001",
+    "00000000-0000-4000-8000-000000000002",
+)
+
+
+def sample(name: str, kind: Any, about: Things) -> Any:
+    """A value for a field that has to be there."""
+    if name in ("execution_id", "upstream_execution_id", "downstream_execution_id"):
+        return about.execution
+    if name.endswith("_id") and name not in TEXTS and name not in ("worker_id", "worker_instance_id", "scope_id"):
+        return str(uuid.uuid4())
+    if name in ("namespace", "scope_id"):
+        return about.namespace
+    if name == "scope_type":
+        return "namespace"
+    if name in TEXTS:
+        return TEXTS[name]
+    if kind is Blob:
+        return [1]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return body_of(kind, about)
+    origin = getattr(kind, "__origin__", None)
+    if hasattr(kind, "__metadata__"):
+        return sample(name, origin, about)
+    if origin in (list, tuple):
+        return []
+    if origin is dict:
+        return {}
+    if kind in (int, bool):
+        return 1
+    if isinstance(kind, type) and issubclass(kind, str) and hasattr(kind, "__members__"):
+        return next(iter(kind)).value  # type: ignore[call-overload]
+    return None if type(None) in get_args(kind) else "x"
+
+
+def body_of(kind: Any, about: Things) -> Any:
+    return {
+        field.encode_name: sample(field.name, field.type, about)
+        for field in msgspec.structs.fields(kind)
+        if field.default in (NODEFAULT, UNSET) and field.default_factory is NODEFAULT
+    }
+
+
+def request_of(operation: Operation, about: Things) -> tuple[str, dict[str, Any]]:
+    """A call of an operation that is about these things."""
+    owned = {"execution": about.execution, "flow": about.flow, "budget": about.budget}
+    named = {"id": owned[operation.owner or "execution"], "idx": "0", "execution_id": about.execution}
+    path = re.sub(r"{(\w+)}", lambda found: quote(named.get(found[1]) or str(uuid.uuid4()), safe=""), operation.path)
+    options: dict[str, Any] = {}
+    if operation.body is not None:
+        options["json"] = body_of(operation.body, about)
+    if operation.query is not None:
+        query = body_of(operation.query, about)
+        if any(each.name == "namespace" for each in msgspec.structs.fields(operation.query)):
+            query["namespace"] = about.namespace
+        options["params"] = query
+    return path, options
+
+
+@pytest.fixture
+def guarded(engine: Engine) -> Server:
+    return create_app(engine, ServerConfig(require_credential=True))
+
+
+async def credential(engine: Engine, scopes: list[Scope], namespaces: list[str] | None) -> str:
+    return (await engine.create_credential(name="role", scopes=scopes, namespaces=namespaces)).token
+
+
+async def called(server: Server, token: str | None, operation: Operation, about: Things) -> httpx.Response:
+    path, options = request_of(operation, about)
+    async with client_of(server, token) as client:
+        return await client.request(operation.method, path, **options)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+async def test_every_role(guarded: Server, engine: Engine, name: str) -> None:
+    operation = BY_NAME[name]
+    mine, theirs = await things(engine, "mine"), await things(engine, "theirs")
+    anonymous = await called(guarded, None, operation, mine)
+    if operation.scope is None:
+        assert anonymous.status_code == 200
+        return
+    assert anonymous.status_code == 401
+    assert (await called(guarded, "ff_0000000000000000_" + "0" * 64, operation, mine)).status_code == 401
+    for scope in Scope:
+        everywhere = await credential(engine, [scope], None)
+        limited = await credential(engine, [scope], ["mine"])
+        if scope is not operation.scope:
+            for each in (everywhere, limited):
+                refused = await called(guarded, each, operation, mine)
+                assert (refused.status_code, refused.json()["kind"]) == (403, "forbidden")
+            continue
+        # What is not mine looks like what is not there, byte for byte, and is not touched.
+        before = await snapshot(engine, theirs)
+        foreign = await called(guarded, limited, operation, theirs)
+        if operation.everywhere:
+            assert foreign.status_code == 403
+        elif operation.owner is not None:
+            absent = await called(guarded, limited, operation, NOTHING)
+            assert (foreign.status_code, plainly(foreign, theirs)) == (404, plainly(absent, NOTHING))
+        else:
+            assert theirs.execution not in foreign.text
+        assert await snapshot(engine, theirs) == before
+        own = await called(guarded, limited, operation, mine)
+        assert own.status_code != 401
+        assert (own.status_code == 403) is operation.everywhere, own.text
+        assert (await called(guarded, everywhere, operation, theirs)).status_code not in (401, 403)
+
+
+def plainly(response: httpx.Response, about: Things) -> str:
+    text = response.text
+    for each in about:
+        text = text.replace(each, "?")
+    return text
+
+
+async def snapshot(engine: Engine, about: Things) -> Any:
+    return (
+        await engine.read_execution_info(about.execution),
+        await engine.describe_flow(about.flow),
+        await engine.get_budget_status(about.budget),
+    )
+
+
+async def test_work_cannot_be_put_into_other_namespaces(guarded: Server, engine: Engine) -> None:
+    theirs = await things(engine, "theirs")
+    token = await credential(engine, [Scope.SUBMIT, Scope.OPERATOR], ["mine"])
+    for name in ("create_execution", "create_flow", "create_budget", "submit_flow", "put_schedule"):
+        refused = await called(guarded, token, BY_NAME[name], theirs)
+        assert (refused.status_code, refused.json()["kind"]) == (403, "forbidden"), name
+    async with client_of(guarded, token) as client:
+        body = {"executions": [body_of(BY_NAME["create_execution"].body, theirs)]}
+        assert (await client.post("/v1/executions/bulk", json=body)).status_code == 403
+        done = await client.post("/v1/bulk/cancel", json={"filter": {"namespace": "theirs"}})
+        assert done.json()["matched"] == 0
+        assert (await client.post("/v1/bulk/cancel", json={"filter": {}})).json()["matched"] == 0
+
+
+async def test_members_of_other_namespaces_cannot_be_taken_in(guarded: Server, engine: Engine) -> None:
+    mine = await things(engine, "mine")
+    other = ExecutionId.for_flow(mine.flow, engine.partitions)
+    await engine.create_execution(execution_id=other, namespace="theirs")
+    token = await credential(engine, [Scope.SUBMIT], ["mine"])
+    async with client_of(guarded, token) as client:
+        response = await client.post(f"/v1/flows/{mine.flow}/members", json={"execution_id": other})
+    assert (response.status_code, response.json()) == (404, {"error": f"execution not found: {other}"})
+
+
+async def test_credentials_over_http(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    server = create_app(engine, ServerConfig(api_token="root"))
+    async with client_of(server, "root") as root:
+        made = await root.post("/v1/admin/credentials", json={"name": "ci", "scopes": ["read"], "namespaces": ["mine"]})
+        assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
+        token, identity = made.json()["token"], made.json()["credential"]["credential_id"]
+        listed = await root.get("/v1/admin/credentials")
+        assert [each["credential_id"] for each in listed.json()["credentials"]] == [identity]
+        assert token not in listed.text
+        async with client_of(server, token) as client:
+            assert (await client.get("/v1/search/executions")).status_code == 200
+            assert (await client.get("/v1/admin/credentials")).status_code == 403
+            revoked = await root.delete(f"/v1/admin/credentials/{identity}")
+            assert revoked.json() == {"CredentialRevoked": {"credential_id": identity}}
+            assert (await client.get("/v1/search/executions")).status_code == 401
+        wrong = await root.post("/v1/admin/credentials", json={"name": "ci", "scopes": ["everything"]})
+        assert wrong.status_code == 422
+        assert (await root.delete("/v1/admin/credentials/nobody")).status_code == 404
+    assert "create_credential" in caplog.text
+    assert token not in caplog.text
+    assert token.rpartition("_")[2] not in caplog.text
+
+
+async def test_the_first_credential_closes_an_open_server(engine: Engine) -> None:
+    server = create_app(engine, ServerConfig())
+    async with client_of(server) as client:
+        assert (await client.get("/v1/lanes")).status_code == 200
+        await client.post("/v1/admin/credentials", json={"name": "first", "scopes": ["admin"]})
+        assert (await client.get("/v1/lanes")).status_code == 401
+
+
+async def test_a_revocation_elsewhere_arrives(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = create_app(engine, ServerConfig(require_credential=True))
+    token = await credential(engine, [Scope.READ], None)
+    seconds = 1_000.0
+    monkeypatch.setattr("flowfabric.server.access.time.monotonic", lambda: seconds)
+    assert await server.gate.principal(b"Bearer " + token.encode()) is not None
+    await engine.revoke_credential(token.split("_")[1])
+    seconds += KNOWN_S + 1
+    assert await server.gate.principal(b"Bearer " + token.encode()) is None
