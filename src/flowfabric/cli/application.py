@@ -41,7 +41,7 @@ def out() -> Console:
 
 def say_json(document: Any) -> None:
     """One JSON document on standard output."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2).decode() + "\n")
 
 
 def load_app(target: str) -> App:
@@ -80,7 +80,7 @@ def _module(where: str) -> Any:
 
 def run(arguments: list[str]) -> int:
     """Run a command; its exit code."""
-    for group in ("working", "serving"):
+    for group in ("working", "serving", "runs", "operating", "databases"):
         importlib.import_module(f"flowfabric.cli.{group}")
     try:
         answer = application(arguments, exit_on_error=False, print_error=True)

@@ -52,7 +52,7 @@ def check(app: Target, *, url: Url = None, json: Annotated[bool, Parameter(help=
     """Compare what runs under way remember with what the code calls. Exit code 3 if a deploy would surprise them."""
     report = asyncio.run(_check(_at(load_app(app), url)))
     if json:
-        say_json({"ok": report.ok, **msgspec.to_builtins(report)})
+        say_json({"ok": report.ok, **msgspec.to_builtins(report, enc_hook=str)})
         return OK if report.ok else PROBLEMS
     console = out()
     for finding in report.findings:
