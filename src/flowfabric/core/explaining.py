@@ -327,7 +327,8 @@ def with_workers(
     if here and not capable:
         lacking = ", ".join(nearest)
         sentence = (
-            f"{len(here)} workers are registered for lane {found.lane_id}, and none can run it: {lacking} is missing."
+            f"{_counted(len(here), 'worker is', 'workers are')} registered for lane {found.lane_id}, and none can run "
+            f"it: {lacking} is missing."
         )
         gate = Gate.MISSING_CAPABILITY
     elif not here:
@@ -338,3 +339,7 @@ def with_workers(
         sentence = f"It waits for a worker: {capable} registered ones could run it, {before} before it."
         gate = Gate.WAITING_FOR_WORKER
     return Explanation(found.execution_id, gate, sentence, found.lane_id, found.since_ms, found.until_ms, place)
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
