@@ -208,6 +208,8 @@ BAD: dict[str, list[Bad]] = {
     "page?": NO_NUMBER + _invalid(-1, HUGE),
     "names?": _invalid(5, "x", True, [5], [None], ["nul \x00"], ["x"] * 101),
     "own names?": _invalid(5, "x", True, [], [5], [None], ["nul \x00"], [str(n) for n in range(101)]),
+    "status": NO_NUMBER + NONE + _invalid(0, 99, 600, -1, HUGE),
+    "subject": _invalid(5, None, "x", [("a", "b")], {5: "x"}, {"a": 5}, {"a": "nul \x00"}),
     "scopes": _invalid(5, None, "read", [], ["nonsense"], [5], [None]),
     "states": _invalid(5, None, "x", ["nonsense"], [5], [None]),
     "tag?": _invalid(5, "x", True, ["a", "b"], ("a",), ("", "b"), (5, "b"), ("a", None), ("a", "nul \x00")),

@@ -14,6 +14,7 @@ from flowfabric.engine.budgets import Budgets
 from flowfabric.engine.bursts import Bursts
 from flowfabric.engine.control import Control
 from flowfabric.engine.credentials import Credentials
+from flowfabric.engine.doors import Doors
 from flowfabric.engine.explaining import Explaining
 from flowfabric.engine.flow_reads import FlowReads
 from flowfabric.engine.flow_timers import FlowTimers
@@ -57,6 +58,7 @@ class Engine(
     Reads,
     Searching,
     Credentials,
+    Doors,
     Explaining,
     Streams,
     Subscriptions,

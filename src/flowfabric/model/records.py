@@ -24,6 +24,7 @@ from flowfabric.model.budget_records import (
     Reservation,
 )
 from flowfabric.model.credentials import Credential
+from flowfabric.model.doors import AuditEntry, KeptAnswer
 from flowfabric.model.start_records import Burst, EnqueueRequest, Schedule
 from flowfabric.model.steps import Step
 from flowfabric.model.tokens import redacted
@@ -594,4 +595,6 @@ Record: TypeAlias = (
     | EnqueueRequest
     | Burst
     | Credential
+    | KeptAnswer
+    | AuditEntry
 )

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from flowfabric.engine import Engine
 from flowfabric.model.errors import EngineError
-from flowfabric.server import audit, problems
+from flowfabric.server import audit, problems, repeating
 from flowfabric.server.access import ANYBODY, Gate, Principal
 from flowfabric.server.answers import Answer, Streamed, plain
 from flowfabric.server.config import EMBEDDED, ServerConfig
@@ -46,6 +46,8 @@ class Server:
         self.stream_ops = Permits("stream_ops", config.max_stream_ops)
         self.followers = Permits("event_streams", config.max_followers)
         self.rotations = Permits("admin_rotate", 1)
+        #: Keys of requests that are being worked on.
+        self.keys_at_work: set[str] = set()
         #: Set once a shutdown has begun: whatever waits for others to do something stops waiting.
         self.closing = asyncio.Event()
         self._routes = Routes(operations)
@@ -101,10 +103,7 @@ class Server:
             if operation is None:
                 return _lost(found)
             call = Call(self, operation, principal, found[1], headers, receive)
-            answer = await self._perform(call, scope)
-            if operation.audited:
-                audit.record(operation.name, principal.name, status=answer.status, **call.path)
-            return answer
+            return await self._perform(call, scope)
         except Refused as refusal:
             return refusal.answer
         except EngineError as error:
@@ -124,11 +123,13 @@ class Server:
             text = "this credential is limited to namespaces, and this is about all of them"
             raise refused(403, text, kind="forbidden", retryable=False)
         check_length(headers.get(b"content-length"), operation.limit, operation.path)
+        data = b""
         if operation.query is not None:
             call.query = read_query(scope.get("query_string", b""), operation.query)
         if operation.body is not None:
             check_type(headers.get(b"content-type"))
-            call.body = decode(await read_body(call.receive, operation.limit, operation.path), operation.body)
+            data = await read_body(call.receive, operation.limit, operation.path)
+            call.body = decode(data, operation.body)
         match operation.owner:
             case "execution":
                 await call.check_execution(call.execution_id)
@@ -136,7 +137,13 @@ class Server:
                 await call.check_flow(call.flow_id)
             case "budget":
                 await call.check_budget(call.budget_id)
-        return await operation.handler(call)
+        return await repeating.once(call, scope, data, self._acted)
+
+    async def _acted(self, call: Call) -> Answer | Streamed:
+        answer = await call.operation.handler(call)
+        if call.operation.audited:
+            await audit.account(call, answer.status)
+        return answer
 
 
 def create_app(engine: Engine, config: ServerConfig | None = None) -> Server:

@@ -1,15 +1,24 @@
-"""Who has done what: one line per act on the logger ``audit``, never with payloads or tokens."""
+"""Who has done what: one line per act on the logger ``audit``, and one in the store. Never payloads, never tokens."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    from flowfabric.server.operations import Call
 
 _log = logging.getLogger("audit")
 
 
 def record(event: str, who: str, **facts: Any) -> None:
-    """Write one act down."""
+    """Write one act to the log."""
     _log.info("%s", msgspec.json.encode({"event": event, "who": who, **facts}).decode())
+
+
+async def account(call: Call, status: int) -> None:
+    """Write the act of a call to the log and to the store."""
+    record(call.operation.name, call.principal.name, status=status, **call.path)
+    await call.engine.record_act(who=call.principal.name, act=call.operation.name, subject=call.path, status=status)

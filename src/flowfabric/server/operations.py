@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 from flowfabric.model.errors import NotFound
 from flowfabric.model.ids import BudgetId, ExecutionId, ExecutionIdError, FlowId, IdError
+from flowfabric.model.schedules import named_uuid
 from flowfabric.server.access import Principal, Scope
 from flowfabric.server.answers import Answer, Streamed
 from flowfabric.server.problems import Refused, refused
@@ -26,7 +28,18 @@ _T = TypeVar("_T")
 class Call:
     """One request on its way through its handler: already authorised, its body and query decoded."""
 
-    __slots__ = ("body", "engine", "headers", "operation", "path", "principal", "query", "receive", "server")
+    __slots__ = (
+        "body",
+        "engine",
+        "headers",
+        "key",
+        "operation",
+        "path",
+        "principal",
+        "query",
+        "receive",
+        "server",
+    )
 
     def __init__(
         self,
@@ -43,6 +56,8 @@ class Call:
         self.principal = principal
         self.path = path
         self.headers = headers
+        #: The caller's ``Idempotency-Key``, with its owner.
+        self.key: str | None = None
         self.query: Any = None
         self.body: Any = None
         self.receive = receive
@@ -88,6 +103,10 @@ class Call:
         """Refuse a body that names another thing than the path."""
         if given is not None and given != in_path and given.lower() != in_path:
             raise refused(400, f"path {name} does not match body {name}")
+
+    def mint(self, what: str) -> str:
+        """A new UUID; the same one again for whoever repeats the request with its key."""
+        return str(uuid.uuid4()) if self.key is None else named_uuid(f"{what}\x1f{self.key}")
 
     # -- whose it is ---------------------------------------------------------------------------------------------
 
@@ -174,6 +193,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     media: str = "application/json"
     #: Whether the act is written to the audit log.
     audited: bool = False
+    #: Whether its answer may be remembered for an ``Idempotency-Key``; not if it holds a secret.
+    kept: bool = True
 
 
 def missing(entity: str, identity: str) -> Refused:

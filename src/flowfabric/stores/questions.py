@@ -60,6 +60,13 @@ class ListCredentials(Struct, frozen=True):
     limit: int
 
 
+class ListAudit(Struct, frozen=True):
+    """Acts before an id, descending -> ``list[AuditEntry]``."""
+
+    after: str | None
+    limit: int
+
+
 class ReadContexts(Struct, frozen=True):
     """What workers start from, for those that exist -> ``list[(execution id, payload, raw fields json)]``."""
 

@@ -20,6 +20,7 @@ from flowfabric.model.budget_records import (
 )
 from flowfabric.model.changes import Key
 from flowfabric.model.credentials import Credential
+from flowfabric.model.doors import AuditEntry, KeptAnswer
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
 from flowfabric.model.records import (
     Attempt,
@@ -690,6 +691,26 @@ TABLES: Mapping[Any, Table] = {
                 refused_at_ms=BIG,
             ),
             ("request_id",),
+        ),
+        Table(
+            KeptAnswer,
+            "ff_kept_answer",
+            _columns(
+                owner=TEXT,
+                idempotency_key=TEXT,
+                fingerprint=TEXT,
+                status=INT,
+                media=TEXT,
+                body=BYTES,
+                expires_at_ms=BIG,
+            ),
+            ("owner", "idempotency_key"),
+        ),
+        Table(
+            AuditEntry,
+            "ff_audit",
+            _columns(audit_id=TEXT, at_ms=BIG, who=TEXT, act=TEXT, subject=TEXT, status=INT),
+            ("audit_id",),
         ),
         Table(
             Credential,

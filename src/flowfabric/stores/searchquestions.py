@@ -16,6 +16,7 @@ class SearchQuestions:
     _dialect: Dialect
     _tag_value: str
     _credentials: KindRows
+    _audit: KindRows
     _uuid: Callable[[str], Any]
 
     def _SearchExecutions(self, q: ask.SearchExecutions) -> Asked:  # noqa: N802
@@ -61,6 +62,17 @@ class SearchQuestions:
             f"ORDER BY {identity} LIMIT {int(q.limit)}"
         )
         return Asked(sql, text.params, lambda rows: [self._credentials.read(row) for row in rows])
+
+    def _ListAudit(self, q: ask.ListAudit) -> Asked:  # noqa: N802
+        text = Text()
+        identity = f"t.audit_id{self._dialect.bytewise}"
+        if q.after is not None:
+            text.add(f"{identity} < {text.mark(q.after)}")
+        sql = (
+            f"SELECT {self._audit.select_list} FROM ff_audit t WHERE {text.where()} "
+            f"ORDER BY {identity} DESC LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [self._audit.read(row) for row in rows])
 
     def _summary(self, row: Any) -> ask.SummaryRow:
         values = list(row)

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowfabric.model import literals as lit
 from flowfabric.model.credentials import Credential
+from flowfabric.model.doors import AuditEntry
 from flowfabric.model.records import Lane, Waitpoint, Worker
 from flowfabric.model.start_records import EnqueueRequest, Schedule
 from flowfabric.stores import questions as ask
@@ -43,6 +44,7 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, SearchQuestio
         self._schedules = KindRows(Schedule, dialect)
         self._requests = KindRows(EnqueueRequest, dialect)
         self._credentials = KindRows(Credential, dialect)
+        self._audit = KindRows(AuditEntry, dialect)
         self._outboxes = {kind: OutboxRows(kind, dialect) for kind in OUTBOXES}
         self._waitpoints = KindRows(Waitpoint, dialect)
 
@@ -382,6 +384,7 @@ def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
         ("ff_worker_registry_event WHERE event_at_ms < ?1", question.registry_before_ms),
         ("ff_exec_idempotency WHERE expires_at_ms <= ?1", question.now),
         ("ff_signal_dedup WHERE expires_at_ms <= ?1", question.now),
+        ("ff_kept_answer WHERE expires_at_ms <= ?1", question.now),
         ("ff_suspend_dedup WHERE created_at_ms < ?1", question.registry_before_ms),
     ]
 

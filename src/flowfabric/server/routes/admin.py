@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from flowfabric.model.doors import AuditPage
 from flowfabric.model.errors import EngineError, ResourceExhausted
+from flowfabric.model.limits import MAX_PAGE
 from flowfabric.server import audit
 from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain
@@ -53,7 +56,30 @@ async def rotate(call: Call) -> Answer:
     return plain(Rotated(len(found), (), body.new_kid))
 
 
+class AuditQuery(Struct, kw_only=True):
+    """Which page."""
+
+    after: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+
+
+async def list_audit(call: Call) -> Answer:
+    """Who has done what."""
+    return plain(await call.engine.list_audit(call.query.after, call.query.limit))
+
+
 OPERATIONS = (
+    Operation(
+        name="list_audit",
+        method="GET",
+        path="/v1/admin/audit",
+        scope=Scope.ADMIN,
+        summary="What operators have done, newest first",
+        handler=list_audit,
+        query=AuditQuery,
+        everywhere=True,
+        answers={200: AuditPage},
+    ),
     Operation(
         name="rotate_waitpoint_secret",
         method="POST",

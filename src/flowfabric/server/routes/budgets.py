@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -85,7 +84,7 @@ async def create(call: Call) -> Answer:
             text = "this credential is limited to namespaces: use scope_type 'namespace' and one of them as scope_id"
             raise refused(403, text, kind="forbidden", retryable=False)
         call.check_namespace(body.scope_id)
-    given = {"budget_id": str(uuid.uuid4()), **arguments(body)}
+    given = {"budget_id": call.mint("budget"), **arguments(body)}
     result = await call.engine.create_budget(**given)
     return tagged(result, 201 if isinstance(result, CreateBudgetResult.Created) else 200)
 
@@ -116,7 +115,7 @@ async def reset(call: Call) -> Answer:
 
 async def create_quota(call: Call) -> Answer:
     """Define a quota."""
-    given = {"quota_policy_id": str(uuid.uuid4()), **arguments(call.body)}
+    given = {"quota_policy_id": call.mint("quota"), **arguments(call.body)}
     result = await call.engine.create_quota_policy(**given)
     return tagged(result, 201 if isinstance(result, CreateQuotaPolicyResult.Created) else 200)
 

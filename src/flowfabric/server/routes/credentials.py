@@ -61,6 +61,7 @@ OPERATIONS = (
         body=CreateBody,
         everywhere=True,
         answers={201: CredentialCreated},
+        kept=False,
         audited=True,
     ),
     Operation(

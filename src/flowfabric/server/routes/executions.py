@@ -159,7 +159,10 @@ async def create(call: Call) -> Answer:
     """Store one execution."""
     body: CreateBody = call.body
     call.check_namespace(body.namespace)
-    result = await call.engine.create_execution(**arguments(body))
+    given = arguments(body)
+    if body.execution_id is None and call.key is not None:
+        given["execution_id"] = ExecutionId.solo(body.lane_id, call.engine.partitions, uuid=call.mint("execution"))
+    result = await call.engine.create_execution(**given)
     return tagged(result, 201 if isinstance(result, Created) else 200)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -78,7 +77,7 @@ class ApplyEdgeBody(Struct, kw_only=True):
 async def create(call: Call) -> Answer:
     """Make a flow."""
     call.check_namespace(call.body.namespace)
-    result = await call.engine.create_flow(**arguments(call.body))
+    result = await call.engine.create_flow(**{"flow_id": call.mint("flow"), **arguments(call.body)})
     return tagged(result, 201 if isinstance(result, CreateFlowResult.Created) else 200)
 
 
@@ -104,7 +103,7 @@ async def stage_edge(call: Call) -> Answer:
     """Store an edge."""
     flow, body = call.flow_id, call.body
     call.same("flow_id", body.flow_id, flow)
-    given = {"edge_id": str(uuid.uuid4()), **arguments(body, "flow_id")}
+    given = {"edge_id": call.mint("edge"), **arguments(body, "flow_id")}
     return tagged(await call.engine.stage_dependency_edge(flow_id=flow, **given), 201)
 
 

@@ -25,6 +25,7 @@ from flowfabric.model.budget_records import (
     QuotaWindow,
     Reservation,
 )
+from flowfabric.model.doors import KeptAnswer
 from flowfabric.model.records import (
     Attempt,
     Binding,
@@ -63,6 +64,7 @@ WAITPOINT_EXPIRY = "waitpoint_expiry"
 GRANT_EXPIRY = "grant_expiry"
 #: What history loses by age: ``(time, key)``.
 BINDING_EXPIRY = "binding_expiry"
+ANSWER_EXPIRY = "answer_expiry"
 WORKER_HISTORY = "worker_history"
 SIGNAL_KEY_EXPIRY = "signal_key_expiry"
 SUSPEND_ANSWERS = "suspend_answers"
@@ -220,6 +222,10 @@ def _binding_entries(record: Binding) -> list[Entry]:
     return [(BINDING_EXPIRY, None, (record.expires_at_ms, record.key))]
 
 
+def _answer_entries(record: KeptAnswer) -> list[Entry]:
+    return [(ANSWER_EXPIRY, None, (record.expires_at_ms, record.key))]
+
+
 def _suspension_entries(record: Suspension) -> list[Entry]:
     if record.closed_at_ms is not None:
         return []
@@ -273,6 +279,7 @@ _OWN: Mapping[Any, Callable[[Any], list[Entry]]] = {
     Attempt: _attempt_entries,
     Grant: _grant_entries,
     Binding: _binding_entries,
+    KeptAnswer: _answer_entries,
     Suspension: _suspension_entries,
     Waitpoint: _waitpoint_entries,
     SignalDedup: _signal_dedup_entries,

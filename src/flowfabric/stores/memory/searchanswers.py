@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from flowfabric.model.credentials import Credential
+from flowfabric.model.doors import AuditEntry
 from flowfabric.model.records import Execution
 from flowfabric.stores import questions as ask
 from flowfabric.stores.memory import indexes as index
@@ -68,7 +69,13 @@ def _list_credentials(tables: Tables, question: ask.ListCredentials) -> list[Cre
     return [each for name, each in found if question.after is None or name > question.after][: question.limit]
 
 
+def _list_audit(tables: Tables, question: ask.ListAudit) -> list[AuditEntry]:
+    found = sorted(tables.all(AuditEntry).items(), reverse=True)
+    return [each for name, each in found if question.after is None or name < question.after][: question.limit]
+
+
 ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.SearchExecutions: _search,
     ask.ListCredentials: _list_credentials,
+    ask.ListAudit: _list_audit,
 }

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from flowfabric.model.budget_records import BudgetAsk, BudgetDedup, BudgetSpend, QuotaAdmitted, QuotaWindow, Reservation
 from flowfabric.model.changes import Key, PurgeExecution, PurgeFlow, Writes
+from flowfabric.model.doors import KeptAnswer
 from flowfabric.model.events import CompletionEvent
 from flowfabric.model.records import (
     EXECUTION_WIDE_FIELDS,
@@ -38,6 +39,7 @@ from flowfabric.model.records import (
 from flowfabric.model.start_records import Burst
 from flowfabric.model.steps import Step
 from flowfabric.stores.memory.indexes import (
+    ANSWER_EXPIRY,
     BINDING_EXPIRY,
     DEDUP_EXPIRY,
     SIGNAL_KEY_EXPIRY,
@@ -205,6 +207,7 @@ def trim_history(tables: Tables, outboxes: Outboxes, question: TrimHistory) -> i
         (WorkerEvent, WORKER_HISTORY, question.registry_before_ms),
         (Binding, BINDING_EXPIRY, question.now + 1),
         (SignalDedup, SIGNAL_KEY_EXPIRY, question.now + 1),
+        (KeptAnswer, ANSWER_EXPIRY, question.now + 1),
         (SuspendDedup, SUSPEND_ANSWERS, question.registry_before_ms),
     )
     for kind, family, before_ms in by_age:

@@ -1,4 +1,5 @@
--- What callers from outside need: lists of a namespace, newest first, and credentials.
+-- What callers from outside need: lists of a namespace, newest first, credentials, answers that are given again, and
+-- an account of what operators do.
 
 CREATE INDEX ff_exec_core_search_idx ON ff_exec_core (namespace, created_at_ms, partition_key, execution_id);
 
@@ -12,4 +13,26 @@ CREATE TABLE ff_credential (
     created_at_ms bigint NOT NULL,
     expires_at_ms bigint,
     revoked_at_ms bigint
+);
+
+CREATE TABLE ff_kept_answer (
+    owner           text NOT NULL,
+    idempotency_key text NOT NULL,
+    fingerprint     text NOT NULL,
+    status          integer NOT NULL,
+    media           text NOT NULL,
+    body            bytea,
+    expires_at_ms   bigint NOT NULL,
+    PRIMARY KEY (owner, idempotency_key)
+);
+
+CREATE INDEX ff_kept_answer_expiry_idx ON ff_kept_answer (expires_at_ms);
+
+CREATE TABLE ff_audit (
+    audit_id text NOT NULL PRIMARY KEY,
+    at_ms    bigint NOT NULL,
+    who      text NOT NULL,
+    act      text NOT NULL,
+    subject  text NOT NULL,
+    status   integer NOT NULL
 );
