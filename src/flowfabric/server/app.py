@@ -15,7 +15,7 @@ from flowfabric.model.errors import EngineError
 from flowfabric.server import audit, problems, repeating
 from flowfabric.server.access import ANYBODY, Gate, Principal
 from flowfabric.server.answers import Answer, Streamed, plain
-from flowfabric.server.config import EMBEDDED, ServerConfig
+from flowfabric.server.config import EMBEDDED, ServerConfig, is_loopback
 from flowfabric.server.metrics import Metrics
 from flowfabric.server.operations import Call, Operation, Routes
 from flowfabric.server.permits import Permits
@@ -100,6 +100,8 @@ class Server:
             if principal is None:
                 unknown = ((b"www-authenticate", b"Bearer"),)
                 return plain({"error": "missing or invalid Authorization header"}, 401, unknown)
+            if principal is ANYBODY and self.config.guard_host:
+                _check_host(headers.get(b"host"))
             if operation is None:
                 return _lost(found)
             call = Call(self, operation, principal, found[1], headers, receive)
@@ -162,6 +164,15 @@ def _segments(scope: Scope) -> list[str]:
         path = path[len(root) :]
     parts = path.partition("?")[0].strip("/").split("/")
     return parts if raw is None else [unquote(part) for part in parts]
+
+
+def _check_host(host: bytes | None) -> None:
+    """Refuse a page of another site whose name was made to point to this machine."""
+    name = (host or b"").decode("latin-1")
+    bare = name.partition("]")[0] if name.startswith("[") else name.rpartition(":")[0] or name
+    if not is_loopback(bare.strip("[]")):
+        text = "this server asks for no credential and answers only to names of this machine"
+        raise refused(403, text, kind="forbidden", retryable=False)
 
 
 def _lost(found: Any) -> Answer:

@@ -33,6 +33,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     allow_unauthenticated: bool = False
     #: Never serve anybody without one, not even before the first is stored.
     require_credential: bool = False
+    #: Whether callers without a credential must call this machine by a name of its own.
+    guard_host: bool = False
     #: ``None``: same origin only; ``("*",)``: everybody; otherwise these.
     cors_origins: tuple[str, ...] | None = None
     hmac_secret: str = ""
@@ -81,6 +83,7 @@ def _read(given: Mapping[str, str], flags: dict[str, Any]) -> dict[str, Any]:
         "api_token": token,
         "allow_unauthenticated": bool(flags.get("allow_unauthenticated")) or _flag(given, "FF_ALLOW_UNAUTHENTICATED"),
         "require_credential": required,
+        "guard_host": token is None and not required and is_loopback(host),
         "cors_origins": _origins(flags.get("cors_origins", given.get("FF_CORS_ORIGINS"))),
         "hmac_secret": flags.get("hmac_secret") or given.get("FF_WAITPOINT_HMAC_SECRET", ""),
         "lanes": _lanes(flags.get("lanes", given.get("FF_LANES", "default"))),
