@@ -229,7 +229,7 @@ if TYPE_CHECKING:
         ScheduleSpec,
         SkipReason,
     )
-    from flowfabric.model.search import ExecutionSummary, SearchPage
+    from flowfabric.model.search import ExecutionSummary, QueueDepth, SearchPage
     from flowfabric.model.states import (
         AttemptState,
         BlockingReason,
@@ -377,7 +377,7 @@ _MODULES = {
         "CatchUp Cron Every FireResult Overlap PutScheduleResult ScheduleDeleted SchedulePage SchedulePaused "
         "ScheduleResumed ScheduleSnapshot ScheduleSpec SkipReason"
     ),
-    "model.search": "ExecutionSummary SearchPage",
+    "model.search": "ExecutionSummary QueueDepth SearchPage",
     "model.states": (
         "AttemptState BlockingReason EligibilityState LaneState LifecyclePhase OwnershipState PublicState "
         "StateVector TerminalOutcome"
@@ -587,6 +587,7 @@ __all__ = [
     "PriorityChanged",
     "PublicState",
     "PutScheduleResult",
+    "QueueDepth",
     "QueuePlace",
     "Quorum",
     "QuotaPolicyId",

@@ -367,6 +367,7 @@ METHODS: dict[str, Method] = {
     "revoke_credential": Method(lambda w: {"credential_id": "c"}, {"credential_id": "name+"}),
     "list_credentials": Method(lambda w: {}, {"after": "name?", "limit": "count"}),
     "verify_credential": Method(lambda w: {"token": "t"}, {"token": "name"}),
+    "queue_depths": Method(lambda w: {}, {}),
     "list_flow_edges": Method(_flow, {"flow_id": "uuid"}),
     "list_lanes": Method(lambda w: {}, {"cursor": "name?", "limit": "page"}),
     "list_suspended": Method(lambda w: {"partition": 0}, {"partition": "partition", "cursor": "id?", "limit": "page"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowfabric import FlowEdge, FlowGraph
+from flowfabric import ClaimPolicy, FlowEdge, FlowGraph
 from flowfabric.engine import Engine
 from tests.contract.probe import ManualClock
 
@@ -96,3 +96,15 @@ async def test_members_and_edges_of_a_flow(engine: Engine) -> None:
     }
     ids = flow.execution_ids
     assert pairs == {(ids["a"], ids["b"]), (ids["b"], ids["c"])}
+
+
+async def test_depths_of_queues(engine: Engine, clock: ManualClock) -> None:
+    assert await engine.queue_depths() == ()
+    for lane in ("a", "a", "B"):
+        await engine.create_execution(lane_id=lane)
+        clock.advance(1_000)
+    await engine.create_execution(lane_id="late", delay_until=clock() + 5)
+    found = {each.lane_id: (each.waiting, each.oldest_age_ms) for each in await engine.queue_depths()}
+    assert found == {"a": (2, 3_000), "B": (1, 1_000)}
+    await engine.claim("a", policy=ClaimPolicy("w", "w-1"))
+    assert {each.lane_id: each.waiting for each in await engine.queue_depths()} == {"a": 1, "B": 1}

@@ -187,3 +187,12 @@ async def test_the_description(client: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize("path", ["/v1/lanes?limit=0", "/v1/budgets?limit=1001", "/v1/flows?partition=1&cursor=x"])
 async def test_bad_pages(client: httpx.AsyncClient, path: str) -> None:
     assert (await client.get(path)).status_code == 400
+
+
+async def test_queues(client: httpx.AsyncClient) -> None:
+    await created(client)
+    queues = (await client.get("/v1/queues")).json()["queues"]
+    assert [(each["lane_id"], each["waiting"]) for each in queues] == [("default", 1)]
+    metrics = (await client.get("/metrics")).text
+    assert 'ff_queue_depth{lane="default"} 1' in metrics
+    assert 'ff_queue_oldest_age_seconds{lane="default"}' in metrics

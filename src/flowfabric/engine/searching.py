@@ -13,9 +13,9 @@ from flowfabric.model.flows import EdgeSnapshot
 from flowfabric.model.ids import ExecutionId, FlowId, canonical_uuid
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.records import Edge
-from flowfabric.model.search import ExecutionSummary, SearchPage
+from flowfabric.model.search import ExecutionSummary, QueueDepth, SearchPage
 from flowfabric.model.states import PublicState, canonical_public_state
-from flowfabric.stores.questions import SearchExecutions, SummaryRow
+from flowfabric.stores.questions import QueueDepths, SearchExecutions, SummaryRow
 
 #: Namespaces one search may name.
 MAX_NAMESPACES = 100
@@ -61,6 +61,12 @@ class Searching(EngineBase):
         page = tuple(map(_summary, found[:size]))
         last = found[size - 1] if len(found) > size else None
         return SearchPage(page, None if last is None else f"{last.created_at_ms}.{last.partition}.{last.uuid}")
+
+    async def queue_depths(self) -> tuple[QueueDepth, ...]:
+        """What can be claimed in each lane; lanes where nothing waits are left out."""
+        now = await self.now_ms()
+        found = await self._ask(QueueDepths())
+        return tuple(QueueDepth(lane, count, max(now - oldest, 0)) for lane, count, oldest in found)
 
     async def list_flow_edges(self, flow_id: FlowId | str) -> list[EdgeSnapshot]:
         """All edges of a flow, by edge id."""

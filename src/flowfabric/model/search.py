@@ -25,6 +25,14 @@ class ExecutionSummary(Struct, frozen=True):
     blocking_reason: str | None
 
 
+class QueueDepth(Struct, frozen=True):
+    """What can be claimed in a lane right now, and how long the oldest of it has been there."""
+
+    lane_id: str
+    waiting: int
+    oldest_age_ms: int
+
+
 class SearchPage(Struct, frozen=True):
     """What was found, newest first; ``next_cursor`` leads on, ``None`` says there is no more."""
 

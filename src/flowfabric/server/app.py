@@ -46,6 +46,8 @@ class Server:
         self.stream_ops = Permits("stream_ops", config.max_stream_ops)
         self.followers = Permits("event_streams", config.max_followers)
         self.rotations = Permits("admin_rotate", 1)
+        #: When the depths of queues were last counted.
+        self.depths_at = float("-inf")
         #: Keys of requests that are being worked on.
         self.keys_at_work: set[str] = set()
         #: Set once a shutdown has begun: whatever waits for others to do something stops waiting.

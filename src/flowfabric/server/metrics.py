@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
+from flowfabric.model.search import QueueDepth
+
 #: Upper bounds in seconds.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 #: Label sets that one metric keeps; what would be the next one is counted under ``other``.
@@ -120,7 +122,17 @@ class Metrics:
         self.requests = Counter("ff_http_requests_total", "Requests by route and status.", labels)
         self.durations = Histogram("ff_http_request_duration_seconds", "How long requests took.", labels)
         self.shutdown_timeouts = Counter("ff_shutdown_timeout_total", "Shutdowns that went past their grace.")
-        self.all: list[Metric] = [self.requests, self.durations, self.shutdown_timeouts]
+        self.depth = Gauge("ff_queue_depth", "Executions that could be claimed.", ("lane",))
+        self.age = Gauge("ff_queue_oldest_age_seconds", "Age of the oldest of them.", ("lane",))
+        self.all: list[Metric] = [self.requests, self.durations, self.shutdown_timeouts, self.depth, self.age]
+
+    def set_depths(self, depths: Iterable[QueueDepth]) -> None:
+        """What waits in each lane now."""
+        self.depth.clear()
+        self.age.clear()
+        for each in depths:
+            self.depth.set(each.waiting, (each.lane_id,))
+            self.age.set(each.oldest_age_ms / 1000, (each.lane_id,))
 
     def text(self) -> bytes:
         """The Prometheus exposition."""

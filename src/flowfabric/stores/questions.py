@@ -60,6 +60,10 @@ class ListCredentials(Struct, frozen=True):
     limit: int
 
 
+class QueueDepths(Struct, frozen=True):
+    """What can be claimed in each lane -> ``list[(lane id, how many, creation time of the oldest)]``, by lane."""
+
+
 class ListAudit(Struct, frozen=True):
     """Acts before an id, descending -> ``list[AuditEntry]``."""
 

@@ -63,6 +63,13 @@ class SearchQuestions:
         )
         return Asked(sql, text.params, lambda rows: [self._credentials.read(row) for row in rows])
 
+    def _QueueDepths(self, q: ask.QueueDepths) -> Asked:  # noqa: N802
+        sql = (
+            "SELECT e.lane_id, count(*), min(e.created_at_ms) FROM ff_exec_core e WHERE e.claimable "
+            f"GROUP BY e.lane_id ORDER BY e.lane_id{self._dialect.bytewise}"
+        )
+        return Asked(sql, [], lambda rows: [tuple(row) for row in rows])
+
     def _ListAudit(self, q: ask.ListAudit) -> Asked:  # noqa: N802
         text = Text()
         identity = f"t.audit_id{self._dialect.bytewise}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from typing import Any
 
 from msgspec import Struct
@@ -14,6 +16,8 @@ from flowfabric.server.answers import HTML, Answer, plain
 from flowfabric.server.operations import Call, Operation
 from flowfabric.server.problems import refused
 
+#: How long the depths of queues are told again before they are counted anew.
+DEPTHS_S = 5.0
 METRICS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -58,7 +62,13 @@ async def metrics(call: Call) -> Answer:
     """The counters of this process."""
     if not call.server.config.metrics:
         raise refused(404, "not found")
-    return Answer(200, call.server.metrics.text(), METRICS_TEXT)
+    server = call.server
+    # Scrapes by several collectors look at the queue once.
+    if time.monotonic() - server.depths_at >= DEPTHS_S:
+        server.depths_at = time.monotonic()
+        with contextlib.suppress(EngineError):
+            server.metrics.set_depths(await call.engine.queue_depths())
+    return Answer(200, server.metrics.text(), METRICS_TEXT)
 
 
 async def openapi_document(call: Call) -> Answer:

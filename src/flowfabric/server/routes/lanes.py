@@ -17,6 +17,7 @@ from flowfabric.model.results import (
     SuspendedPage,
     WorkerPage,
 )
+from flowfabric.model.search import QueueDepth
 from flowfabric.model.states import LaneState
 from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain, tagged
@@ -130,7 +131,28 @@ async def expired(call: Call) -> Answer:
     )
 
 
+class Queues(Struct, frozen=True):
+    """Lanes where something waits."""
+
+    queues: tuple[QueueDepth, ...]
+
+
+async def queues(call: Call) -> Answer:
+    """What waits in each lane."""
+    return plain(Queues(await call.engine.queue_depths()))
+
+
 OPERATIONS = (
+    Operation(
+        name="queue_depths",
+        method="GET",
+        path="/v1/queues",
+        scope=Scope.READ,
+        summary="How much waits in each lane, and for how long",
+        handler=queues,
+        everywhere=True,
+        answers={200: Queues},
+    ),
     Operation(
         name="list_lanes",
         method="GET",

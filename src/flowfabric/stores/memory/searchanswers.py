@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from flowfabric.model import literals as lit
 from flowfabric.model.credentials import Credential
 from flowfabric.model.doors import AuditEntry
 from flowfabric.model.records import Execution
@@ -74,8 +75,17 @@ def _list_audit(tables: Tables, question: ask.ListAudit) -> list[AuditEntry]:
     return [each for name, each in found if question.after is None or name < question.after][: question.limit]
 
 
+def _queue_depths(tables: Tables, question: ask.QueueDepths) -> list[tuple[str, int, int]]:
+    found: dict[str, list[int]] = {}
+    for each in tables.all(Execution).values():
+        if lit.is_claimable(each.lifecycle_phase, each.eligibility_state):
+            found.setdefault(each.lane_id, []).append(each.created_at_ms)
+    return [(lane, len(times), min(times)) for lane, times in sorted(found.items())]
+
+
 ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.SearchExecutions: _search,
     ask.ListCredentials: _list_credentials,
     ask.ListAudit: _list_audit,
+    ask.QueueDepths: _queue_depths,
 }
