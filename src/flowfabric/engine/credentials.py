@@ -76,6 +76,7 @@ class Credentials(EngineBase):
     async def verify_credential(self, token: str) -> CredentialInfo | None:
         """Whose token this is; ``None`` if it is nobody's, or not any more."""
         parts = tokens.parse(checks.text(token, "token"))
+        self._check_open()
         if parts is None:
             return None
         identity, secret = parts

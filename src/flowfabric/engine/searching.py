@@ -64,8 +64,8 @@ class Searching(EngineBase):
 
     async def queue_depths(self) -> tuple[QueueDepth, ...]:
         """What can be claimed in each lane; lanes where nothing waits are left out."""
-        now = await self.now_ms()
         found = await self._ask(QueueDepths())
+        now = await self.now_ms()
         return tuple(QueueDepth(lane, count, max(now - oldest, 0)) for lane, count, oldest in found)
 
     async def list_flow_edges(self, flow_id: FlowId | str) -> list[EdgeSnapshot]:
