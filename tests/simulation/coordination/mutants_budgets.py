@@ -216,11 +216,13 @@ def admitted_twice(monkeypatch: Any) -> None:
     """Whoever asks again takes another entry of the window."""
     old = quotas.admission
 
-    def admission(view: Any, context: Any, policy: Any, terms: Any, execution_id: str, *more: Any) -> Any:
+    def admission(
+        view: Any, context: Any, policy: Any, terms: Any, execution_id: str, *more: Any, **options: Any
+    ) -> Any:
         key = (policy.partition, policy.quota_policy_id, execution_id)
         guard = view.get(quotas.QuotaAdmitted, key)
         if guard is not None and guard.admitted_at_ms < context.now < guard.expires_at_ms:
             view.put_loaded(quotas.QuotaAdmitted, key, replace(guard, expires_at_ms=0))
-        return old(view, context, policy, terms, execution_id, *more)
+        return old(view, context, policy, terms, execution_id, *more, **options)
 
     monkeypatch.setattr(quotas, "admission", admission)
