@@ -12,6 +12,7 @@ from flowfabric import Contention, ContentionKind, ExecutionId, Handle, HandleKi
 from flowfabric.engine import Engine
 from flowfabric.model.records import Execution, Flow, Suspension
 from flowfabric.model.steps import ChildWait, NewStep, Step, StepOutcome
+from tests.contract.graphs import settle
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, id_of, payload_of, policy, refused
 
 LANE = "lane-of-one"
@@ -316,3 +317,44 @@ async def test_steps_of_executions_that_live_are_listed(engine: Engine) -> None:
         (str(id_of(handle)), name) for handle in handles[1:] for name in ("a", "b", "c[é]")
     )
     assert len(listed) == len(set(listed))
+
+
+# -- what a cancelled parent leaves behind ----------------------------------------------------------------------------
+
+
+async def test_children_of_a_cancelled_founder_and_their_flow_end_with_it(engine: Engine, probe: Probe) -> None:
+    parent = await parked(engine, "one", "two")
+    await engine.advance(await take(engine, "children"), children=[child(parent, "grandchild")])
+    await engine.cancel_execution(execution_id=parent)
+    await settle(engine)
+    rows = await probe.select(Execution, partition=parent.partition)
+    assert [row.public_state for row in rows] == ["cancelled"] * 4
+    (flow,) = await probe.select(Flow, partition=parent.partition)
+    assert flow.public_flow_state == "cancelled"
+
+
+async def test_a_cancelled_child_leaves_its_parents_flow_open(engine: Engine, probe: Probe) -> None:
+    parent = await parked(engine, "one", "two", wake_after=2)
+    handle = await take(engine, "children")
+    await engine.advance(handle, children=[child(parent, "grandchild")])
+    await engine.cancel_execution(execution_id=id_of(handle))
+    await settle(engine)
+    states = sorted(row.public_state for row in await probe.select(Execution, partition=parent.partition))
+    assert states == ["cancelled", "cancelled", "suspended", "waiting"]
+    (flow,) = await probe.select(Flow, partition=parent.partition)
+    assert flow.public_flow_state == "open"
+
+
+async def test_children_left_behind_by_a_crash_are_found(
+    engine: Engine, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = await parked(engine, "one", "two")
+    with monkeypatch.context() as lost:
+        lost.setattr("flowfabric.core.orphans.left_behind", lambda *_: ())
+        await engine.cancel_execution(execution_id=parent)
+    children = [row for row in await probe.select(Execution, partition=parent.partition) if row.parent]
+    assert [row.public_state for row in children] == ["waiting", "waiting"]
+    assert await engine.run_timer("orphan_reconciler") == 2
+    children = [row for row in await probe.select(Execution, partition=parent.partition) if row.parent]
+    assert [row.public_state for row in children] == ["cancelled", "cancelled"]
+    assert await engine.run_timer("orphan_reconciler") == 0

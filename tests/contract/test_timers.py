@@ -372,6 +372,7 @@ async def test_run_due_runs_each_timer_once(engine: Engine, probe: Probe, clock:
         "edge_cancel_dispatcher": 0,
         "edge_cancel_reconciler": 0,
         "cancel_reconciler": 0,
+        "orphan_reconciler": 0,
         "flow_projector": 0,
         "index_reconciler": 0,
         "retention_trimmer": 0,

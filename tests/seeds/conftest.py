@@ -16,7 +16,7 @@ def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if request.param == "postgres":
         return request.getfixturevalue("prepared_postgres_dsn")
     monkeypatch.setenv("FF_DEV_MODE", "1")
-    return f"file:rfc-023-{uuid_like()}?mode=memory&cache=shared"
+    return f"file:shared-{uuid_like()}?mode=memory&cache=shared"
 
 
 @pytest.fixture

@@ -49,6 +49,7 @@ def test_defaults() -> None:
         "edge_cancel_dispatcher": 1_000,
         "edge_cancel_reconciler": 10_000,
         "cancel_reconciler": 15_000,
+        "orphan_reconciler": 15_000,
         "flow_projector": 15_000,
         "index_reconciler": 45_000,
         "retention_trimmer": 60_000,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from flowfabric.core.context import Context
 from flowfabric.core.view import View
@@ -23,8 +24,8 @@ class CreateCredential(Struct, gc=False):
 
 def create_credential(command: CreateCredential, view: View, context: Context) -> Decision:
     """One row."""
-    command.wanted.created_at_ms = context.now
-    return Decision(command.wanted, (insert(command.wanted),))
+    credential = replace(command.wanted, created_at_ms=context.now)
+    return Decision(credential, (insert(credential),))
 
 
 class RevokeCredential(Struct, gc=False):

@@ -67,7 +67,7 @@ def cancel_flow_header(command: CancelFlowHeaderCommand, view: View, context: Co
     now = context.now
     live = [member for member in members if member.lifecycle_phase not in lit.ENDED_PHASES]
     view.require(leftover_needs(live))
-    acts: list[Act] = [_cancelled_flow(flow, raw, now, command.cancellation_policy, command.reason)]
+    acts: list[Act] = [cancelled_flow(flow, raw, now, command.cancellation_policy, command.reason)]
     if view.get(CancelBacklog, flow.key) is None:
         acts.append(insert(_backlog(flow, now, command.reason, command.cancellation_policy, "pending")))
     known = {row.execution_id for row in backlog}
@@ -183,7 +183,7 @@ def cancel_flow(command: CancelFlow, view: View, context: Context) -> Decision:
     # The flow is locked from here on, so nobody can join it between this look and the commit.
     found = [] if command.policy == FLOW_ONLY else view.live_members(flow.partition, flow.flow_id, "", CANCEL_STEP)
     decision, answer = _cancelled_members(view, context, command.policy, found)
-    acts: tuple[Act, ...] = (_cancelled_flow(flow, raw, context.now, command.policy, command.reason),)
+    acts: tuple[Act, ...] = (cancelled_flow(flow, raw, context.now, command.policy, command.reason),)
     if answer.after is not None:
         unfinished = view.get(CancelBacklog, flow.key)
         if unfinished is None:
@@ -253,7 +253,8 @@ def _backlog(flow: Flow, now: int, reason: str, policy: str, status: str) -> Can
     )
 
 
-def _cancelled_flow(flow: Flow, raw: dict[str, object], now: int, policy: str, reason: str) -> Change:
+def cancelled_flow(flow: Flow, raw: dict[str, object], now: int, policy: str, reason: str) -> Change:
+    """The flow takes no more members, and says why."""
     raw = {**raw, "cancellation_policy": policy, "cancel_reason": reason, "last_mutation_at_ms": now}
     return change(
         flow,

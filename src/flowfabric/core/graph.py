@@ -76,8 +76,12 @@ def create_flow(command: CreateFlow, view: View, context: Context) -> Decision:
     return Decision(CreateFlowResult.Created(shown), (insert(new_flow(command, context.now)),))
 
 
-def new_flow(command: CreateFlow, now: int, nodes: int = 0, edge_count: int = 0) -> Flow:
-    """The row of a new flow."""
+#: Where a flow's document names the execution that has founded it for its children.
+FOUNDER = "founder"
+
+
+def new_flow(command: CreateFlow, now: int, nodes: int = 0, edge_count: int = 0, founder: str | None = None) -> Flow:
+    """The row of a new flow. One that an execution founds for its children names it."""
     document: dict[str, Any] = {
         "flow_kind": command.flow_kind,
         "namespace": command.namespace,
@@ -87,6 +91,8 @@ def new_flow(command: CreateFlow, now: int, nodes: int = 0, edge_count: int = 0)
     }
     if command.budget_ids:
         document["budget_ids"] = ",".join(command.budget_ids)
+    if founder is not None:
+        document[FOUNDER] = founder
     return Flow(command.partition, command.flow_id, nodes + edge_count, OPEN, now, None, dump_document(document))
 
 

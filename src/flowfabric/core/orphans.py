@@ -1,4 +1,8 @@
-"""Children whose parent was cancelled or ran out of time: nobody waits for them any more, so they are cancelled too."""
+"""Children whose parent was cancelled or ran out of time: nobody waits for them any more, so they are cancelled too.
+
+It happens right after the parent's end, by a command of its own. If that is lost, a timer finds the children: a live
+execution under a parent that has ended so is the record of what is left to do.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,14 @@ from typing import Any
 from msgspec import Struct
 
 from flowfabric.core.context import Context
+from flowfabric.core.documents import parse_document
 from flowfabric.core.downstream import Cascade
+from flowfabric.core.flow_cancel import CANCEL_ALL, cancelled_flow
+from flowfabric.core.graph import FOUNDER
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Decision, LiveMembers, Need
-from flowfabric.model.records import Execution
+from flowfabric.model.changes import Act, Decision, Get, LiveMembers, Need
+from flowfabric.model.records import Execution, Flow
 
 #: Members of the flow that one command looks through.
 AT_ONCE = 200
@@ -29,7 +36,10 @@ class CancelChildren(Struct, gc=False):
     after: str = ""
 
     def needs(self) -> tuple[Need, ...]:
-        return (LiveMembers(self.partition, self.flow_id, self.after, AT_ONCE),)
+        return (
+            LiveMembers(self.partition, self.flow_id, self.after, AT_ONCE),
+            Get(Flow, (self.partition, self.flow_id)),
+        )
 
 
 def left_behind(execution: Execution, outcome: str) -> tuple[Any, ...]:
@@ -43,6 +53,26 @@ def cancel_children(command: CancelChildren, view: View, context: Context) -> De
     """As many as one transaction may; the rest, and the children's children, follow at once."""
     members = view.live_members(command.partition, command.flow_id, command.after, AT_ONCE)[:AT_ONCE]
     children = [each for each in members if each.parent == command.parent]
+    decision = _cancelled(view, context, children)
+    decision.acts += _closed(view, command, context.now)
+    if len(members) == AT_ONCE:
+        rest = CancelChildren(command.partition, command.flow_id, command.parent, after=members[-1].uuid)
+        decision.then += (rest,)
+    return decision
+
+
+def _closed(view: View, command: CancelChildren, now: int) -> tuple[Act, ...]:
+    """A flow that was founded for its founder's children takes no more members once the founder has ended."""
+    flow = view.get(Flow, (command.partition, command.flow_id))
+    if flow is None or flow.public_flow_state in lit.ENDED_FLOW_STATES:
+        return ()
+    raw = parse_document(flow.raw_fields, "ff_flow_core.raw_fields")
+    if raw.get(FOUNDER) != command.parent:
+        return ()
+    return (cancelled_flow(flow, raw, now, CANCEL_ALL, PARENT_CANCELLED),)
+
+
+def _cancelled(view: View, context: Context, children: list[Execution]) -> Decision:
     cascade = Cascade(view, context)
     following: list[Any] = []
     for child in children:
@@ -50,6 +80,24 @@ def cancel_children(command: CancelChildren, view: View, context: Context) -> De
         following += left_behind(child, lit.ENDED_CANCELLED)
     cascade.run()
     moved = cascade.moved()
-    if len(members) == AT_ONCE:
-        following.append(CancelChildren(command.partition, command.flow_id, command.parent, members[-1].uuid))
     return Decision(len(children), (), moved.events, moved.wakes, (*moved.then, *following))
+
+
+class CancelOrphan(Struct, gc=False):
+    """Look at an execution whose parent may have ended without it."""
+
+    execution_id: str
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+def cancel_orphan(command: CancelOrphan, view: View, context: Context) -> Decision:
+    """Cancelled, if it lives and its parent was cancelled or ran out of time."""
+    child = view.execution(command.execution_id)
+    if child is None or child.parent is None or child.lifecycle_phase in lit.ENDED_PHASES:
+        return Decision(0)
+    parent = view.execution(f"{{fp:{child.partition}}}:{child.parent}")
+    if parent is None or parent.public_state not in lit.TAKING_CHILDREN_ALONG:
+        return Decision(0)
+    return _cancelled(view, context, [child])

@@ -141,6 +141,7 @@ RULES: Mapping[type, Rule] = {
     quotas.ReleaseAdmission: quotas.release_admission,
     quotas.ReconcileQuota: quotas.reconcile_quota,
     orphans.CancelChildren: orphans.cancel_children,
+    orphans.CancelOrphan: orphans.cancel_orphan,
     steps.Advance: steps.advance,
     steps.ForkExecution: steps.fork_execution,
     schedules.PutSchedule: schedules.put_schedule,

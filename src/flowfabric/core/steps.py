@@ -135,7 +135,7 @@ def _started(
     if execution.flow_id is None:
         # Whatever the parent pays from, its children pay from too.
         flow = replace(command.flow, budget_ids=graph.listed(execution.budget_ids))
-        acts.append(insert(graph.new_flow(flow, context.now, 1 + len(new))))
+        acts.append(insert(graph.new_flow(flow, context.now, 1 + len(new), founder=execution.uuid)))
         execution = replace(execution, flow_id=flow.flow_id)
     else:
         stored = graph.open_flow(view, execution.partition, execution.flow_id)

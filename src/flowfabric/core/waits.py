@@ -16,8 +16,9 @@ from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.records import Execution, Signal, Suspension, Waitpoint
 from flowfabric.model.suspension import ResumePolicy, SuspensionRequester
 
-PENDING, OPEN, CLOSED, EXPIRED = "pending", "active", "closed", "expired"
-OPEN_STATES = frozenset({PENDING, OPEN})
+PENDING, OPEN = lit.WAITPOINT_PENDING, lit.WAITPOINT_OPEN
+CLOSED, EXPIRED = lit.WAITPOINT_CLOSED, lit.WAITPOINT_EXPIRED
+OPEN_STATES = lit.LIVE_WAITPOINTS
 #: Where the signal that a timeout makes up is kept.
 TIMEOUT_KEY = "__timeout__"
 

@@ -70,6 +70,7 @@ TIMERS: tuple[Timer, ...] = (
     Timer("edge_cancel_dispatcher", 1_000, 50, "FF_EDGE_CANCEL_DISPATCHER_INTERVAL_S"),
     Timer("edge_cancel_reconciler", 10_000, 50, "FF_EDGE_CANCEL_RECONCILER_INTERVAL_S"),
     Timer("cancel_reconciler", 15_000, 50, "FF_CANCEL_RECONCILER_INTERVAL_S"),
+    Timer("orphan_reconciler", 15_000, 100, "FF_ORPHAN_RECONCILER_INTERVAL_S"),
     Timer("flow_projector", 15_000, 50, "FF_FLOW_PROJECTOR_INTERVAL_S"),
     Timer("index_reconciler", 45_000, 100, "FF_INDEX_RECONCILER_INTERVAL_S"),
     Timer("retention_trimmer", 60_000, 20, "FF_RETENTION_TRIMMER_INTERVAL_S"),

@@ -14,6 +14,7 @@ from typing import Any
 
 from flowfabric.core.admission import UnblockExecution
 from flowfabric.core.grants import SweepGrants
+from flowfabric.core.orphans import CancelOrphan
 from flowfabric.core.retention import TrimExecution
 from flowfabric.core.timers import (
     ATTEMPT_TIMEOUT,
@@ -73,6 +74,9 @@ class Timers(SuspensionTimers, BudgetTimers):
 
     async def _tick_intake(self, limit: int) -> int:
         return await self._for_each("intake", limit, PromoteSubmitted)
+
+    async def _tick_orphan_reconciler(self, limit: int) -> int:
+        return await self._for_each("orphans", limit, CancelOrphan)
 
     async def _tick_delayed_promoter(self, limit: int) -> int:
         return await self._for_each("delayed_promoter", limit, PromoteDelayed)

@@ -58,6 +58,16 @@ PUBLIC_FAILED = "failed"
 PUBLIC_CANCELLED = "cancelled"
 PUBLIC_EXPIRED = "expired"
 PUBLIC_SKIPPED = "skipped"
+#: Ends that take along what the execution has started.
+TAKING_CHILDREN_ALONG = frozenset({PUBLIC_CANCELLED, PUBLIC_EXPIRED})
+
+# state of a waitpoint
+WAITPOINT_PENDING = "pending"
+WAITPOINT_OPEN = "active"
+WAITPOINT_CLOSED = "closed"
+WAITPOINT_EXPIRED = "expired"
+#: Waitpoints that somebody may still answer.
+LIVE_WAITPOINTS = frozenset({WAITPOINT_PENDING, WAITPOINT_OPEN})
 
 # attempt_state
 ATTEMPT_NONE = "none"

@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 #: Where a run is: ``waiting``, ``active``, ``completed`` …
 RunStatus = PublicState
-#: The kind of the flows that workflows found for their children.
-WORKFLOW_FLOW = "workflow"
 #: The ways to end.
 ENDED = frozenset(
     {PublicState.COMPLETED, PublicState.FAILED, PublicState.CANCELLED, PublicState.EXPIRED, PublicState.SKIPPED}
@@ -72,19 +70,11 @@ class Run(Generic[T]):
 
     async def cancel(self, reason: str = "") -> None:
         """Cancel it, whatever it is doing, with everything it has started. A run that has ended stays as it is."""
-        engine = self.app.engine
-        flow_id = await engine.resolve_execution_flow_id(self.id)
         try:
-            await engine.cancel_execution(execution_id=self.id, reason=reason)
+            await self.app.engine.cancel_execution(execution_id=self.id, reason=reason)
         except Validation:
-            if await self.status() in ENDED:
-                return
-            raise
-        if flow_id is not None and (await engine.read_execution_context(self.id)).tags.get("ff.run") is None:
-            # The flow that a workflow founded for its children ends with it. A child's own cancelling ends the child.
-            flow = await engine.describe_flow(flow_id)
-            if flow is not None and flow.flow_kind == WORKFLOW_FLOW:
-                await engine.cancel_flow(flow_id, "cancel_all")
+            if await self.status() not in ENDED:
+                raise
 
     async def replay(self) -> None:
         """Run it again, with the same arguments, after it has ended. What was cancelled is started anew instead."""

@@ -10,7 +10,13 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from flowfabric.model.changes import BLOCKED, NAMING
-from flowfabric.model.literals import ENDED_PHASES, ROOM_BLOCKS, WAITING_PHASES
+from flowfabric.model.literals import (
+    ENDED_PHASES,
+    LIVE_WAITPOINTS,
+    ROOM_BLOCKS,
+    TAKING_CHILDREN_ALONG,
+    WAITING_PHASES,
+)
 from flowfabric.model.records import EXECUTION_WIDE_FIELDS, Attempt, Execution, StreamHead
 from flowfabric.stores.schema import ATTEMPT, EXECUTION, TABLES, Column, Table, is_wire_keyed
 
@@ -19,6 +25,9 @@ WAITING_LIST = ", ".join(f"'{phase}'" for phase in sorted(WAITING_PHASES))
 #: The phases that an execution ends in, likewise.
 ENDED_LIST = ", ".join(f"'{phase}'" for phase in sorted(ENDED_PHASES))
 
+#: The waitpoints that may still be answered, and the ends that take children along.
+LIVE_WAITPOINT_LIST = ", ".join(f"'{state}'" for state in sorted(LIVE_WAITPOINTS))
+TAKING_ALONG_LIST = ", ".join(f"'{state}'" for state in sorted(TAKING_CHILDREN_ALONG))
 #: The states that end when a budget or a quota has room.
 WAITING_FOR_ROOM = ", ".join(f"'{state}'" for state in sorted(ROOM_BLOCKS))
 #: What follows the select of executions for each ``Listed``: ``?1`` is the budget's or quota's id, ``?2`` the limit.

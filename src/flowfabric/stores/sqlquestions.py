@@ -16,6 +16,8 @@ from flowfabric.stores.budgetquestions import BudgetQuestions, admission_trims
 from flowfabric.stores.flowquestions import ALL_DISPATCHED, FLOW_IS_OVER, Asked, FlowQuestions, Text
 from flowfabric.stores.rows import (
     ENDED_LIST,
+    LIVE_WAITPOINT_LIST,
+    TAKING_ALONG_LIST,
     WAITING_FOR_ROOM,
     WAITING_LIST,
     Dialect,
@@ -150,7 +152,7 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, SearchQuestio
         text = Text()
         text.add(f"t.partition_key = CAST({text.mark(q.partition)} AS integer)")
         text.add(f"t.execution_id = {text.mark(self._uuid(q.uuid))}")
-        text.add("t.state IN ('pending', 'active')")
+        text.add(f"t.state IN ({LIVE_WAITPOINT_LIST})")
         if q.after is not None:
             text.add(f"t.waitpoint_id > {text.mark(self._uuid(q.after))}")
         sql = (
@@ -354,8 +356,13 @@ _DUE: Mapping[str, tuple[str, str, str]] = {
     ),
     "pending_wp_expiry": (
         _beside("ff_waitpoint_pending w"),
-        "w.expires_at_ms <= {} AND w.state = 'pending'",
+        f"w.expires_at_ms <= {{}} AND w.state = '{lit.WAITPOINT_PENDING}'",
         "w.expires_at_ms",
+    ),
+    "orphans": (
+        f"{_CORE} JOIN ff_exec_core p ON p.partition_key = e.partition_key AND p.execution_id = e.parent_eid",
+        f"e.parent_eid IS NOT NULL AND e.terminal_at_ms IS NULL AND p.public_state IN ({TAKING_ALONG_LIST})",
+        "e.partition_key, e.parent_eid",
     ),
     "unblock": (_CORE, f"e.eligibility_state = '{lit.BLOCKED_BY_ROUTE}'", "e.created_at_ms"),
     "lane_blocked": (_CORE, f"e.eligibility_state = '{lit.BLOCKED_BY_LANE_STATE}'", "e.created_at_ms"),

@@ -74,7 +74,7 @@ def _list_waitpoints(tables: Tables, question: ask.ListWaitpoints) -> list[Waitp
     wanted = (
         each
         for each in found
-        if each.state in ("pending", "active") and (question.after is None or each.waitpoint_id > question.after)
+        if each.state in lit.LIVE_WAITPOINTS and (question.after is None or each.waitpoint_id > question.after)
     )
     return list(islice(wanted, question.limit))
 
@@ -187,6 +187,15 @@ def _blocked(tables: Tables, state: str) -> Iterator[str]:
     return (entry[1] for entry in tables.indexes.run(index.BLOCKED, state).between())
 
 
+def _orphans(tables: Tables, question: ask.Due) -> Iterator[str]:
+    for child in tables.all(Execution).values():
+        if child.parent is None or child.terminal_at_ms is not None:
+            continue
+        parent = tables.find(Execution, wire_id(child.partition, child.parent))
+        if parent is not None and parent.public_state in lit.TAKING_CHILDREN_ALONG:
+            yield child.execution_id
+
+
 #: Timers whose rows stand in an index by their time.
 _BY_TIME = {
     "delayed_promoter": index.DELAY,
@@ -199,6 +208,7 @@ _OTHERWISE: Mapping[str, Callable[[Tables, ask.Due], Iterator[str]]] = {
     "lease_expiry": lambda tables, question: _of_attempts(tables, question, index.LEASE_EXPIRY),
     "attempt_timeout": lambda tables, question: _of_attempts(tables, question, index.ATTEMPT_TIMEOUT),
     "grant_sweep": _expired_grants,
+    "orphans": _orphans,
     "unblock": lambda tables, question: _blocked(tables, lit.BLOCKED_BY_ROUTE),
     "lane_blocked": lambda tables, question: _blocked(tables, lit.BLOCKED_BY_LANE_STATE),
     "undispatched": flowanswers.undispatched,

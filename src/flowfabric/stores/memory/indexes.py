@@ -237,7 +237,7 @@ def _suspension_entries(record: Suspension) -> list[Entry]:
 
 
 def _waitpoint_entries(record: Waitpoint) -> list[Entry]:
-    if record.state != "pending" or record.expires_at_ms is None:
+    if record.state != lit.WAITPOINT_PENDING or record.expires_at_ms is None:
         return []
     wire = f"{{fp:{record.partition}}}:{record.uuid}"
     return [(WAITPOINT_EXPIRY, None, (record.expires_at_ms, wire, record.waitpoint_id))]

@@ -15,3 +15,7 @@ CREATE TABLE ff_step (
 
 ALTER TABLE ff_exec_core ADD COLUMN parent_eid BLOB;
 ALTER TABLE ff_suspension_current ADD COLUMN wake_after INTEGER;
+
+-- Children that live, for whoever looks whether their parents do.
+CREATE INDEX ff_exec_core_children_idx ON ff_exec_core (partition_key, parent_eid)
+    WHERE parent_eid IS NOT NULL AND terminal_at_ms IS NULL;
