@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -46,6 +47,26 @@ async def _failure(run: Any) -> RunFailed:
 class Point:
     x: int
     y: int
+
+
+async def test_apps_of_different_namespaces_share_a_lane(store_url: str, tmp_path: Path) -> None:
+    """Each worker takes what its own app can run."""
+    if store_url.startswith("memory:"):
+        store_url = f"sqlite:///{tmp_path}/shared.db"
+    apps = [App(store_url, namespace=name) for name in ("one", "two")]
+    tasks = []
+    for app in apps:
+
+        @app.task(name=f"only_{app.namespace}")
+        async def named(number: int, own: str = app.namespace) -> str:
+            return f"{own} {number}"
+
+        tasks.append(named)
+    async with apps[0], apps[1]:
+        runs = [(app.namespace, await task.start(n)) for n in range(5) for app, task in zip(apps, tasks, strict=True)]
+        async with apps[0].worker(), apps[1].worker():
+            for name, run in runs:
+                assert (await run.result(timeout=SOON)).startswith(name)
 
 
 async def test_results_of_all_kinds_of_functions(app: App) -> None:

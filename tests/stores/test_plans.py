@@ -42,7 +42,7 @@ from flowfabric.stores.questions import (
 from flowfabric.stores.schema import ATTEMPT, EXECUTION, OUTBOXES, TABLES
 from flowfabric.stores.sqlevents import old_events
 from flowfabric.stores.sqlite import store as sqlite_store
-from flowfabric.stores.sqlite.reading import _CANDIDATES, _SETS
+from flowfabric.stores.sqlite.reading import _CANDIDATES, _CANDIDATES_WITHIN, _SETS, _SETS_WITHIN
 from flowfabric.stores.sqlquestions import SqlQuestions
 from tests.contract.seeding import seed
 
@@ -135,6 +135,16 @@ async def test_claims_walk_the_claim_index(postgres: Any) -> None:
     able = await plan(postgres, reading.CLAIM_ABLE, "waiting", ["gpu"], 74, 10, 1)
     for found in (plain, able):
         assert "ff_exec_core_claim_idx" in found
+        assert "Seq Scan" not in found
+    assert '"Sort"' not in plain, "rows must come from the index in claim order"
+
+
+async def test_claims_within_namespaces_walk_an_index_of_their_own(postgres: Any) -> None:
+    plain = await plan(postgres, reading.CLAIM_WITHIN, "waiting", 10, 1, "default")
+    able = await plan(postgres, reading.CLAIM_ABLE_WITHIN, "waiting", ["gpu"], 74, 10, 1, ["default", "other"])
+    for found in (plain, able):
+        assert "ff_exec_core_claim_within_idx" in found
+        assert "ff_exec_core_claim_idx" not in found, "however much of other namespaces stands in front"
         assert "Seq Scan" not in found
     assert '"Sort"' not in plain, "rows must come from the index in claim order"
 
@@ -349,6 +359,16 @@ async def test_sqlite_claims_walk_the_claim_index(sqlite: Any) -> None:
     assert "SCAN ff_exec_core" not in found
     sets = steps(sqlite, _SETS, "waiting")
     assert "ff_exec_core_claim_idx" in sets
+    assert "SCAN ff_exec_core" not in sets
+
+
+async def test_sqlite_claims_within_namespaces_walk_an_index_of_their_own(sqlite: Any) -> None:
+    found = steps(sqlite, _CANDIDATES_WITHIN, "waiting", "", 10, "default")
+    assert "USING INDEX ff_exec_core_claim_within_idx (lane_id=? AND namespace=? AND requirement_key=?)" in found
+    assert "TEMP B-TREE" not in found, "rows must come from the index in claim order"
+    sets = steps(sqlite, _SETS_WITHIN, "waiting", "default")
+    assert "ff_exec_core_claim_within_idx (lane_id=? AND namespace=?" in sets
+    assert "ff_exec_core_claim_idx" not in sets
     assert "SCAN ff_exec_core" not in sets
 
 

@@ -317,15 +317,15 @@ class Look:
         self,
         view: View,
         context: Context,
-        lane_id: str,
-        capabilities: frozenset[str],
+        queue: tuple[str, frozenset[str], frozenset[str] | None],
         limit: int,
         first: list[Execution] | None = None,
     ) -> None:
         self._view = view
         self._first = first
         self._context = context
-        self._queue = (lane_id, capabilities)
+        #: Lane, capabilities, namespaces.
+        self._queue = queue
         self._limit = limit
         self.unfinished = False
 
@@ -336,7 +336,8 @@ class Look:
             found = self._first
             self._first = None
             if found is None:
-                found = view.claimable(*self._queue, limit - given + (_AHEAD if denied else 0))
+                lane_id, able, namespaces = self._queue
+                found = view.claimable(lane_id, able, limit - given + (_AHEAD if denied else 0), namespaces)
             if not found:
                 return
             self._prepare(found)

@@ -47,9 +47,14 @@ class Claim(Struct, gc=False):
     lease_ttl_ms: int
     limit: int
     entropy: bytes
+    #: Only executions of these namespaces; ``None`` means all.
+    namespaces: frozenset[str] | None = None
 
     def needs(self) -> tuple[Need, ...]:
-        return (Claimable(self.lane_id, self.capabilities, self.limit), Get(Lane, self.lane_id))
+        return (
+            Claimable(self.lane_id, self.capabilities, self.limit, self.namespaces),
+            Get(Lane, self.lane_id),
+        )
 
 
 def claim(command: Claim, view: View, context: Context) -> Decision:
@@ -57,7 +62,7 @@ def claim(command: Claim, view: View, context: Context) -> Decision:
     acts: list[Act] = []
     events: list[Event] = []
     handles: list[Handle] = []
-    found = view.claimable(command.lane_id, command.capabilities, command.limit)
+    found = view.claimable(command.lane_id, command.capabilities, command.limit, command.namespaces)
     if found and withholds(view, command.lane_id):
         return Decision(handles)
     for execution in found:
@@ -76,7 +81,8 @@ def claim(command: Claim, view: View, context: Context) -> Decision:
 def _claim_admitted(command: Claim, view: View, context: Context, found: list[Execution]) -> Decision:
     """The same where budgets or quotas have a say: each candidate is tested when it is its turn."""
     handles: list[Handle] = []
-    look = admitting.Look(view, context, command.lane_id, command.capabilities, command.limit, found)
+    queue = (command.lane_id, command.capabilities, command.namespaces)
+    look = admitting.Look(view, context, queue, command.limit, found)
     for execution in look:
         stale = execution.eligibility_state == lit.PENDING_CLAIM
         drops = [Drop(grant) for grant in stale_grants(view, execution, context.now)] if stale else []
@@ -110,9 +116,9 @@ def _leased(command: Claim, view: View, context: Context, execution: Execution, 
 def claim_for_worker(command: ClaimForWorker, view: View, context: Context) -> Decision:
     """A grant for the first execution in claim order, or nothing."""
     lane_id, able = command.lane_id or "", frozenset(command.worker_capabilities)
-    if not view.claimable(lane_id, able, 1) or withholds(view, lane_id):
+    if not view.claimable(lane_id, able, 1, command.namespaces) or withholds(view, lane_id):
         return Decision(NoWork())
-    look = admitting.Look(view, context, lane_id, able, 1)
+    look = admitting.Look(view, context, (lane_id, able, command.namespaces), 1)
     for execution in look:
         terms = msgspec.structs.replace(command, lane_id=None)
         grant, acts = promise(view, context, execution, terms)

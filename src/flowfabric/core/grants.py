@@ -154,9 +154,12 @@ def promise(view: View, context: Context, execution: Execution, terms: Terms) ->
 class ClaimForWorker(Terms, gc=False):
     """A scheduler looks for the next execution a worker could run. ``execution_id`` is filled by the choice."""
 
+    namespaces: frozenset[str] | None = None
+
     def needs(self) -> tuple[Need, ...]:
         lane = self.lane_id or ""
-        return (Claimable(lane, frozenset(self.worker_capabilities), 1), Get(Lane, lane), CURRENT_KEY)
+        able = frozenset(self.worker_capabilities)
+        return (Claimable(lane, able, 1, self.namespaces), Get(Lane, lane), CURRENT_KEY)
 
 
 class SweepGrants(Struct, gc=False):

@@ -29,6 +29,7 @@ class ClaimFromLanes(Struct, gc=False):
     lease_ttl_ms: int
     limit: int
     entropy: bytes
+    namespaces: frozenset[str] | None = None
 
     def needs(self) -> tuple[Need, ...]:
         wanted = self.lanes
@@ -38,7 +39,7 @@ class ClaimFromLanes(Struct, gc=False):
             wanted = (wanted[best],)
         total = sum(weight for _, weight in wanted)
         shares = [(lane_id, -(-self.limit * weight // total)) for lane_id, weight in wanted]
-        scans = [Claimable(lane_id, self.capabilities, share) for lane_id, share in shares]
+        scans = [Claimable(lane_id, self.capabilities, share, self.namespaces) for lane_id, share in shares]
         return (*scans, *[Get(Lane, lane_id) for lane_id, _ in wanted])
 
 
@@ -64,7 +65,7 @@ def claim_from_lanes(command: ClaimFromLanes, view: View, context: Context) -> D
             unfinished = unfinished or type(decision.result) is Unfinished
             view.fold(decision)
             del weights[lane_id]
-            view.require(Claimable(each, command.capabilities, 1) for each in weights)
+            view.require(Claimable(each, command.capabilities, 1, command.namespaces) for each in weights)
             continue
         view.fold(decision)
         handles += decision.result
@@ -83,4 +84,5 @@ def _single(command: ClaimFromLanes, lane_id: str, position: int) -> Claim:
         command.lease_ttl_ms,
         1,
         command.entropy[32 * position : 32 * position + 32],
+        command.namespaces,
     )

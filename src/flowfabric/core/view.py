@@ -92,7 +92,7 @@ class View(GraphView):
         self._full: set[str] = set()
         #: First records of a select: how many were asked for, and the keys found.
         self._firsts: dict[Select, tuple[int, list[Key]]] = {}
-        self._scans: dict[tuple[str, frozenset[str]], _Scan] = {}
+        self._scans: dict[tuple[str, frozenset[str], frozenset[str] | None], _Scan] = {}
         self._peeked: dict[Any, dict[Key, Any]] = {}
         self._listed: dict[tuple[str, str], tuple[int, list[str]]] = {}
         self._recent: dict[Recent, tuple[int, int | None]] = {}
@@ -169,7 +169,7 @@ class View(GraphView):
             if execution.budget_ids is not None or execution.quota_policy_id is not None:
                 self._bound.append(execution)
         exhausted = len(keys) < need.limit
-        self._scans[(need.lane_id, need.capabilities)] = _Scan(keys, need.limit, exhausted)
+        self._scans[(need.lane_id, need.capabilities, need.namespaces)] = _Scan(keys, need.limit, exhausted)
 
     def put_peeked(self, kind: Any, key: Key, record: Any) -> None:
         """A record as it was a moment ago, free for others to change."""
@@ -210,7 +210,7 @@ class View(GraphView):
         if type(need) is GetFull:
             return need.execution_id in self._full
         if type(need) is Claimable:
-            scan = self._scans.get((need.lane_id, need.capabilities))
+            scan = self._scans.get((need.lane_id, need.capabilities, need.namespaces))
             return scan is not None and (scan.exhausted or scan.asked >= need.limit)
         if type(need) is First:
             known = self._firsts.get(Select(need.kind, need.fields, need.values))
@@ -367,11 +367,13 @@ class View(GraphView):
             raise Missing(First(kind, select.fields, select.values, 2 * asked + limit))
         return found[:limit]
 
-    def claimable(self, lane_id: str, capabilities: frozenset[str], limit: int) -> list[Execution]:
+    def claimable(
+        self, lane_id: str, capabilities: frozenset[str], limit: int, namespaces: frozenset[str] | None = None
+    ) -> list[Execution]:
         """The next executions in claim order; those already taken in this batch are gone."""
-        scan = self._scans.get((lane_id, capabilities))
+        scan = self._scans.get((lane_id, capabilities, namespaces))
         if scan is None:
-            raise Missing(Claimable(lane_id, capabilities, limit))
+            raise Missing(Claimable(lane_id, capabilities, limit, namespaces))
         touched: Mapping[Key, Any] = self._puts.get(Execution, {})
         purged = self._purged.get(Execution, ())
         current: Mapping[Key, Any] = self._current.get(Execution, {})
@@ -388,9 +390,9 @@ class View(GraphView):
                 found.append(current[key])
             position += 1
         if len(found) < limit and not scan.exhausted:
-            raise Missing(Claimable(lane_id, capabilities, 2 * scan.asked + limit))
+            raise Missing(Claimable(lane_id, capabilities, 2 * scan.asked + limit, namespaces))
         fresh = self._fresh.get(lane_id)
-        return self._with_fresh(found, fresh, capabilities, limit) if fresh else found
+        return self._with_fresh(found, fresh, capabilities, limit, namespaces) if fresh else found
 
     def rank(self, lane_id: str, priority: int, fair_key: str | None) -> int | None:
         """The lowest rank that waits in a fair lane at a priority, or the highest one of a key; see ``Ranked``."""
@@ -419,14 +421,21 @@ class View(GraphView):
         return any(grants[each].uuid == execution.uuid for each in self._puts.get(Grant, ()))
 
     def _with_fresh(
-        self, found: list[Execution], fresh: list[tuple[int, int, int, str, str]], able: frozenset[str], limit: int
+        self,
+        found: list[Execution],
+        fresh: list[tuple[int, int, int, str, str]],
+        able: frozenset[str],
+        limit: int,
+        namespaces: frozenset[str] | None,
     ) -> list[Execution]:
         """Candidates of the scan merged with those this batch itself has made claimable."""
         current = self._current[Execution]
         count = 0
         for entry in fresh:
             execution = current[entry[-1]]
-            if able.issuperset(execution.required_capabilities):
+            if able.issuperset(execution.required_capabilities) and (
+                namespaces is None or execution.namespace in namespaces
+            ):
                 found.append(execution)
                 count += 1
                 if count == limit:

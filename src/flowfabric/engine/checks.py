@@ -26,6 +26,7 @@ from flowfabric.model.limits import (
     MAX_FRAMES,
     MAX_LANES,
     MAX_NAME_BYTES,
+    MAX_NAMESPACES,
     MAX_PAYLOAD_BYTES,
     MAX_REASON_BYTES,
     MAX_TAGS,
@@ -446,6 +447,16 @@ def capabilities(value: Iterable[Any] | None) -> frozenset[str]:
     if value is None:
         return frozenset()
     return frozenset(capability_list(value))
+
+
+def namespaces(value: Iterable[Any] | None) -> frozenset[str] | None:
+    """The namespaces that count; ``None`` means all."""
+    if value is None:
+        return None
+    names = [text(each, "namespaces") for each in sequence(value, "namespaces")]
+    if len(names) > MAX_NAMESPACES:
+        raise invalid(f"namespaces: at most {MAX_NAMESPACES} at once, got {len(names)}")
+    return frozenset(names)
 
 
 def capability_list(value: Iterable[Any] | None) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from flowfabric.model.results import ClaimPolicy
 #: How often a waiting claim looks again although nothing woke it.
 SAFETY_POLL_S = 1.0
 _MAX_WAIT_MS = 24 * 3600 * 1000
+#: What a claim waits for: lanes, capabilities, namespaces.
+_Where = tuple[tuple[str, ...], frozenset[str], frozenset[str] | None]
 
 
 class Claiming(EngineBase):
@@ -31,10 +33,15 @@ class Claiming(EngineBase):
         self._rotations = Rotations()
 
     async def claim(
-        self, lane: str, capabilities: Iterable[str] | None = None, policy: ClaimPolicy | None = None
+        self,
+        lane: str,
+        capabilities: Iterable[str] | None = None,
+        policy: ClaimPolicy | None = None,
+        namespaces: Iterable[str] | None = None,
     ) -> Handle | None:
-        """The next execution of a lane this worker can run, or ``None``; waits up to ``policy.max_wait``."""
-        handles = await self.claim_many(lane, capabilities, policy, 1)
+        """The next execution of a lane this worker can run, or ``None``; waits up to ``policy.max_wait``. With
+        ``namespaces`` only executions of those are taken."""
+        handles = await self.claim_many(lane, capabilities, policy, 1, namespaces)
         return handles[0] if handles else None
 
     async def claim_many(
@@ -43,6 +50,7 @@ class Claiming(EngineBase):
         capabilities: Iterable[str] | None = None,
         policy: ClaimPolicy | None = None,
         limit: int = 1,
+        namespaces: Iterable[str] | None = None,
     ) -> list[Handle]:
         """Up to ``limit`` executions in claim order, in one transaction."""
         policy = checks.claim_policy(policy)
@@ -53,14 +61,15 @@ class Claiming(EngineBase):
         instance = checks.text(policy.worker_instance_id, "worker_instance_id", empty=False)
         ttl_ms = checks.ttl_ms(policy.lease_ttl_ms, "lease_ttl_ms")
         wait_ms = _milliseconds(policy.max_wait)
+        within = checks.namespaces(namespaces)
 
         def command() -> Claim:
-            return Claim(lane_id, able, worker_id, instance, ttl_ms, limit, os.urandom(32 * limit))
+            return Claim(lane_id, able, worker_id, instance, ttl_ms, limit, os.urandom(32 * limit), within)
 
         if not wait_ms:
             handles: list[Handle] = await self._claim_now(command)
             return handles
-        return await self._claim_waiting((lane_id,), able, lambda: self._claim_now(command), wait_ms)
+        return await self._claim_waiting(((lane_id,), able, within), lambda: self._claim_now(command), wait_ms)
 
     async def _claim_now(self, command: Callable[[], Any]) -> Any:
         """The answer to a claim, which may have to make its way past many that are not admitted."""
@@ -75,6 +84,7 @@ class Claiming(EngineBase):
         capabilities: Iterable[str] | None = None,
         policy: ClaimPolicy | None = None,
         limit: int = 1,
+        namespaces: Iterable[str] | None = None,
     ) -> list[Handle]:
         """Up to ``limit`` executions of several lanes, in one transaction. A lane is served as often as its weight
         says among those that have work, so that none starves; waits up to ``policy.max_wait`` for all of them."""
@@ -86,6 +96,7 @@ class Claiming(EngineBase):
         instance = checks.text(policy.worker_instance_id, "worker_instance_id", empty=False)
         ttl_ms = checks.ttl_ms(policy.lease_ttl_ms, "lease_ttl_ms")
         wait_ms = _milliseconds(policy.max_wait)
+        within = checks.namespaces(namespaces)
         rotation = self._rotations.of(weighted)
 
         async def once() -> LanesClaimed:
@@ -94,7 +105,7 @@ class Claiming(EngineBase):
             entropy = os.urandom(32 * limit)
             try:
                 answer = await self._submit(
-                    ClaimFromLanes(weighted, began[0], able, worker_id, instance, ttl_ms, limit, entropy)
+                    ClaimFromLanes(weighted, began[0], able, worker_id, instance, ttl_ms, limit, entropy, within)
                 )
             finally:
                 rotation.end(began, answer)
@@ -108,16 +119,18 @@ class Claiming(EngineBase):
 
         if not wait_ms:
             return await look()
-        return await self._claim_waiting(tuple(lane_id for lane_id, _ in weighted), able, look, wait_ms)
+        where = (tuple(lane_id for lane_id, _ in weighted), able, within)
+        return await self._claim_waiting(where, look, wait_ms)
 
     async def _claim_waiting(
-        self, lane_ids: tuple[str, ...], able: frozenset[str], look: Callable[[], Awaitable[list[Handle]]], wait_ms: int
+        self, where: _Where, look: Callable[[], Awaitable[list[Handle]]], wait_ms: int
     ) -> list[Handle]:
+        lane_ids = where[0]
         self._listen()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         while True:
-            waiter = self._lanes.park(lane_ids, able)
+            waiter = self._lanes.park(*where)
             try:
                 handles = await self._kept_look(look)
                 remaining = deadline - loop.time()

@@ -59,6 +59,7 @@ class Leases(Claiming):
         worker_instance_id: str,
         worker_capabilities: Iterable[str] | None = None,
         grant_ttl_ms: int = 5_000,
+        namespaces: Iterable[str] | None = None,
     ) -> Granted | NoWork:
         """A grant for the next execution this worker could run, to be redeemed with ``claim_execution``."""
         command = ClaimForWorker(
@@ -72,6 +73,7 @@ class Leases(Claiming):
             None,
             None,
             os.urandom(32),
+            checks.namespaces(namespaces),
         )
         answer: Granted | NoWork = await self._claim_now(lambda: command)
         return answer

@@ -17,9 +17,6 @@ from flowfabric.model.search import ExecutionSummary, QueueDepth, SearchPage
 from flowfabric.model.states import PublicState, canonical_public_state
 from flowfabric.stores.questions import QueueDepths, SearchExecutions, SummaryRow
 
-#: Namespaces one search may name.
-MAX_NAMESPACES = 100
-
 
 class Searching(EngineBase):
     """The part of the engine that finds."""
@@ -48,7 +45,7 @@ class Searching(EngineBase):
             SearchExecutions(
                 size + 1,
                 _place(cursor),
-                None if namespaces is None else _names(namespaces),
+                _sorted(checks.namespaces(namespaces)),
                 None if lane_id is None else checks.lane(lane_id),
                 tuple(_state(each) for each in checks.sequence(states, "states")),
                 checks.optional_text(execution_kind, "execution_kind"),
@@ -76,11 +73,8 @@ class Searching(EngineBase):
         return [edge_snapshot(edge) for edge in view.select(Edge, partition=key[0], flow_id=key[1])]
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    names = tuple(checks.text(each, "namespaces") for each in checks.sequence(value, "namespaces"))
-    if len(names) > MAX_NAMESPACES:
-        raise checks.invalid(f"namespaces: at most {MAX_NAMESPACES} at once, got {len(names)}")
-    return names
+def _sorted(names: frozenset[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(sorted(names))
 
 
 def _state(value: Any) -> str:

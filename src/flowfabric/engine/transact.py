@@ -168,10 +168,10 @@ def _merged(needs: Iterable[Need]) -> list[Need]:
     unique: dict[Any, Need] = {}
     for need in needs:
         if type(need) is Claimable:
-            key = (need.lane_id, need.capabilities)
+            key = (need.lane_id, need.capabilities, need.namespaces)
             before = unique.get(key)
             limit = need.limit + (before.limit if isinstance(before, Claimable) else 0)
-            unique[key] = Claimable(need.lane_id, need.capabilities, limit)
+            unique[key] = need._replace(limit=limit)
         else:
             unique[need] = need
     return list(unique.values())

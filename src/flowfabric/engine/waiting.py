@@ -12,10 +12,11 @@ from flowfabric.model.records import Execution
 class Waiter:
     """One parked claim."""
 
-    __slots__ = ("capabilities", "future")
+    __slots__ = ("capabilities", "future", "namespaces")
 
-    def __init__(self, capabilities: frozenset[str]) -> None:
+    def __init__(self, capabilities: frozenset[str], namespaces: frozenset[str] | None = None) -> None:
         self.capabilities = capabilities
+        self.namespaces = namespaces
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake(self) -> bool:
@@ -24,6 +25,12 @@ class Waiter:
             return False
         self.future.set_result(None)
         return True
+
+    def takes(self, execution: Execution) -> bool:
+        """Whether this waiter could run an execution of its lane."""
+        return self.capabilities.issuperset(execution.required_capabilities) and (
+            self.namespaces is None or execution.namespace in self.namespaces
+        )
 
 
 class LaneWaiters:
@@ -36,9 +43,11 @@ class LaneWaiters:
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
 
-    def park(self, lane_ids: tuple[str, ...], capabilities: frozenset[str]) -> Waiter:
+    def park(
+        self, lane_ids: tuple[str, ...], capabilities: frozenset[str], namespaces: frozenset[str] | None = None
+    ) -> Waiter:
         """Start waiting for work on some lanes. Park first, then look: what comes in between is not missed."""
-        waiter = Waiter(capabilities)
+        waiter = Waiter(capabilities, namespaces)
         for lane_id in lane_ids:
             self._lanes.setdefault(lane_id, {})[waiter] = None
         return waiter
@@ -59,8 +68,7 @@ class LaneWaiters:
             return
         for execution in work:
             for waiter in lane:
-                able = waiter.capabilities.issuperset(execution.required_capabilities)
-                if able and waiter.wake():
+                if waiter.takes(execution) and waiter.wake():
                     break
 
     def stir(self, lane_id: str | None = None) -> None:

@@ -41,11 +41,13 @@ class Select(NamedTuple):
 
 
 class Claimable(NamedTuple):
-    """The first ``limit`` executions of a lane that a worker with these capabilities could claim, in claim order."""
+    """The first ``limit`` executions of a lane that a worker with these capabilities could claim, in claim order;
+    only those of some namespaces if any are given. Namespaces are looked up in their column."""
 
     lane_id: str
     capabilities: frozenset[str]
     limit: int
+    namespaces: frozenset[str] | None = None
 
 
 #: How many ranks a ``Ranked`` brings at first; more are asked for if this batch has taken those.

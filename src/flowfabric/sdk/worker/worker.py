@@ -277,11 +277,13 @@ class Worker:
 
     async def _claim(self, engine: Engine, policy: ClaimPolicy, limit: int) -> list[Handle]:
         # Only here may the claimer be cancelled: a claim that is given up while it waits leaves no lease behind.
+        # Only work of the app's own namespace: others may share the lane, and know nothing of its tasks.
+        within = (self.app.namespace,)
         self._in_claim = True
         try:
             if len(self.lanes) == 1:
-                return await engine.claim_many(next(iter(self.lanes)), self.capabilities, policy, limit)
-            return await engine.claim_from_lanes(self.lanes, self.capabilities, policy, limit)
+                return await engine.claim_many(next(iter(self.lanes)), self.capabilities, policy, limit, within)
+            return await engine.claim_from_lanes(self.lanes, self.capabilities, policy, limit, within)
         finally:
             self._in_claim = False
 

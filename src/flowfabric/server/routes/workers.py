@@ -39,6 +39,7 @@ async def claim(call: Call) -> Answer:
         worker_instance_id=body.worker_instance_id,
         worker_capabilities=body.capabilities,
         grant_ttl_ms=body.grant_ttl_ms,
+        namespaces=call.principal.namespaces,
     )
     return plain(found.grant) if isinstance(found, Granted) else Answer(204)
 
@@ -52,8 +53,6 @@ OPERATIONS = (
         summary="A grant for the next execution that this worker could run",
         handler=claim,
         body=ClaimBody,
-        # Lanes are shared by all namespaces.
-        everywhere=True,
         answers={200: ClaimGrant, 204: None},
     ),
 )

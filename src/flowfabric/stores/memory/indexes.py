@@ -139,9 +139,10 @@ def group_family(kind: Any, fields: tuple[str, ...]) -> Any:
 WINDOWS = group_family(QuotaWindow, _BY_WINDOW)
 
 
-def claim_family(lane_id: str) -> Any:
-    """The family of a lane's queue: a run in claim order for each set of required capabilities."""
-    return ("claim", lane_id)
+def claim_family(lane_id: str, namespace: str | None = None) -> Any:
+    """The family of a lane's queue, or of its part in one namespace: a run in claim order for each set of required
+    capabilities."""
+    return ("claim", lane_id) if namespace is None else ("claim", lane_id, namespace)
 
 
 def claim_entry(execution: Execution) -> tuple[int, int, int, str, str]:
@@ -174,10 +175,13 @@ def _execution_entries(record: Execution) -> list[Entry]:
     key, created = record.execution_id, record.created_at_ms
     entries: list[Entry] = []
     if lit.is_claimable(record.lifecycle_phase, record.eligibility_state):
-        entries.append((claim_family(record.lane_id), record.required_capabilities, claim_entry(record)))
+        place = claim_entry(record)
+        entries.append((claim_family(record.lane_id), record.required_capabilities, place))
+        if record.namespace is not None:
+            entries.append((claim_family(record.lane_id, record.namespace), record.required_capabilities, place))
         if record.fair_key is not None:
-            ranks, place = rank_family(record.lane_id), (record.fair_rank, key)
-            entries += [(ranks, (record.priority, None), place), (ranks, (record.priority, record.fair_key), place)]
+            ranks, rank = rank_family(record.lane_id), (record.fair_rank, key)
+            entries += [(ranks, (record.priority, None), rank), (ranks, (record.priority, record.fair_key), rank)]
     if record.lifecycle_phase == lit.SUBMITTED:
         entries.append((INTAKE, None, (created, key)))
     # A member that waits for others keeps its own wake time; it counts once nothing else holds the member back.

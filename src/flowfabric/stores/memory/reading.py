@@ -147,15 +147,19 @@ def _load_descendants(tables: Tables, need: Descendants, view: Filling) -> None:
 
 
 def _load_claimable(tables: Tables, need: Claimable, view: Filling, now: int) -> None:
+    within = need.namespaces
+    families = [claim_family(need.lane_id)] if within is None else [claim_family(need.lane_id, each) for each in within]
     queues = [
         run.between()
-        for required, run in tables.indexes.runs(claim_family(need.lane_id)).items()
+        for family in families
+        for required, run in tables.indexes.runs(family).items()
         if need.capabilities.issuperset(required)
     ]
     forgotten = sorted(
         claim_entry(execution)
         for execution in forgotten_by_grants(tables, need.lane_id, now)
         if need.capabilities.issuperset(execution.required_capabilities)
+        and (within is None or execution.namespace in within)
     )
     ids = [entry[-1] for entry in islice(merge(*queues, forgotten), need.limit)]
     for execution_id in ids:

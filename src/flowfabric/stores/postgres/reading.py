@@ -70,6 +70,15 @@ CLAIM_PLAIN = (
     f"{_telling(NARROW, '$3')} WHERE e.lane_id = $1 AND e.requirement_key = '' AND e.claimable "
     f"ORDER BY {_ORDER} LIMIT $2{SKIPPING}"
 )
+# Within namespaces: keys are compared as rows and named by the order, so that only the index that begins with the
+# namespace fits, however few namespaces the statistics know of.
+_QUEUE = "{0}.lane_id, {0}.namespace, {0}.requirement_key"
+_SET_ORDER = f"ORDER BY {_QUEUE.format('c')}"
+#: Claims of workers without capabilities within one namespace.
+CLAIM_WITHIN = (
+    f"{_telling(NARROW, '$3')} WHERE ({_QUEUE.format('e')}) >= ($1, $4, '') AND ({_QUEUE.format('e')}) <= ($1, $4, '') "
+    f"AND e.claimable ORDER BY {_QUEUE.format('e')}, {_ORDER} LIMIT $2{SKIPPING}"
+)
 # Distinct requirement sets that have work, found by jumping from one to the next in the claim index.
 _SETS = """WITH RECURSIVE sets(key, required) AS (
     (SELECT c.requirement_key, c.required_capabilities FROM ff_exec_core c WHERE c.lane_id = $1 AND c.claimable
@@ -85,6 +94,28 @@ heads AS MATERIALIZED (
         SELECT c.partition_key, c.execution_id, c.priority, c.fair_rank, c.created_at_ms FROM ff_exec_core c
         WHERE c.lane_id = $1 AND c.requirement_key = sets.key AND c.claimable
         ORDER BY c.priority DESC, c.fair_rank, c.created_at_ms, c.execution_id LIMIT $3) h
+    WHERE sets.required <@ $2::text[]
+    ORDER BY h.priority DESC, h.fair_rank, h.created_at_ms, h.execution_id LIMIT $3)
+{_telling(NARROW, "$5")} JOIN heads ON heads.p = e.partition_key AND heads.u = e.execution_id
+WHERE e.claimable ORDER BY {_ORDER} LIMIT $4{SKIPPING}"""
+#: The same within some namespaces: a run for each namespace and set.
+CLAIM_ABLE_WITHIN = f"""WITH RECURSIVE sets(namespace, key, required) AS (
+    SELECT n.namespace, f.requirement_key, f.required_capabilities FROM unnest($6::text[]) AS n(namespace)
+    CROSS JOIN LATERAL (
+        SELECT c.requirement_key, c.required_capabilities FROM ff_exec_core c WHERE c.claimable
+        AND (c.lane_id, c.namespace) >= ($1, n.namespace) AND (c.lane_id, c.namespace) <= ($1, n.namespace)
+        {_SET_ORDER} LIMIT 1) f
+    UNION ALL
+    SELECT sets.namespace, n.requirement_key, n.required_capabilities FROM sets CROSS JOIN LATERAL (
+        SELECT c.requirement_key, c.required_capabilities FROM ff_exec_core c WHERE c.claimable
+        AND ({_QUEUE.format("c")}) > ($1, sets.namespace, sets.key)
+        AND (c.lane_id, c.namespace) <= ($1, sets.namespace) {_SET_ORDER} LIMIT 1) n),
+heads AS MATERIALIZED (
+    SELECT h.partition_key AS p, h.execution_id AS u FROM sets CROSS JOIN LATERAL (
+        SELECT c.partition_key, c.execution_id, c.priority, c.fair_rank, c.created_at_ms FROM ff_exec_core c
+        WHERE c.claimable AND ({_QUEUE.format("c")}) >= ($1, sets.namespace, sets.key)
+        AND ({_QUEUE.format("c")}) <= ($1, sets.namespace, sets.key)
+        {_SET_ORDER}, c.priority DESC, c.fair_rank, c.created_at_ms, c.execution_id LIMIT $3) h
     WHERE sets.required <@ $2::text[]
     ORDER BY h.priority DESC, h.fair_rank, h.created_at_ms, h.execution_id LIMIT $3)
 {_telling(NARROW, "$5")} JOIN heads ON heads.p = e.partition_key AND heads.u = e.execution_id
@@ -299,12 +330,17 @@ class Loader:
 
     async def _claimable(self, need: Claimable, view: Filling, now: int) -> None:
         fetch = self._fetch
-        if need.capabilities:
+        within = need.namespaces
+        if need.capabilities or (within is not None and len(within) != 1):
             able = sorted(need.capabilities)
+            more = () if within is None else (sorted(within),)
+            statement = self._claiming(CLAIM_ABLE if within is None else CLAIM_ABLE_WITHIN)
             for slack in _SLACKS:
-                rows = await fetch(self._claiming(CLAIM_ABLE), need.lane_id, able, need.limit + slack, need.limit, now)
+                rows = await fetch(statement, need.lane_id, able, need.limit + slack, need.limit, now, *more)
                 if len(rows) == need.limit or not self._locked:
                     break
+        elif within is not None:
+            rows = await fetch(self._claiming(CLAIM_WITHIN), need.lane_id, need.limit, now, *within)
         else:
             rows = await fetch(self._claiming(CLAIM_PLAIN), need.lane_id, need.limit, now)
         found = [self._put(view, row) for row in rows]
@@ -312,7 +348,9 @@ class Loader:
         if forgotten:
             for row in await fetch(self._claiming(FORGOTTEN), need.lane_id, now):
                 execution = self._put(view, row)
-                if need.capabilities.issuperset(execution.required_capabilities):
+                if need.capabilities.issuperset(execution.required_capabilities) and (
+                    within is None or execution.namespace in within
+                ):
                     found.append(execution)
             found.sort(key=lambda each: (-each.priority, each.fair_rank, each.created_at_ms, each.uuid))
         await self._read_moved(view)

@@ -66,6 +66,15 @@ _CANDIDATES = (
     f"{_NARROW} WHERE e.lane_id = ?1 AND e.requirement_key = ?2 AND e.claimable "
     "ORDER BY e.priority DESC, e.fair_rank, e.created_at_ms, e.execution_id LIMIT ?3"
 )
+# The same within a namespace, by the index that keeps the queue so.
+_SETS_WITHIN = (
+    "WITH RECURSIVE sets(requirement_key) AS (SELECT min(requirement_key) FROM ff_exec_core "
+    "WHERE lane_id = ?1 AND namespace = ?2 AND claimable UNION ALL SELECT (SELECT min(c.requirement_key) "
+    "FROM ff_exec_core c WHERE c.lane_id = ?1 AND c.namespace = ?2 AND c.claimable "
+    "AND c.requirement_key > sets.requirement_key) FROM sets WHERE sets.requirement_key IS NOT NULL) "
+    "SELECT requirement_key FROM sets WHERE requirement_key IS NOT NULL"
+)
+_CANDIDATES_WITHIN = _CANDIDATES.replace("e.lane_id = ?1", "e.lane_id = ?1 AND e.namespace = ?4")
 # Rows hidden by a claim grant that nobody used in time; usually there is none, which one look at an index tells.
 _EXPIRED = (
     "SELECT g.partition_key, g.execution_id FROM ff_claim_grant g INDEXED BY ff_claim_grant_expiry_idx "
@@ -265,20 +274,29 @@ def _load_descendants(connection: sqlite3.Connection, need: Descendants, view: F
 
 
 def _load_claimable(connection: sqlite3.Connection, need: Claimable, view: Filling, now: int) -> None:
-    covered = [""]
-    if need.capabilities:
-        found = connection.execute(_SETS, (need.lane_id,))
-        covered = [key for (key,) in found if not key or need.capabilities.issuperset(key.split(","))]
+    within = need.namespaces
     candidates: list[Execution] = []
-    for key in covered:
-        rows = connection.execute(_CANDIDATES, (need.lane_id, key, need.limit))
-        candidates += [_put(view, row) for row in rows]
-    sort = len(covered) > 1
+    runs = 0
+    for namespace in (None,) if within is None else within:
+        lane = (need.lane_id,) if namespace is None else (need.lane_id, namespace)
+        covered = [""]
+        if need.capabilities:
+            found = connection.execute(_SETS if namespace is None else _SETS_WITHIN, lane)
+            covered = [key for (key,) in found if not key or need.capabilities.issuperset(key.split(","))]
+        for key in covered:
+            rows = connection.execute(
+                _CANDIDATES if namespace is None else _CANDIDATES_WITHIN, (need.lane_id, key, need.limit, *lane[1:])
+            )
+            candidates += [_put(view, row) for row in rows]
+            runs += 1
+    sort = runs > 1
     for partition, blob in set(connection.execute(_EXPIRED, (now,)).fetchall()):
         row = connection.execute(_FORGOTTEN, (partition, blob, need.lane_id, PENDING_CLAIM, now)).fetchone()
         if row is not None:
             execution = _put(view, row)
-            if need.capabilities.issuperset(execution.required_capabilities):
+            if need.capabilities.issuperset(execution.required_capabilities) and (
+                within is None or execution.namespace in within
+            ):
                 candidates.append(execution)
                 sort = True
     if sort:

@@ -88,6 +88,10 @@ CREATE TABLE ff_exec_core (
 -- The queue: one ordered run per lane and requirement set. Workers ask for the sets they cover.
 CREATE INDEX ff_exec_core_claim_idx ON ff_exec_core (lane_id, requirement_key, priority DESC, fair_rank, created_at_ms, execution_id)
     WHERE claimable;
+-- The same by namespace, for workers that take work of some namespaces only.
+CREATE INDEX ff_exec_core_claim_within_idx
+    ON ff_exec_core (lane_id, namespace, requirement_key, priority DESC, fair_rank, created_at_ms, execution_id)
+    WHERE claimable;
 CREATE INDEX ff_exec_core_intake_idx ON ff_exec_core (created_at_ms) WHERE lifecycle_phase = 'submitted';
 CREATE INDEX ff_exec_core_blocked_idx ON ff_exec_core (eligibility_state, lane_id, created_at_ms)
     WHERE eligibility_state IN ('blocked_by_budget', 'blocked_by_quota', 'blocked_by_route', 'blocked_by_lane_state');
