@@ -21,11 +21,11 @@ from flowfabric.engine.flow_timers import FlowTimers
 from flowfabric.engine.flows import Flows
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
+from flowfabric.engine.overview import Overview
 from flowfabric.engine.quotas import Quotas
 from flowfabric.engine.reads import Reads
 from flowfabric.engine.requests import Requests
 from flowfabric.engine.schedules import Schedules
-from flowfabric.engine.searching import Searching
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.steps import Steps
 from flowfabric.engine.streams import Streams
@@ -56,7 +56,7 @@ class Engine(
     Signals,
     Control,
     Reads,
-    Searching,
+    Overview,
     Credentials,
     Doors,
     Explaining,

@@ -15,7 +15,8 @@ from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.records import Edge
 from flowfabric.model.search import ExecutionSummary, QueueDepth, SearchPage
 from flowfabric.model.states import PublicState, canonical_public_state
-from flowfabric.stores.questions import QueueDepths, SearchExecutions, SummaryRow
+from flowfabric.stores.questions import ListNamespaces, QueueDepths, SearchExecutions, SummaryRow
+from flowfabric.stores.searchquestions import MOST_MERGED
 
 
 class Searching(EngineBase):
@@ -35,17 +36,23 @@ class Searching(EngineBase):
         cursor: str | None = None,
         limit: int = 100,
     ) -> SearchPage:
-        """Executions that fit all that is given, newest first. Naming one namespace makes it quick in a large store.
+        """Executions that fit all that is given, newest first. Naming one namespace makes it quick in a large store
+        with very many of them.
 
         A cursor stays good: what is created meanwhile comes before the first page, and nothing is shown twice.
         """
         size = checks.integer(limit, "limit", 1, MAX_PAGE)
         flow = None if flow_id is None else checks.flow_id(flow_id)
+        own: tuple[str | None, ...] | None = names(namespaces)
+        if own is None and flow is None:
+            # Each namespace has its own order; a few of them are read side by side.
+            known = await self._ask(ListNamespaces(None, MOST_MERGED))
+            own = (None, *known) if len(known) < MOST_MERGED else None
         found: list[SummaryRow] = await self._ask(
             SearchExecutions(
                 size + 1,
-                _place(cursor),
-                _sorted(checks.namespaces(namespaces)),
+                place(cursor),
+                own,
                 None if lane_id is None else checks.lane(lane_id),
                 tuple(_state(each) for each in checks.sequence(states, "states")),
                 checks.optional_text(execution_kind, "execution_kind"),
@@ -73,8 +80,10 @@ class Searching(EngineBase):
         return [edge_snapshot(edge) for edge in view.select(Edge, partition=key[0], flow_id=key[1])]
 
 
-def _sorted(names: frozenset[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(sorted(names))
+def names(value: Any) -> tuple[str, ...] | None:
+    """Namespaces that a search names, in order."""
+    found = checks.namespaces(value)
+    return None if found is None else tuple(sorted(found))
 
 
 def _state(value: Any) -> str:
@@ -92,7 +101,8 @@ def _tag(value: Any) -> tuple[str, str] | None:
     return checks.text(value[0], "tag", empty=False), checks.text(value[1], "tag")
 
 
-def _place(cursor: Any) -> tuple[int, int, str] | None:
+def place(cursor: Any) -> tuple[int, int, str] | None:
+    """Where a cursor stands."""
     if cursor is None:
         return None
     parts = checks.text(cursor, "cursor").split(".")

@@ -54,6 +54,8 @@ MAX_CATCH_UP: Final = 1_000
 MAX_CRON_BYTES: Final = 256
 MAX_JITTER_MS: Final = 86_400_000
 MIN_INTERVAL_MS: Final = 1_000
+#: How far executions of a kind are counted for people.
+MAX_COUNTED: Final = 100_000
 #: Entries of one page.
 MAX_PAGE: Final = 1_000
 MAX_EXPIRED_PAGE: Final = 10_000

@@ -18,13 +18,14 @@ class ListExecutions(Struct, frozen=True):
 class SearchExecutions(Struct, frozen=True):
     """Executions that fit, newest first, behind a place -> ``list[SummaryRow]``. What is ``None`` or empty fits all.
 
-    Namespaces are looked up in their column: rows that name theirs only in their document fit no namespace.
+    Namespaces are looked up in their column: rows that name theirs only in their document fit no namespace but
+    ``None``.
     """
 
     limit: int
     #: Creation time, partition and UUID.
     after: tuple[int, int, str] | None = None
-    namespaces: tuple[str, ...] | None = None
+    namespaces: tuple[str | None, ...] | None = None
     lane_id: str | None = None
     states: tuple[str, ...] = ()
     kind: str | None = None
@@ -33,6 +34,50 @@ class SearchExecutions(Struct, frozen=True):
     flow: tuple[int, str] | None = None
     created_from_ms: int | None = None
     created_before_ms: int | None = None
+
+
+class ListNamespaces(Struct, frozen=True):
+    """Namespaces that executions name in their column, after one, ascending -> ``list[namespace]``."""
+
+    after: str | None
+    limit: int
+
+
+class SearchFlows(Struct, frozen=True):
+    """Flows that fit, newest first, behind a place -> ``list[Flow]``. What is ``None`` or empty fits all."""
+
+    limit: int
+    #: Creation time, partition and id.
+    after: tuple[int, int, str] | None = None
+    namespaces: tuple[str, ...] | None = None
+    states: tuple[str, ...] = ()
+    kind: str | None = None
+
+
+class SearchSuspended(Struct, frozen=True):
+    """Suspended executions with one of these blocking reasons, newest first, behind a place -> ``list[SummaryRow]``."""
+
+    limit: int
+    reasons: tuple[str, ...]
+    after: tuple[int, int, str] | None = None
+    namespaces: tuple[str, ...] | None = None
+
+
+class CountUnended(Struct, frozen=True):
+    """Leased, suspended, delayed, blocked and dependent executions, each up to a limit -> five numbers."""
+
+    limit: int
+
+
+class CountEnded(Struct, frozen=True):
+    """Ends behind an event, by stretches of time -> ``(last event id, list[(stretch, outcome, how many)])``.
+
+    Without a place the last ``limit`` of them are looked at.
+    """
+
+    after: int | None
+    stretch_ms: int
+    limit: int
 
 
 class SummaryRow(Struct, frozen=True):

@@ -9,6 +9,9 @@ from flowfabric.stores import questions as ask
 from flowfabric.stores.flowquestions import Asked, Text
 from flowfabric.stores.rows import Dialect, KindRows
 
+#: How many namespaces are read side by side.
+MOST_MERGED = 40
+
 
 class SearchQuestions:
     """Compiles them for one dialect."""
@@ -21,15 +24,13 @@ class SearchQuestions:
 
     def _SearchExecutions(self, q: ask.SearchExecutions) -> Asked:  # noqa: N802
         text = Text()
-        if q.namespaces is not None:
-            text.add(_one_of("e.namespace", q.namespaces, text))
         if q.flow is not None:
             text.add(f"e.partition_key = CAST({text.mark(q.flow[0])} AS integer)")
             text.add(f"e.flow_id = {text.mark(self._uuid(q.flow[1]))}")
         if q.lane_id is not None:
             text.add(f"e.lane_id = {text.mark(q.lane_id)}")
         if q.states:
-            text.add(_one_of("e.public_state", q.states, text))
+            text.add(one_of("e.public_state", q.states, text))
         if q.kind is not None:
             text.add(f"{self._dialect.derived['execution_kind']} = {text.mark(q.kind)}")
         if q.tag is not None:
@@ -38,19 +39,52 @@ class SearchQuestions:
             text.add(f"e.created_at_ms >= {text.mark(q.created_from_ms)}")
         if q.created_before_ms is not None:
             text.add(f"e.created_at_ms < {text.mark(q.created_before_ms)}")
-        if q.after is not None:
-            created, partition, uuid = q.after
+        return self._newest(q.namespaces, q.after, q.limit, text, merged=q.flow is None)
+
+    def _newest(
+        self,
+        namespaces: tuple[str | None, ...] | None,
+        after: tuple[int, int, str] | None,
+        limit: int,
+        text: Text,
+        *,
+        merged: bool,
+    ) -> Asked:
+        """Lines of what fits, newest first, behind a place. Each of a few namespaces is read in order from the index,
+        and the newest of them all are taken (``merged``)."""
+        if after is not None:
+            created, partition, uuid = after
             marks = f"{text.mark(created)}, CAST({text.mark(partition)} AS integer), {text.mark(self._uuid(uuid))}"
             text.add(f"(e.created_at_ms, e.partition_key, e.execution_id) < ({marks})")
+        source, where = "ff_exec_core e", text.where()
+        if merged and namespaces is not None and 1 < len(namespaces) <= MOST_MERGED:
+            source = (
+                f"({self._merged(namespaces, limit, text)}) k JOIN ff_exec_core e USING (partition_key, execution_id)"
+            )
+            where = "1 = 1"
+        elif namespaces is not None:
+            where = f"{where} AND {one_of('e.namespace', namespaces, text)}"
         read = self._dialect.read.get("uuid", "{}").format
         sql = (
             f"SELECT e.partition_key, {read('e.execution_id')}, {self._dialect.derived['namespace']}, e.lane_id, "
             f"{self._dialect.derived['execution_kind']}, e.public_state, e.priority, e.created_at_ms, "
             f"e.started_at_ms, e.terminal_at_ms, e.attempt_index, {read('e.flow_id')}, e.blocking_reason "
-            f"FROM ff_exec_core e WHERE {text.where()} "
-            f"ORDER BY e.created_at_ms DESC, e.partition_key DESC, e.execution_id DESC LIMIT {int(q.limit)}"
+            f"FROM {source} WHERE {where} "
+            f"ORDER BY e.created_at_ms DESC, e.partition_key DESC, e.execution_id DESC LIMIT {int(limit)}"
         )
         return Asked(sql, text.params, lambda rows: [self._summary(row) for row in rows])
+
+    def _merged(self, namespaces: tuple[str | None, ...], limit: int, text: Text) -> str:
+        where = text.where()
+        parts = []
+        for number, namespace in enumerate(namespaces):
+            own = "e.namespace IS NULL" if namespace is None else f"e.namespace = {text.mark(namespace)}"
+            parts.append(
+                f"SELECT * FROM (SELECT e.partition_key, e.execution_id FROM ff_exec_core e WHERE {where} AND {own} "
+                "ORDER BY e.created_at_ms DESC, e.partition_key DESC, e.execution_id DESC "
+                f"LIMIT {int(limit)}) n{number}"
+            )
+        return " UNION ALL ".join(parts)
 
     def _ListCredentials(self, q: ask.ListCredentials) -> Asked:  # noqa: N802
         text = Text()
@@ -89,8 +123,12 @@ class SearchQuestions:
         return ask.SummaryRow(*values)
 
 
-def _one_of(column: str, values: tuple[str, ...], text: Text) -> str:
+def one_of(column: str, values: tuple[str | None, ...], text: Text) -> str:
+    """A condition: the column holds one of these."""
     # One value is an equality, so that rows come in order from an index.
-    if len(values) == 1:
-        return f"{column} = {text.mark(values[0])}"
-    return f"{column} IN ({', '.join(text.mark(value) for value in values)})" if values else "1 = 0"
+    known = [value for value in values if value is not None]
+    if len(known) == 1:
+        found = f"{column} = {text.mark(known[0])}"
+    else:
+        found = f"{column} IN ({', '.join(text.mark(value) for value in known)})" if known else "1 = 0"
+    return found if len(known) == len(values) else f"({found} OR {column} IS NULL)"

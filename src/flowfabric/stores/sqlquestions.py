@@ -9,11 +9,12 @@ from typing import Any
 from flowfabric.model import literals as lit
 from flowfabric.model.credentials import Credential
 from flowfabric.model.doors import AuditEntry
-from flowfabric.model.records import Lane, Waitpoint, Worker
+from flowfabric.model.records import Flow, Lane, Waitpoint, Worker
 from flowfabric.model.start_records import EnqueueRequest, Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.budgetquestions import BudgetQuestions, admission_trims
 from flowfabric.stores.flowquestions import ALL_DISPATCHED, FLOW_IS_OVER, Asked, FlowQuestions, Text
+from flowfabric.stores.overviewquestions import OverviewQuestions
 from flowfabric.stores.rows import (
     ENDED_LIST,
     LIVE_WAITPOINT_LIST,
@@ -26,12 +27,11 @@ from flowfabric.stores.rows import (
     execution_select,
 )
 from flowfabric.stores.schema import OUTBOXES, split_wire
-from flowfabric.stores.searchquestions import SearchQuestions
 from flowfabric.stores.sqlevents import OutboxRows
 from flowfabric.stores.startquestions import StartQuestions
 
 
-class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, SearchQuestions):
+class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuestions):
     """Compiles questions for one dialect. ``tag_value`` is the expression for a tag of ``e`` named by a mark,
     ``last_id`` the one for the last id a table has handed out."""
 
@@ -47,6 +47,7 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, SearchQuestio
         self._requests = KindRows(EnqueueRequest, dialect)
         self._credentials = KindRows(Credential, dialect)
         self._audit = KindRows(AuditEntry, dialect)
+        self._flows = KindRows(Flow, dialect)
         self._outboxes = {kind: OutboxRows(kind, dialect) for kind in OUTBOXES}
         self._waitpoints = KindRows(Waitpoint, dialect)
 

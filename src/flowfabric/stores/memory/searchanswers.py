@@ -17,7 +17,8 @@ from flowfabric.stores.memory import indexes as index
 from flowfabric.stores.memory.tables import Tables
 
 
-def _place(execution: Execution) -> tuple[int, int, str]:
+def place(execution: Execution) -> tuple[int, int, str]:
+    """Where an execution stands in lists."""
     return (execution.created_at_ms, execution.partition, execution.uuid)
 
 
@@ -29,6 +30,25 @@ def _kind(execution: Execution) -> Any:
     return document.get("execution_kind") if isinstance(document, dict) else None
 
 
+def summary(each: Execution) -> ask.SummaryRow:
+    """What a list tells about an execution."""
+    return ask.SummaryRow(
+        each.partition,
+        each.uuid,
+        each.namespace,
+        each.lane_id,
+        _kind(each),
+        each.public_state,
+        each.priority,
+        each.created_at_ms,
+        each.started_at_ms,
+        each.terminal_at_ms,
+        each.attempt_index,
+        each.flow_id,
+        each.blocking_reason,
+    )
+
+
 def _fits(question: ask.SearchExecutions, each: Execution) -> bool:
     return (
         (question.namespaces is None or each.namespace in question.namespaces)
@@ -37,7 +57,7 @@ def _fits(question: ask.SearchExecutions, each: Execution) -> bool:
         and (not question.states or each.public_state in question.states)
         and (question.created_from_ms is None or each.created_at_ms >= question.created_from_ms)
         and (question.created_before_ms is None or each.created_at_ms < question.created_before_ms)
-        and (question.after is None or _place(each) < question.after)
+        and (question.after is None or place(each) < question.after)
         and (question.kind is None or _kind(each) == question.kind)
         and (question.tag is None or index.tag_of(each, question.tag[0]) == question.tag[1])
     )
@@ -45,24 +65,7 @@ def _fits(question: ask.SearchExecutions, each: Execution) -> bool:
 
 def _search(tables: Tables, question: ask.SearchExecutions) -> list[ask.SummaryRow]:
     fitting = (each for each in tables.all(Execution).values() if _fits(question, each))
-    return [
-        ask.SummaryRow(
-            each.partition,
-            each.uuid,
-            each.namespace,
-            each.lane_id,
-            _kind(each),
-            each.public_state,
-            each.priority,
-            each.created_at_ms,
-            each.started_at_ms,
-            each.terminal_at_ms,
-            each.attempt_index,
-            each.flow_id,
-            each.blocking_reason,
-        )
-        for each in nlargest(question.limit, fitting, key=_place)
-    ]
+    return [summary(each) for each in nlargest(question.limit, fitting, key=place)]
 
 
 def _list_credentials(tables: Tables, question: ask.ListCredentials) -> list[Credential]:

@@ -15,11 +15,12 @@ from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.memory.answers import answer
+from flowfabric.stores.memory.overviewanswers import count_ended
 from flowfabric.stores.memory.reading import load
 from flowfabric.stores.memory.tables import Outboxes, Tables
 from flowfabric.stores.memory.writing import apply, trim_admission, trim_history
 from flowfabric.stores.protocol import Conflict, Filling, Transaction, Versions
-from flowfabric.stores.questions import EventBounds, ReadEvents, TrimAdmission, TrimHistory
+from flowfabric.stores.questions import CountEnded, EventBounds, ReadEvents, TrimAdmission, TrimHistory
 
 _EventType = TypeVar("_EventType", bound=Event)
 
@@ -78,6 +79,8 @@ class MemoryStore:
             return self._outboxes.between(question)
         if isinstance(question, EventBounds):
             return self._outboxes.bounds(question.kind)
+        if isinstance(question, CountEnded):
+            return count_ended(self._outboxes, question)
         if isinstance(question, TrimAdmission):
             return trim_admission(self._tables, question)
         return answer(self._tables, question)

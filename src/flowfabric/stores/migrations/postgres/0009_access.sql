@@ -2,6 +2,10 @@
 -- an account of what operators do.
 
 CREATE INDEX ff_exec_core_search_idx ON ff_exec_core (namespace, created_at_ms, partition_key, execution_id);
+-- Who waits for somebody, and for what.
+CREATE INDEX ff_exec_core_suspended_idx ON ff_exec_core (blocking_reason, created_at_ms, partition_key, execution_id)
+    WHERE lifecycle_phase = 'suspended';
+CREATE INDEX ff_flow_core_created_idx ON ff_flow_core (created_at_ms, partition_key, flow_id);
 
 -- Secrets are not here, only their digests.
 CREATE TABLE ff_credential (

@@ -1,0 +1,247 @@
+"""Looking after the whole: how much there is of what, what an execution went through, who waits for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flowfabric.core.documents import parse_document
+from flowfabric.core.graph import number
+from flowfabric.engine import checks
+from flowfabric.engine.searching import Searching, names, place
+from flowfabric.engine.steps import FORKED_FROM
+from flowfabric.model.budget_records import BudgetSpend
+from flowfabric.model.changes import Get, GetFull, Select
+from flowfabric.model.errors import NotFound
+from flowfabric.model.ids import ExecutionId, FlowId
+from flowfabric.model.limits import MAX_COUNTED, MAX_PAGE
+from flowfabric.model.overview import (
+    AttemptLine,
+    Ended,
+    EndedCounts,
+    FlowLine,
+    FlowSearchPage,
+    History,
+    Pulse,
+    SignalLine,
+    SpendLine,
+    SuspendedLine,
+    SuspendedSearchPage,
+    SuspensionLine,
+    WaitpointLine,
+)
+from flowfabric.model.records import Attempt, Flow, Signal, Suspension, Waitpoint
+from flowfabric.model.states import BlockingReason
+from flowfabric.stores.questions import (
+    CountEnded,
+    CountUnended,
+    ListNamespaces,
+    LiveWorkers,
+    SearchFlows,
+    SearchSuspended,
+    SummaryRow,
+)
+
+
+class Overview(Searching):
+    """The part of the engine that answers those who look after it."""
+
+    async def list_namespaces(self, after: str | None = None, limit: int = 100) -> tuple[str, ...]:
+        """Namespaces that executions are in, by name; quick however many executions there are."""
+        size = checks.integer(limit, "limit", 1, MAX_PAGE)
+        return tuple(await self._ask(ListNamespaces(checks.optional_text(after, "after"), size)))
+
+    async def search_flows(
+        self,
+        *,
+        namespaces: Iterable[str] | None = None,
+        states: Iterable[str] = (),
+        flow_kind: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> FlowSearchPage:
+        """Flows that fit all that is given, newest first."""
+        size = checks.integer(limit, "limit", 1, MAX_PAGE)
+        found: list[Flow] = await self._ask(
+            SearchFlows(
+                size + 1,
+                place(cursor),
+                names(namespaces),
+                tuple(checks.text(each, "states") for each in checks.sequence(states, "states")),
+                checks.optional_text(flow_kind, "flow_kind"),
+            )
+        )
+        last = found[size - 1] if len(found) > size else None
+        following = None if last is None else f"{last.created_at_ms}.{last.partition}.{last.flow_id}"
+        return FlowSearchPage(tuple(map(_flow_line, found[:size])), following)
+
+    async def search_suspended(
+        self,
+        *,
+        reasons: Iterable[BlockingReason | str] = (BlockingReason.WAITING_FOR_APPROVAL,),
+        namespaces: Iterable[str] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> SuspendedSearchPage:
+        """Suspended executions that wait for one of these reasons, newest first."""
+        size = checks.integer(limit, "limit", 1, MAX_PAGE)
+        wanted = tuple(_reason(each) for each in checks.sequence(reasons, "reasons"))
+        own = names(namespaces)
+        found: list[SummaryRow] = await self._ask(SearchSuspended(size + 1, wanted, place(cursor), own))
+        page = tuple(
+            SuspendedLine(
+                ExecutionId.of(row.partition, row.uuid),
+                row.namespace or "",
+                row.execution_kind or "",
+                row.blocking_reason or "",
+                row.created_at_ms,
+            )
+            for row in found[:size]
+        )
+        last = found[size - 1] if len(found) > size else None
+        following = None if last is None else f"{last.created_at_ms}.{last.partition}.{last.uuid}"
+        return SuspendedSearchPage(page, following)
+
+    async def read_pulse(self) -> Pulse:
+        """How much there is of what has not ended, right now."""
+        active, suspended, delayed, blocked, dependent = await self._ask(CountUnended(MAX_COUNTED))
+        now = await self.now_ms()
+        workers = await self._ask(LiveWorkers(now, MAX_PAGE))
+        queues = await self.queue_depths()
+        return Pulse(now, active, suspended, delayed, blocked, dependent, len(workers), queues)
+
+    async def count_ended(self, after: int | None = None, stretch_ms: int = 60_000) -> EndedCounts:
+        """How many ended and how, by stretches of time, behind the place of an earlier answer; without one, the last
+        ``MAX_COUNTED``."""
+        since = None if after is None else checks.integer(after, "after", 0, 2**63 - 1)
+        stretch = checks.integer(stretch_ms, "stretch_ms", 1, 2**31)
+        last, found = await self._ask(CountEnded(since, stretch, MAX_COUNTED))
+        return EndedCounts(last, tuple(sorted((Ended(*each) for each in found), key=lambda each: each.from_ms)))
+
+    async def read_history(self, execution_id: ExecutionId | str) -> History:
+        """What an execution went through, as far as it is stored: attempts, waits, signals, spending."""
+        identity = checks.execution_id(execution_id)
+        key = (identity.partition, identity.uuid_text)
+        view = await self._view(
+            GetFull(identity),
+            Get(Suspension, key),
+            Select(Attempt, ("partition", "uuid"), key),
+            Select(Waitpoint, ("partition", "uuid"), key),
+            Select(Signal, ("partition", "uuid"), key),
+            Select(BudgetSpend, ("uuid",), key[1:]),
+        )
+        execution = view.full(identity)
+        if execution is None:
+            raise NotFound("execution", identity)
+        attempts = view.select(Attempt, partition=key[0], uuid=key[1])
+        waitpoints = view.select(Waitpoint, partition=key[0], uuid=key[1])
+        signals = view.select(Signal, partition=key[0], uuid=key[1])
+        spends = view.select(BudgetSpend, uuid=key[1])
+        raw = parse_document(execution.raw_fields, "raw_fields")
+        tags = raw.get("tags")
+        return History(
+            execution_id=identity,
+            created_at=execution.created_at_ms,
+            started_at=execution.started_at_ms,
+            ended_at=execution.terminal_at_ms,
+            deadline_at=execution.deadline_at_ms,
+            delay_until=execution.delay_until_ms,
+            retry_count=execution.retry_count,
+            lease_reclaim_count=execution.lease_reclaim_count,
+            failure_reason=execution.failure_reason or execution.last_failure_message or None,
+            cancellation_reason=execution.cancellation_reason or None,
+            cancelled_by=execution.cancelled_by or None,
+            creator_identity=str(raw.get("creator_identity") or ""),
+            parent=None if execution.parent is None else ExecutionId.of(identity.partition, execution.parent),
+            forked_from=tags.get(FORKED_FROM) if isinstance(tags, dict) else None,
+            budget_ids=tuple(filter(None, (execution.budget_ids or "").split(","))),
+            quota_policy_id=execution.quota_policy_id,
+            required_capabilities=tuple(execution.required_capabilities),
+            policy=execution.policy,
+            attempts=tuple(_attempt_line(each) for each in sorted(attempts, key=lambda each: each.attempt_index)),
+            suspension=_suspension_line(view.get(Suspension, key)),
+            waitpoints=tuple(_waitpoint_line(each) for each in sorted(waitpoints, key=lambda each: each.created_at_ms)),
+            signals=tuple(_signal_line(each) for each in sorted(signals, key=lambda each: each.sequence)),
+            spends=tuple(_spend_line(each) for each in spends if each.delta_total),
+        )
+
+
+def _reason(value: Any) -> str:
+    known = [each.value for each in BlockingReason]
+    if not isinstance(value, str) or str.__str__(value) not in known:
+        raise checks.invalid(f"reasons: {value!r:.80} is none of {', '.join(known)}")
+    return str.__str__(value)
+
+
+def _flow_line(flow: Flow) -> FlowLine:
+    raw = parse_document(flow.raw_fields, "ff_flow_core.raw_fields")
+    return FlowLine(
+        FlowId.unchecked(flow.flow_id),
+        str(raw.get("flow_kind") or ""),
+        str(raw.get("namespace") or ""),
+        flow.public_flow_state,
+        number(raw.get("node_count")),
+        flow.created_at_ms,
+        flow.terminal_at_ms,
+    )
+
+
+def _attempt_line(attempt: Attempt) -> AttemptLine:
+    return AttemptLine(
+        attempt.attempt_index,
+        attempt.attempt_type or "",
+        attempt.worker_id or None,
+        attempt.worker_instance_id or None,
+        attempt.lease_epoch,
+        attempt.lease_expires_at_ms,
+        attempt.renewed_at_ms,
+        attempt.started_at_ms,
+        attempt.terminal_at_ms,
+        attempt.outcome,
+        attempt.retry_at_ms,
+    )
+
+
+def _suspension_line(suspension: Suspension | None) -> SuspensionLine | None:
+    if suspension is None:
+        return None
+    return SuspensionLine(
+        suspension.reason_code or "",
+        suspension.suspended_at_ms,
+        suspension.timeout_at_ms,
+        suspension.timeout_behavior,
+        suspension.closed_at_ms,
+        suspension.close_reason,
+        suspension.attempt_index,
+    )
+
+
+def _waitpoint_line(waitpoint: Waitpoint) -> WaitpointLine:
+    return WaitpointLine(
+        waitpoint.waitpoint_id,
+        waitpoint.waitpoint_key,
+        waitpoint.state,
+        waitpoint.created_at_ms,
+        waitpoint.expires_at_ms,
+        waitpoint.closed_at_ms,
+        waitpoint.signal_count,
+        waitpoint.last_signal_at_ms,
+    )
+
+
+def _signal_line(signal: Signal) -> SignalLine:
+    return SignalLine(
+        signal.signal_id,
+        signal.waitpoint_key,
+        signal.signal_name,
+        signal.source_type,
+        signal.source_identity,
+        signal.accepted_at_ms,
+        signal.effect,
+        signal.payload,
+        signal.payload_encoding,
+    )
+
+
+def _spend_line(spend: BudgetSpend) -> SpendLine:
+    return SpendLine(spend.budget_id, spend.dimensions_key, spend.delta_total)
