@@ -28,6 +28,7 @@ def worker(
     name: Annotated[str | None, Parameter(help="The worker's name in lists and logs.")] = None,
     drain_seconds: Annotated[float, Parameter(help="How long running attempts may finish after SIGTERM.")] = 30.0,
     url: Url = None,
+    metrics: Annotated[str | None, Parameter(help="Answer /metrics here, such as 127.0.0.1:9101.")] = None,
     verbose: Annotated[bool, Parameter(help="Say more.")] = False,
 ) -> int:
     """Run tasks and workflows until told to stop. SIGTERM finishes what runs; a second one stops at once."""
@@ -43,6 +44,7 @@ def worker(
         capabilities=capability,
         name=name,
         drain_grace=timedelta(seconds=drain_seconds),
+        metrics_address=metrics,
     )
     return OK
 

@@ -178,8 +178,23 @@ def exhausted(view: View, budget: Budget) -> str | None:
     for dimension, limit in read_caps(budget.policy_json):
         row = view.peek(BudgetUsage, (budget.partition, budget.budget_id, dimension))
         if row is not None and row.current_value + row.reserved_value >= limit + row.granted_value:
-            return f"{dimension} is used up ({row.current_value} spent, {row.reserved_value} reserved of {limit})"
+            return f"{dimension}{_USED_UP}({row.current_value} spent, {row.reserved_value} reserved of {limit})"
     return None
+
+
+#: How the details of a block are worded, so that they can be read again.
+_USED_UP, _IN_THE_WINDOW = " is used up ", " admissions in the window"
+
+
+def exhausted_dimension(detail: str | None) -> str | None:
+    """The dimension of a budget that a block's detail names, if one is used up."""
+    before, found, _ = (detail or "").partition(_USED_UP)
+    return before.partition(": ")[2] if found else None
+
+
+def is_rate(detail: str | None) -> bool:
+    """Whether a block's detail names a quota's rate, not its concurrency."""
+    return (detail or "").endswith(_IN_THE_WINDOW)
 
 
 def _denied_by_quota(view: View, context: Context, execution: Execution) -> Denial | None:
@@ -207,7 +222,7 @@ def _policy(view: View, execution: Execution) -> QuotaPolicy | None:
 def _quota_denial(context: Context, policy: QuotaPolicy, refusal: object) -> Denial:
     name = policy.quota_policy_id
     if isinstance(refusal, RateExceeded):
-        detail = f"quota {name}: {policy.max_requests_per_window} admissions in the window"
+        detail = f"quota {name}: {policy.max_requests_per_window}{_IN_THE_WINDOW}"
         return Denial(name, lit.WAITING_FOR_QUOTA, detail, saturate(context.now + refusal.retry_after_ms))
     return Denial(name, lit.WAITING_FOR_QUOTA, f"quota {name}: {policy.active_concurrency_cap} slots are taken")
 

@@ -17,7 +17,7 @@ from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Decision, Drop, Get, MarkDispatched, Need, change, insert
 from flowfabric.model.errors import NotFound, State, StateKind, Validation, ValidationKind
-from flowfabric.model.flows import CascadeOutcome, EdgeState, GroupState, ResolveDependencyResult
+from flowfabric.model.flows import CascadeOutcome, EdgeState, GroupState, ResolveDependencyResult, SiblingsCancelled
 from flowfabric.model.records import Edge, EdgeGroup, Execution, PendingCancelGroup
 from flowfabric.model.states import derive_terminal_outcome
 
@@ -160,9 +160,9 @@ def cancel_siblings(command: CancelSiblings, view: View, context: Context) -> De
     key = (command.partition, command.flow_id, command.downstream)
     group, item = view.get(EdgeGroup, key), view.get(PendingCancelGroup, key)
     if group is None:
-        return Decision(0, () if item is None else (Drop(item),))
+        return Decision(SiblingsCancelled(), () if item is None else (Drop(item),))
     if not group.cancel_siblings_pending_flag:
-        return Decision(0)
+        return Decision(SiblingsCancelled())
     cascade = Cascade(view, context)
     members = list(group.cancel_siblings_pending_members)
     left = cascade.cancel_members(group.partition, group.flow_id, members, group.cancel_siblings_reason or "")
@@ -177,7 +177,8 @@ def cancel_siblings(command: CancelSiblings, view: View, context: Context) -> De
         moved.then += (command,)
     elif item is not None:
         acts += (Drop(item),)
-    return _decision(len(members) - len(left), moved, acts)
+    taken = len(members) - len(left)
+    return _decision(SiblingsCancelled(taken, cascade.already_ended, cascade.not_found), moved, acts)
 
 
 class ReconcileSiblings(CancelSiblings, gc=False):

@@ -117,6 +117,9 @@ class Cascade:
         self._cancelled_here = False
         self.resolved = 0
         self.children = 0
+        #: Losers that there was nothing to do about.
+        self.already_ended = 0
+        self.not_found = 0
 
     def follow(self, execution: Execution, outcome: str, result: Any, event: CompletionEvent | None = None) -> End:
         """Put a member that has ended on the list."""
@@ -313,7 +316,11 @@ class Cascade:
         self._view.require(leftover_needs(execution for execution in found if execution is not None))
         for wire in wires:
             execution = self._view.execution(wire)
-            if execution is not None and execution.lifecycle_phase not in lit.ENDED_PHASES:
+            if execution is None:
+                self.not_found += 1
+            elif execution.lifecycle_phase in lit.ENDED_PHASES:
+                self.already_ended += 1
+            else:
                 self.cancel(execution, reason)
         return left
 

@@ -12,6 +12,7 @@ from flowfabric.core.view import View
 from flowfabric.engine import checks
 from flowfabric.engine.batcher import Batcher
 from flowfabric.engine.held import HeldRecords
+from flowfabric.engine.observing import Observer
 from flowfabric.engine.transact import Outcome, Settings, run_batch
 from flowfabric.engine.waiting import EventWaiters, LaneWaiters, StreamWaiters, stream_bucket
 from flowfabric.model.changes import Need
@@ -57,13 +58,17 @@ class EngineBase:
         if hasattr(store, "forget"):
             store.forget = self._held.forget
         self._settings = Settings(store, self._held, reclaim_grace_ms)
-        self._batcher = Batcher(self._run, self._after_commit, store.parallel, max_batch, max_queue)
+        self._batcher = Batcher(
+            self._run, self._after_commit, self._after_failure, store.parallel, max_batch, max_queue
+        )
         self._lanes = LaneWaiters()
         self._streams = StreamWaiters()
         self._events = EventWaiters()
         self._listener: asyncio.Task[None] | None = None
         self._timer: Any = None
         self._closed = False
+        #: Told of what happens here, if somebody wants to know.
+        self.observer: Observer | None = None
         #: Commands under way that nobody waits for.
         self._going_on: set[asyncio.Task[Any]] = set()
         #: Set when the store is let go: nothing can be read any more.
@@ -84,7 +89,7 @@ class EngineBase:
         outcome: Outcome = await self.store.run(lambda: run_batch(self._settings, commands), alone=len(commands) == 1)
         return outcome
 
-    def _after_commit(self, outcome: Outcome) -> None:
+    def _after_commit(self, commands: list[Any], outcome: Outcome) -> None:
         topics = set()
         for lane_id, work in outcome.fresh.items():
             self._lanes.feed(lane_id, work)
@@ -103,6 +108,12 @@ class EngineBase:
             self._go_on(command)
         if self._timer is not None and outcome.writes is not None:
             self._timer.notice(outcome.writes)
+        if self.observer is not None:
+            self.observer.committed(commands, outcome)
+
+    def _after_failure(self, commands: list[Any], error: BaseException) -> None:
+        if self.observer is not None:
+            self.observer.failed(commands, error)
 
     def _go_on(self, command: Any) -> None:
         """Submit what carries on a committed change, without anybody waiting for it."""

@@ -25,13 +25,15 @@ class Batcher:
     def __init__(
         self,
         run: Callable[[list[Any]], Awaitable[Outcome]],
-        committed: Callable[[Outcome], None],
+        committed: Callable[[list[Any], Outcome], None],
+        failed: Callable[[list[Any], BaseException], None],
         parallel: int,
         max_batch: int = MAX_BATCH,
         max_queue: int = MAX_QUEUE,
     ) -> None:
         self._run = run
         self._committed = committed
+        self._failed = failed
         self._parallel = parallel
         self._max_batch = max_batch
         self._max_queue = max_queue
@@ -107,9 +109,11 @@ class Batcher:
     async def _run_one(self, items: list[tuple[Any, asyncio.Future[Any]]]) -> None:
         if not items:
             return
+        commands = [command for command, _ in items]
         try:
-            outcome = await self._run([command for command, _ in items])
+            outcome = await self._run(commands)
         except Exception as error:
+            self._failed(commands, error)
             if len(items) == 1 or not _may_be_one_commands_fault(error):
                 _fail(items, error)
             else:
@@ -123,7 +127,7 @@ class Batcher:
                     future.set_exception(answer)
                 else:
                     future.set_result(answer)
-        self._committed(outcome)
+        self._committed(commands, outcome)
 
     async def close(self) -> None:
         """Finish what is queued, then stop."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from flowfabric.engine.base import EngineBase
 from flowfabric.engine.rotation import Rotations
 from flowfabric.model.handles import Handle
 from flowfabric.model.limits import MAX_CLAIM
-from flowfabric.model.results import ClaimPolicy
+from flowfabric.model.results import ClaimPolicy, Granted
 
 #: How often a waiting claim looks again although nothing woke it.
 SAFETY_POLL_S = 1.0
@@ -67,9 +68,20 @@ class Claiming(EngineBase):
             return Claim(lane_id, able, worker_id, instance, ttl_ms, limit, os.urandom(32 * limit), within)
 
         if not wait_ms:
-            handles: list[Handle] = await self._claim_now(command)
+            handles: list[Handle] = await self._claim_timed(command, lane_id)
             return handles
-        return await self._claim_waiting(((lane_id,), able, within), lambda: self._claim_now(command), wait_ms)
+        return await self._claim_waiting(
+            ((lane_id,), able, within), lambda: self._claim_timed(command, lane_id), wait_ms
+        )
+
+    async def _claim_timed(self, command: Callable[[], Any], lane_id: str) -> Any:
+        if self.observer is None:
+            return await self._claim_now(command)
+        began = time.perf_counter()
+        answer = await self._claim_now(command)
+        if answer if isinstance(answer, list) else isinstance(answer, Granted):
+            self.observer.claimed((lane_id,), time.perf_counter() - began)
+        return answer
 
     async def _claim_now(self, command: Callable[[], Any]) -> Any:
         """The answer to a claim, which may have to make its way past many that are not admitted."""
@@ -112,9 +124,13 @@ class Claiming(EngineBase):
             return answer
 
         async def look() -> list[Handle]:
+            began = time.perf_counter()
             answer = await once()
             while answer.unfinished and not answer.handles:
                 answer = await once()
+            if self.observer is not None and answer.handles:
+                served = {handle.payload.lane_id for handle in answer.handles}
+                self.observer.claimed(sorted(served), time.perf_counter() - began)
             return answer.handles
 
         if not wait_ms:

@@ -14,7 +14,7 @@ from flowfabric.core.flow_end import ProjectFlow, RemoveFlow
 from flowfabric.engine.timers import Timers
 from flowfabric.model.changes import Get
 from flowfabric.model.errors import Bug, Contention, ContentionKind, EngineError, NotFound, Validation
-from flowfabric.model.flows import CascadeOutcome
+from flowfabric.model.flows import CascadeOutcome, SiblingsCancelled
 from flowfabric.model.records import CancelBacklog
 from flowfabric.stores.questions import (
     BacklogDue,
@@ -123,6 +123,8 @@ def _counted(timer: str, key: tuple[object, ...], answer: object) -> int:
         return 0
     if isinstance(answer, CascadeOutcome):
         return answer.resolved
+    if isinstance(answer, SiblingsCancelled):
+        return answer.taken
     return answer if isinstance(answer, int) else 0
 
 

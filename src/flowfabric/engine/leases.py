@@ -75,7 +75,7 @@ class Leases(Claiming):
             os.urandom(32),
             checks.namespaces(namespaces),
         )
-        answer: Granted | NoWork = await self._claim_now(lambda: command)
+        answer: Granted | NoWork = await self._claim_timed(lambda: command, lane_id)
         return answer
 
     async def issue_claim_grant(

@@ -104,11 +104,11 @@ class Overview(Searching):
 
     async def read_pulse(self) -> Pulse:
         """How much there is of what has not ended, right now."""
-        active, suspended, delayed, blocked, dependent = await self._ask(CountUnended(MAX_COUNTED))
+        counts: tuple[int, int, int, int, int, int] = await self._ask(CountUnended(MAX_COUNTED))
         now = await self.now_ms()
         workers = await self._ask(LiveWorkers(now, MAX_PAGE))
         queues = await self.queue_depths()
-        return Pulse(now, active, suspended, delayed, blocked, dependent, len(workers), queues)
+        return Pulse(now, *counts, len(workers), queues)
 
     async def count_ended(self, after: int | None = None, stretch_ms: int = 60_000) -> EndedCounts:
         """How many ended and how, by stretches of time, behind the place of an earlier answer; without one, the last

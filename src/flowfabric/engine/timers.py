@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -67,7 +68,16 @@ class Timers(SuspensionTimers, BudgetTimers):
             raise checks.invalid(f"timer: {name!r} is none of {', '.join(each.name for each in TIMERS)}")
         size = timer.batch if limit is None else checks.integer(limit, "limit", 1, 100_000)
         body: Callable[[int], Any] = getattr(self, f"_tick_{name}")
-        done: int = await body(size)
+        if self.observer is None:
+            done: int = await body(size)
+            return done
+        began = time.perf_counter()
+        try:
+            done = await body(size)
+        except Exception as error:
+            self.observer.ticked(name, time.perf_counter() - began, error)
+            raise
+        self.observer.ticked(name, time.perf_counter() - began, None)
         return done
 
     # -- bodies --------------------------------------------------------------------------------------------------

@@ -233,6 +233,14 @@ class CascadeOutcome(Struct, frozen=True):
     synchronous: bool
 
 
+class SiblingsCancelled(Struct, frozen=True):
+    """What became of the losers of a group: how many were dealt with, and how many of those needed nothing."""
+
+    taken: int = 0
+    already_ended: int = 0
+    not_found: int = 0
+
+
 # -- reads -----------------------------------------------------------------------------------------------------------
 
 

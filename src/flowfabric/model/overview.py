@@ -19,6 +19,8 @@ class Pulse(Struct, frozen=True):
     blocked: int
     #: Members of flows that wait for others.
     dependent: int
+    #: Members of cancelled flows that have not been reached yet.
+    cancel_backlog: int
     workers: int
     queues: tuple[QueueDepth, ...]
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.schedules import ScheduleDecorator, Schedules
     from flowfabric.sdk.testing import Testing
     from flowfabric.sdk.worker import Worker
+    from flowfabric.telemetry.worker import WorkerMetrics
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,6 +76,7 @@ class App:
         self._gates: Gates | None = None
         self._completions: Completions | None = None
         self._schedules: Schedules | None = None
+        self._metrics: WorkerMetrics | None = None
         self._opened = 0
         self._sync: BlockingApp | None = None
 
@@ -126,6 +128,15 @@ class App:
 
             self._gates = Gates(self)
         return self._gates
+
+    @property
+    def metrics(self) -> WorkerMetrics:
+        """What the app's workers count in this process, for ``/metrics``."""
+        if self._metrics is None:
+            from flowfabric.telemetry.worker import WorkerMetrics
+
+            self._metrics = WorkerMetrics()
+        return self._metrics
 
     @property
     def completions(self) -> Completions:
@@ -428,6 +439,7 @@ class App:
         lease_ttl: timedelta = timedelta(seconds=30),
         drain_grace: timedelta = timedelta(seconds=30),
         processes: int | None = None,
+        metrics: bool = True,
     ) -> Worker:
         """A worker for this app: ``async with app.worker():`` beside other code, or ``await app.worker().run()``."""
         from flowfabric.sdk.worker import Worker
@@ -441,6 +453,7 @@ class App:
             lease_ttl=lease_ttl,
             drain_grace=drain_grace,
             processes=processes,
+            metrics=metrics,
         )
 
     def run_worker(self, **options: Any) -> None:

@@ -47,6 +47,11 @@ class Layered:
         self.__dict__[name] = wrapped
         return wrapped
 
+    @property
+    def inner(self) -> Any:
+        """What is behind it."""
+        return self._inner
+
     def __repr__(self) -> str:
         return f"<{type(self._hook).__name__} over {self._inner!r}>"
 

@@ -16,7 +16,7 @@ from flowfabric.server import audit, problems, repeating
 from flowfabric.server.access import ANYBODY, Gate, Principal
 from flowfabric.server.answers import Answer, Streamed, plain
 from flowfabric.server.config import EMBEDDED, ServerConfig, is_loopback
-from flowfabric.server.metrics import Metrics
+from flowfabric.server.metrics import ServerMetrics
 from flowfabric.server.operations import Call, Operation, Routes
 from flowfabric.server.permits import Permits
 from flowfabric.server.problems import Refused, refused
@@ -41,13 +41,13 @@ class Server:
         self.engine = engine
         self.config = config
         self.operations = operations
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
+        if config.metrics and getattr(engine, "observer", None) is None:
+            engine.observer = self.metrics.engine
         self.gate = Gate(engine, config.api_token, config.require_credential)
         self.stream_ops = Permits("stream_ops", config.max_stream_ops)
         self.followers = Permits("event_streams", config.max_followers)
         self.rotations = Permits("admin_rotate", 1)
-        #: When the depths of queues were last counted.
-        self.depths_at = float("-inf")
         #: Keys of requests that are being worked on.
         self.keys_at_work: set[str] = set()
         #: Set once a shutdown has begun: whatever waits for others to do something stops waiting.

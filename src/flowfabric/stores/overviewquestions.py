@@ -74,6 +74,7 @@ class OverviewQuestions(SearchQuestions):
             _counted(f"ff_exec_core WHERE delay_until_ms IS NOT NULL AND eligibility_state <> '{waits}'", most),
             _counted(f"ff_exec_core WHERE eligibility_state IN ({states})", most),
             _counted(f"ff_exec_core WHERE eligibility_state = '{waits}'", most),
+            _counted("ff_cancel_backlog_member", most),
         )
         return Asked(f"SELECT {', '.join(counts)}", [], lambda rows: tuple(rows[0]))
 

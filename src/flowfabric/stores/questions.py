@@ -64,7 +64,8 @@ class SearchSuspended(Struct, frozen=True):
 
 
 class CountUnended(Struct, frozen=True):
-    """Leased, suspended, delayed, blocked and dependent executions, each up to a limit -> five numbers."""
+    """Leased, suspended, delayed, blocked and dependent executions and members still to be cancelled, each up to a
+    limit -> six numbers."""
 
     limit: int
 

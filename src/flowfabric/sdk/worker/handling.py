@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 import traceback
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
@@ -101,6 +102,7 @@ class Job:
         "lease",
         "lost_because",
         "open_handler",
+        "taken_at",
         "task",
         "worker",
     )
@@ -122,6 +124,8 @@ class Job:
         self._lost: asyncio.Event | None = None
         self.lost_because: BaseException | None = None
         self.lease = Lease(handle, claimed_at, self.lose)
+        #: When the claim was answered; it may have waited for work before.
+        self.taken_at = time.monotonic()
         #: The task the attempt runs in, and whether its handler may be cancelled now.
         self.task: asyncio.Task[Any] | None = None
         self.open_handler = False

@@ -31,6 +31,7 @@ from flowfabric.model.results import ClaimPolicy, ExecutionContext, NotRegistere
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions
 from flowfabric.sdk.injecting import Dependencies
+from flowfabric.sdk.middleware import Layered
 from flowfabric.sdk.worker.handling import Interruption, Job, WorkerShared, run_attempt
 from flowfabric.sdk.worker.health import LoopWatch
 from flowfabric.sdk.worker.processes import Processes
@@ -68,12 +69,13 @@ class Worker:
         lease_ttl: timedelta = timedelta(seconds=30),
         drain_grace: timedelta = timedelta(seconds=30),
         processes: int | None = None,
+        metrics: bool = True,
     ) -> None:
         """``lanes`` are names, or names with weights, of the lanes to serve (the app's own if none are given);
         ``concurrency`` is how many attempts run at once; ``capabilities`` what this worker offers to tasks that need
         something. A worker that dies loses its attempts after ``lease_ttl``; one that is stopped waits ``drain_grace``
         for them. ``processes`` is how many processes serve tasks with ``run_in="process"`` (as many as there are
-        processors)."""
+        processors). ``metrics=False`` counts nothing; see ``App.metrics``."""
         if type(concurrency) is not int or concurrency < 1:
             raise BadOptions(f"concurrency: {concurrency!r} is not a whole number above 0", option="concurrency")
         if isinstance(lanes, str):
@@ -92,6 +94,7 @@ class Worker:
         self._lease_ms = milliseconds(lease_ttl, "lease_ttl", zero=False)
         self._grace_s = milliseconds(drain_grace, "drain_grace") / 1000
         self._process_count = processes
+        self.metrics = app.metrics if metrics else None
         self._stopping = False
         self._now = asyncio.Event()
         self._claimer: asyncio.Task[None] | None = None
@@ -181,6 +184,7 @@ class Worker:
         engine = self.app.engine
         loop = asyncio.get_running_loop()
         await self.app.schedules.store()
+        self._watch(engine)
         engine.start_timers()
         dependencies = await stack.enter_async_context(Dependencies(self.app.overrides))
         threads = Threads(self.concurrency, f"flowfabric-{self.name}", loop, self._changed_room)
@@ -208,7 +212,16 @@ class Worker:
         return self._shared
 
     async def _open_engine(self) -> Engine:
-        return await self.app.open_engine()
+        engine = await self.app.open_engine()
+        self._watch(engine)
+        return engine
+
+    def _watch(self, engine: Any) -> None:
+        """Count what the engine does, unless somebody counts already."""
+        while isinstance(engine, Layered):
+            engine = engine.inner
+        if self.metrics is not None and getattr(engine, "observer", self) is None:
+            engine.observer = self.metrics.engine
 
     async def _register(self, engine: Engine, liveness_ms: int) -> None:
         await engine.register_worker(
@@ -252,6 +265,8 @@ class Worker:
         while not self._stopping:
             room = self._slots() + self._ahead() - len(self._queue)
             if room <= 0:
+                if self.metrics is not None:
+                    self.metrics.at_capacity.add()
                 self._changed.clear()
                 await self._changed.wait()
                 continue
@@ -328,6 +343,9 @@ class Worker:
             if job.is_lost:
                 continue
             self._running.add(job)
+            if self.metrics is not None:
+                self.metrics.started(job.handle.payload.lane_id, time.monotonic() - job.taken_at)
+                self.metrics.running.add()
             job.task = loop.create_task(self._run(job), name=f"{job.kind} {job.execution_id}")
 
     async def _run(self, job: Job) -> None:
@@ -341,6 +359,8 @@ class Worker:
         finally:
             job.worker.renewal.discard(job.lease)
             self._running.discard(job)
+            if self.metrics is not None:
+                self.metrics.running.add(amount=-1)
             self._pace_s += PACE_WEIGHT * (time.monotonic() - began - self._pace_s)
             self._changed_room()
 
@@ -382,12 +402,23 @@ def _can_be_shared(url: str, engine: Engine) -> bool:
     return location is None or not location.in_memory
 
 
-def run_worker(app: App, **options: Any) -> None:
-    """Run a worker until the process is told to end: SIGTERM or SIGINT drains, a second one stops at once."""
-    asyncio.run(_run_until_signalled(Worker(app, **options)))
+def run_worker(app: App, *, metrics_address: str | None = None, **options: Any) -> None:
+    """Run a worker until the process is told to end: SIGTERM or SIGINT drains, a second one stops at once.
+    ``metrics_address`` (``127.0.0.1:9101``) is where ``/metrics`` is answered meanwhile."""
+    address = None if metrics_address is None else _address(metrics_address)
+    asyncio.run(_run_until_signalled(Worker(app, **options), address))
 
 
-async def _run_until_signalled(worker: Worker) -> None:
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise BadOptions(
+            f"metrics: {text!r} is no address; write a host and a port, such as 127.0.0.1:9101", option="metrics"
+        )
+    return host.strip("[]"), int(port)
+
+
+async def _run_until_signalled(worker: Worker, address: tuple[str, int] | None) -> None:
     loop = asyncio.get_running_loop()
     heard = 0
 
@@ -400,7 +431,14 @@ async def _run_until_signalled(worker: Worker) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, hear, number)
     try:
-        await worker.run()
+        async with worker.app, contextlib.AsyncExitStack() as stack:
+            if address is not None:
+                from flowfabric.telemetry.worker import serve
+
+                listening = serve(*address, worker.metrics, worker.app.engine)
+                port = await stack.enter_async_context(listening)
+                _log.info("%r answers /metrics on %s:%s", worker, address[0], port)
+            await worker.run()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from typing import Any
 
 from msgspec import Struct
@@ -16,8 +14,6 @@ from flowfabric.server.answers import HTML, Answer, plain
 from flowfabric.server.operations import Call, Operation
 from flowfabric.server.problems import refused
 
-#: How long the depths of queues are told again before they are counted anew.
-DEPTHS_S = 5.0
 METRICS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -63,11 +59,7 @@ async def metrics(call: Call) -> Answer:
     if not call.server.config.metrics:
         raise refused(404, "not found")
     server = call.server
-    # Scrapes by several collectors look at the queue once.
-    if time.monotonic() - server.depths_at >= DEPTHS_S:
-        server.depths_at = time.monotonic()
-        with contextlib.suppress(EngineError):
-            server.metrics.set_depths(await call.engine.queue_depths())
+    await server.metrics.store.refresh(call.engine)
     return Answer(200, server.metrics.text(), METRICS_TEXT)
 
 

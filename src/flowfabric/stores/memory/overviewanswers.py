@@ -11,7 +11,7 @@ import msgspec
 
 from flowfabric.model import literals as lit
 from flowfabric.model.events import CompletionEvent
-from flowfabric.model.records import Attempt, Execution, Flow
+from flowfabric.model.records import Attempt, CancelBacklogMember, Execution, Flow
 from flowfabric.stores import questions as ask
 from flowfabric.stores.memory.searchanswers import place, summary
 from flowfabric.stores.memory.tables import Outboxes, Tables
@@ -67,6 +67,7 @@ def _count_unended(tables: Tables, question: ask.CountUnended) -> tuple[int, ...
         sum(each.delay_until_ms is not None and each.eligibility_state != lit.BLOCKED_BY_DEPENDENCIES for each in rows),
         sum(each.eligibility_state in SET_ASIDE for each in rows),
         sum(each.eligibility_state == lit.BLOCKED_BY_DEPENDENCIES for each in rows),
+        len(tables.all(CancelBacklogMember)),
     )
     return tuple(min(each, question.limit) for each in counts)
 

@@ -1,0 +1,69 @@
+"""How much there is in the store, looked at when somebody asks for figures, and not more often than it is worth."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from flowfabric.model.errors import EngineError
+from flowfabric.model.overview import Pulse
+from flowfabric.model.search import QueueDepth
+from flowfabric.telemetry.metrics import Gauge, Metric
+from flowfabric.telemetry.watching import MAX_LANES, LaneNames
+
+if TYPE_CHECKING:
+    from flowfabric.engine import Engine
+
+_log = logging.getLogger("flowfabric.telemetry")
+
+#: How long what was counted is told again before it is counted anew.
+PULSE_S = 5.0
+
+
+class StoreGauges:
+    """Depth and age of each lane's queue, and how much is under way."""
+
+    def __init__(self, lanes: LaneNames) -> None:
+        self._lanes = lanes
+        self._pulse_at = float("-inf")
+        self.depth = Gauge("ff_queue_depth", "Executions that could be claimed.", ("lane",), MAX_LANES)
+        self.age = Gauge("ff_queue_oldest_age_seconds", "Age of the oldest of them.", ("lane",), MAX_LANES)
+        self.running = Gauge("ff_executions_active", "Attempts that run.")
+        self.suspended = Gauge("ff_executions_suspended", "Executions that are suspended.")
+        self.backlog = Gauge("ff_cancel_backlog_depth", "Members of cancelled flows that have not been reached yet.")
+        self.workers = Gauge("ff_workers", "Workers that are registered and live.")
+
+    def __iter__(self) -> Iterator[Metric]:
+        return iter([each for each in vars(self).values() if isinstance(each, Metric)])
+
+    async def refresh(self, engine: Engine) -> None:
+        """Look again, if the last look is old enough. A store that does not answer leaves the figures as they were."""
+        now = time.monotonic()
+        try:
+            if now - self._pulse_at >= PULSE_S:
+                self._pulse_at = now
+                self.set(await engine.read_pulse())
+        except EngineError as error:
+            _log.warning("the store could not be counted: %s", error)
+
+    def set(self, pulse: Pulse) -> None:
+        """How much there is now."""
+        self._set_queues(pulse.queues)
+        self.running.set(pulse.active)
+        self.suspended.set(pulse.suspended)
+        self.backlog.set(pulse.cancel_backlog)
+        self.workers.set(pulse.workers)
+
+    def _set_queues(self, depths: Iterable[QueueDepth]) -> None:
+        found: dict[tuple[str, ...], tuple[int, float]] = {}
+        for each in depths:
+            label = self._lanes.label(each.lane_id)
+            waiting, age = found.get(label, (0, 0.0))
+            found[label] = (waiting + each.waiting, max(age, each.oldest_age_ms / 1000))
+        self.depth.clear()
+        self.age.clear()
+        for label, (waiting, age) in found.items():
+            self.depth.set(waiting, label)
+            self.age.set(age, label)
