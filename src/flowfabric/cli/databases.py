@@ -1,84 +1,97 @@
-"""``flowfabric db`` and ``flowfabric doctor``."""
+"""``flowfabric db``."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import sys
+from typing import Annotated, Any
 
-from cyclopts import App as Group
+from cyclopts import App as Commands
+from cyclopts import Parameter
+from rich.markup import escape
 
-from flowfabric.cli.application import OK, PROBLEMS, application, out, say_json
-from flowfabric.cli.stores import Json, Url, on_store
-from flowfabric.model.results import Applied
+from flowfabric.cli.application import OK, OPERATING, PROBLEMS, application, command, examples
+from flowfabric.cli.stores import NOWHERE, Where, on_store, only_store
+from flowfabric.cli.terminal import progress, say, say_json, told
 from flowfabric.sdk.app import App
+from flowfabric.stores.planning import plan as planned
 
-db = Group(name="db", help="The database: bring its tables up to date, see what is there.")
+db = Commands(
+    name="db",
+    help="The database: plan and do migrations, see what is there.",
+    help_epilogue=examples("flowfabric db plan", "flowfabric db migrate --url postgresql://localhost/work"),
+    group=OPERATING,
+    group_commands="Commands",
+)
 application.command(db)
 
 
-@db.command
-def migrate(*, url: Url = None) -> int:
-    """Bring the tables up to date. Repeating it changes nothing."""
-    done = on_store(url, lambda app: app.engine.prepare())
-    out().print(done.description if isinstance(done, Applied) else "up to date")
-    return OK
+@command(
+    db, "plan", shows=("flowfabric db plan", "flowfabric db plan --sql --url postgresql://localhost/work > change.sql")
+)
+def plan(
+    *,
+    sql: Annotated[bool, Parameter(negative=(), help="Print the statements.", show_default=False)] = False,
+    where: Where = NOWHERE,
+) -> int:
+    """What `db migrate` would do; nothing is changed.
+
+    Exit code 3 if there is something to do.
+    """
+    found = asyncio.run(planned(only_store(where, "db plan")))
+    code = PROBLEMS if found.pending else OK
+    if where.json:
+        document = {"dialect": found.dialect, "applied": found.applied, "pending": found.pending}
+        say_json(document | ({"sql": found.script} if sql else {}))
+        return code
+    if sql:
+        sys.stdout.write(found.script)
+        return code
+    for each in found.applied:
+        say(f"[green]applied[/green]  {escape(each)}")
+    for each in found.pending:
+        say(f"[yellow]to do[/yellow]    {escape(each)}")
+    say("`flowfabric db migrate` does it, in one transaction" if found.pending else "up to date: nothing to do")
+    return code
 
 
-@db.command
-def check(*, url: Url = None, json: Json = False) -> int:
-    """Say which store it is, and whether it answers."""
+@command(db, shows=("flowfabric db migrate", "flowfabric db migrate --url postgresql://localhost/work"))
+def migrate(*, where: Where = NOWHERE) -> int:
+    """Bring the tables up to date.
+
+    Makes a SQLite file that does not exist. Repeating it changes nothing.
+    """
+    url = only_store(where, "db migrate")
+
+    async def bring() -> tuple[str, ...]:
+        missing = await planned(url)
+        with progress(f"migrating {missing.dialect}", len(missing.pending) or None, where.json) as advance:
+            async with App(url) as app:
+                await app.engine.ping()
+            advance(len(missing.pending))
+        return missing.pending
+
+    done = asyncio.run(bring())
+    sentence = "applied " + ", ".join(done) if done else "up to date: nothing was to be done"
+    return told(escape(sentence), {"applied": done}, where.json)
+
+
+@command(db, shows=("flowfabric db check", "flowfabric db check --url http://127.0.0.1:9090"))
+def check(*, where: Where = NOWHERE) -> int:
+    """Say which store it is, whether it answers, and whether its tables are up to date.
+
+    Exit code 3 if they are not.
+    """
 
     async def look(app: App) -> Any:
         await app.engine.ping()
         return await app.engine.capabilities()
 
-    found = on_store(url, look)
-    if json:
-        say_json({"store": found.family, "version": found.version})
-    else:
-        out().print(f"{found.family} {found.version}: answers, tables are up to date")
-    return OK
-
-
-@application.command
-def doctor(*, url: Url = None, json: Json = False) -> int:
-    """Look through a live store for what must not be: leases nobody renews, work nobody serves, runs that are stuck."""
-    found = on_store(url, _problems)
-    if json:
-        say_json({"ok": not found, "problems": found})
-        return PROBLEMS if found else OK
-    console = out()
-    for each in found:
-        console.print(f"[yellow]•[/yellow] {each}")
-    if not found:
-        console.print("[green]ok[/green]  nothing is stuck")
-    return PROBLEMS if found else OK
-
-
-async def _problems(app: App) -> list[str]:
-    engine = app.engine
-    found: list[str] = []
-    now = await engine.now_ms()
-    late = await engine.list_expired_leases(as_of=max(now - 60_000, 0))
-    if late.entries:
-        oldest = (now - late.entries[0].expires_at_ms) // 1000
-        found.append(
-            f"{len(late.entries)} leases ran out more than a minute ago, the oldest {oldest} s: no process runs "
-            "timers. Start a worker or a server"
-        )
-    cursor = None
-    while True:
-        page = await engine.list_lanes(cursor, 500)
-        for lane in page.lanes:
-            waiting = await engine.scan_eligible_executions(lane, limit=1)
-            if waiting:
-                why = await engine.explain(waiting[0])
-                if why.gate.value in ("waiting_for_worker", "missing_capability"):
-                    since = (now - why.since_ms) // 1000
-                    if since > 60:
-                        found.append(f"lane {lane}: {waiting[0]} has waited {since} s. {why.sentence}")
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-        await asyncio.sleep(0)
-    return found
+    missing = () if where.is_server else asyncio.run(planned(where.address())).pending
+    if missing:
+        sentence = f"{len(missing)} migrations are missing: {', '.join(missing)}; run `flowfabric db migrate`"
+        told(escape(sentence), {"up_to_date": False, "pending": missing}, where.json)
+        return PROBLEMS
+    found = on_store(where, look)
+    sentence = f"{found.family} {found.version}: answers, tables are up to date"
+    return told(escape(sentence), {"store": found.family, "version": found.version, "up_to_date": True}, where.json)

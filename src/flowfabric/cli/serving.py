@@ -3,43 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
-from flowfabric.cli.application import OK, REFUSED, application
+from flowfabric.cli.application import OK, REFUSED, RUNNING, application, command
+from flowfabric.cli.stores import AS_TEXT, How
+from flowfabric.cli.terminal import err, say_line
+from flowfabric.cli.working import speak
 from flowfabric.model.errors import EngineError
 
 
-@application.command
+@command(
+    application,
+    group=RUNNING,
+    shows=(
+        "FF_WAITPOINT_HMAC_SECRET=$(openssl rand -hex 32) flowfabric server --store sqlite:///work.db --single-node",
+        "flowfabric server --store postgresql://localhost/work --listen 0.0.0.0:9090",
+    ),
+)
 def server(
     *,
     store: Annotated[str | None, Parameter(help="The store's URL (FF_STORE_URL).")] = None,
     listen: Annotated[str | None, Parameter(help="Address and port (FF_LISTEN_ADDR).")] = None,
-    single_node: Annotated[bool, Parameter(help="SQLite is meant, on this machine alone (FF_DEV_MODE=1).")] = False,
+    single_node: Annotated[
+        bool, Parameter(help="SQLite is meant, on this machine alone (FF_DEV_MODE=1).", negative=())
+    ] = False,
     allow_unauthenticated: Annotated[
-        bool, Parameter(help="Let others connect without a credential (FF_ALLOW_UNAUTHENTICATED=1).")
+        bool, Parameter(help="Let others connect without a credential (FF_ALLOW_UNAUTHENTICATED=1).", negative=())
     ] = False,
     cors_origins: Annotated[str | None, Parameter(help="Origins that may call, or * (FF_CORS_ORIGINS).")] = None,
     lanes: Annotated[str | None, Parameter(help="Lanes, with commas between (FF_LANES).")] = None,
-    verbose: Annotated[bool, Parameter(help="Say more.")] = False,
+    verbose: Annotated[bool, Parameter(name=("--verbose", "-v"), help="Say more.", negative=())] = False,
+    how: How = AS_TEXT,
 ) -> int:
-    """Serve the engine over HTTP and run its timers. SIGTERM finishes what runs.
+    """Serve the engine over HTTP and run its timers.
 
-    Secrets are read from the environment only: FF_API_TOKEN and FF_WAITPOINT_HMAC_SECRET.
+    SIGTERM finishes what runs. Secrets are read from the environment only: FF_API_TOKEN and FF_WAITPOINT_HMAC_SECRET.
+    With --json, one line of JSON says on standard output what was asked for; logs go to standard error as always.
     """
     try:
         from flowfabric.server.config import ConfigError, ServerConfig
         from flowfabric.server.serving import serve
     except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
-            raise
-        return _refused(f"the server needs {error.name}; install it with: pip install 'flowfabric[server]'")
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+        return refused(needed(error))
+    speak(verbose)
     try:
         config = ServerConfig.from_environment(
             store_url=store,
@@ -49,12 +57,22 @@ def server(
             cors_origins=cors_origins,
             lanes=lanes,
         )
+        if how.json:
+            say_line({"listen": f"{config.host}:{config.port}", "lanes": config.lanes})
         asyncio.run(serve(config))
     except (ConfigError, EngineError, OSError) as error:
-        return _refused(str(error))
+        return refused(str(error))
     return OK
 
 
-def _refused(sentence: str) -> int:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"flowfabric: {sentence}", markup=False)
+def needed(error: ModuleNotFoundError) -> str:
+    """What to install for a server; other missing modules are a bug and stay one."""
+    if error.name not in ("starlette", "uvicorn"):
+        raise error
+    return f"the server needs {error.name}; install it with: pip install 'flowfabric[server]'"
+
+
+def refused(sentence: str) -> int:
+    """Say why nothing was started."""
+    err().print(f"flowfabric: {' '.join(sentence.split())}", markup=False)
     return REFUSED

@@ -1,73 +1,108 @@
-"""What commands share that look at a store: which one, how to open it, and how lines are laid out."""
+"""What commands share that look at a store or a server: which one, and how to open it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from cyclopts import Parameter
-from rich.table import Table
+from cyclopts import Group, Parameter
 
-from flowfabric.cli.application import Misused, out
+from flowfabric.cli.terminal import Misused
 from flowfabric.sdk.app import App
 
 T = TypeVar("T")
 
-Url = Annotated[str | None, Parameter(name=("--url", "-u"), help="The store; FF_URL if it is not given.")]
-Json = Annotated[bool, Parameter(name="--json", negative=(), help="Answer as JSON.")]
+#: The file that ``flowfabric dev`` makes, and that commands look at if nothing else is named.
+DEFAULT_FILE = "flowfabric.db"
+EVERYWHERE = Group("Where and how", sort_key=9)
+
+
+@Parameter(name="*", group=EVERYWHERE)
+@dataclass(frozen=True)
+class Where:
+    """The store or the server that a command is about, and how it answers."""
+
+    url: Annotated[
+        str | None,
+        Parameter(
+            name=("--url", "-u"),
+            env_var="FF_URL",
+            help="sqlite:///file, postgresql://…, or http://… of a server; else ./flowfabric.db if it is there.",
+        ),
+    ] = None
+    token: Annotated[
+        str | None, Parameter(name="--token", env_var="FF_API_TOKEN", help="The credential, for a server.")
+    ] = None
+    json: Annotated[bool, Parameter(name="--json", negative=(), help="Answer as JSON.", show_default=False)] = False
+
+    def address(self, *, create: bool = False) -> str:
+        """The URL that is meant. A SQLite file that does not exist is made only by those who put something in."""
+        if self.url:
+            path = self.url.removeprefix("sqlite:///") if self.url.startswith("sqlite:///") else None
+            if path and not create and not path.startswith((":", "file:")) and not os.path.exists(path):
+                raise Misused(f"there is no database {path}; `flowfabric db migrate --url {self.url}` makes it")
+            return self.url
+        if create or os.path.exists(DEFAULT_FILE):
+            return f"sqlite:///{DEFAULT_FILE}"
+        raise Misused(
+            "which store? Say --url sqlite:///work.db, postgresql://… or http://… of a server, or set FF_URL; "
+            "`flowfabric dev` begins one here"
+        )
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is reached over HTTP."""
+        return is_server(self.url)
+
+
+NOWHERE = Where()
+
+
+@Parameter(name="*", group=EVERYWHERE)
+@dataclass(frozen=True)
+class How:
+    """How a command answers that is about no store."""
+
+    json: Annotated[bool, Parameter(name="--json", negative=(), help="Answer as JSON.", show_default=False)] = False
+
+
+AS_TEXT = How()
+
 Namespace = Annotated[str, Parameter(name=("--namespace", "-n"), help="The namespace.")]
 RunId = Annotated[str, Parameter(help="The run's id, {fp:…}:….")]
-
-_COLOURS = {
-    "completed": "green",
-    "failed": "red",
-    "expired": "red",
-    "cancelled": "yellow",
-    "skipped": "yellow",
-    "active": "cyan",
-    "suspended": "blue",
-}
+Reason = Annotated[str, Parameter(help="Why, for the record.", show_default=False)]
 
 
-def on_store(url: str | None, act: Callable[[App], Coroutine[Any, Any, T]], namespace: str = "default") -> T:
-    """Open the store, do something there, close it."""
-    where = url or os.environ.get("FF_URL")
-    if not where:
-        raise Misused("which store? Say --url sqlite:///work.db (or postgresql://…), or set FF_URL")
+def is_server(url: str | None) -> bool:
+    """Whether a URL is one of a server."""
+    return bool(url) and str(url).startswith(("http://", "https://"))
+
+
+def app_at(url: str, token: str | None, namespace: str = "default") -> App:
+    """An app without definitions, for a store or a server."""
+    if is_server(url):
+        return App(url, namespace=namespace, token=token)  # type: ignore[call-arg,unused-ignore]
+    return App(url, namespace=namespace)
+
+
+def on_store(
+    where: Where, act: Callable[[App], Coroutine[Any, Any, T]], namespace: str = "default", *, create: bool = False
+) -> T:
+    """Open the store or the server, do something there, close it."""
+    app = app_at(where.address(create=create), where.token, namespace)
 
     async def opened() -> T:
-        async with App(where, namespace=namespace) as app:
+        async with app:
             return await act(app)
 
     return asyncio.run(opened())
 
 
-def moment(at_ms: int | None) -> str:
-    """A time as people read it."""
-    if at_ms is None:
-        return "–"
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def coloured(state: str) -> str:
-    """A state in its colour."""
-    colour = _COLOURS.get(state)
-    return f"[{colour}]{state}[/{colour}]" if colour else state
-
-
-def show_table(titles: Sequence[str], rows: Iterable[Sequence[str]], nothing: str) -> None:
-    """Lines in columns, or a sentence that says there are none."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    count = 0
-    for row in rows:
-        table.add_row(*row)
-        count += 1
-    if count:
-        out().print(table)
-    else:
-        out().print(nothing)
+def only_store(where: Where, what: str) -> str:
+    """The store's own address, for what a server does not do for others."""
+    if where.is_server:
+        raise Misused(f"{what} works on the store itself: say --url sqlite:///… or postgresql://…")
+    return where.address(create=True)

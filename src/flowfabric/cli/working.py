@@ -9,36 +9,61 @@ from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
+from rich.markup import escape
 
-from flowfabric.cli.application import OK, PROBLEMS, application, load_app, out, say_json
+from flowfabric.cli.application import OK, OPERATING, PROBLEMS, RUNNING, application, command, load_app
+from flowfabric.cli.starting import placed
+from flowfabric.cli.stores import NOWHERE, Where
+from flowfabric.cli.terminal import say, say_json, say_line
 from flowfabric.sdk.app import App
 from flowfabric.sdk.checking import Report
 
 Target = Annotated[str, Parameter(help="The app: module:name, or path/to/file.py:name.")]
-Url = Annotated[str | None, Parameter(help="Another store than the app's own.")]
 
 
-@application.command
+@command(
+    application,
+    group=RUNNING,
+    shows=(
+        "flowfabric worker shop.tasks:app",
+        "flowfabric worker hello.py --concurrency 8 --lane default --lane reports",
+        "flowfabric worker hello.py --url https://flowfabric.example.com",
+    ),
+)
 def worker(
     app: Target,
+    /,
     *,
-    lane: Annotated[tuple[str, ...], Parameter(help="Lanes to serve; the app's own if none is given.")] = (),
+    lane: Annotated[
+        tuple[str, ...],
+        Parameter(help="Lanes to serve; the app's own if none is given.", negative=(), show_default=False),
+    ] = (),
     concurrency: Annotated[int, Parameter(help="Attempts that run at once.")] = 64,
-    capability: Annotated[tuple[str, ...], Parameter(help="What this worker can do (a task's needs=).")] = (),
+    capability: Annotated[
+        tuple[str, ...],
+        Parameter(help="What this worker can do (a task's needs=).", negative=(), show_default=False),
+    ] = (),
     name: Annotated[str | None, Parameter(help="The worker's name in lists and logs.")] = None,
     drain_seconds: Annotated[float, Parameter(help="How long running attempts may finish after SIGTERM.")] = 30.0,
-    url: Url = None,
     metrics: Annotated[str | None, Parameter(help="Answer /metrics here, such as 127.0.0.1:9101.")] = None,
-    verbose: Annotated[bool, Parameter(help="Say more.")] = False,
+    verbose: Annotated[
+        bool, Parameter(name=("--verbose", "-v"), negative=(), help="Say more.", show_default=False)
+    ] = False,
+    where: Where = NOWHERE,
 ) -> int:
-    """Run tasks and workflows until told to stop. SIGTERM finishes what runs; a second one stops at once."""
+    """Run tasks and workflows until told to stop.
+
+    SIGTERM or Ctrl-C finishes what runs; a second one stops at once. With --json, one line of JSON says on standard
+    output what it serves; logs go to standard error as always.
+    """
     from flowfabric.sdk.worker.worker import run_worker
 
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    speak(verbose)
+    target = placed(load_app(app), where)
+    if where.json:
+        say_line({"app": target.namespace, "lanes": lane or (target.lane,), "kinds": sorted(target.definitions)})
     run_worker(
-        _at(load_app(app), url),
+        target,
         lanes=lane or None,
         concurrency=concurrency,
         capabilities=capability,
@@ -49,20 +74,32 @@ def worker(
     return OK
 
 
-@application.command
-def check(app: Target, *, url: Url = None, json: Annotated[bool, Parameter(help="Answer as JSON.")] = False) -> int:
-    """Compare what runs under way remember with what the code calls. Exit code 3 if a deploy would surprise them."""
-    report = asyncio.run(_check(_at(load_app(app), url)))
-    if json:
+def speak(verbose: bool) -> None:
+    """Logs go to standard error."""
+    level = logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+@command(
+    application,
+    group=OPERATING,
+    shows=("flowfabric check shop.tasks:app", "flowfabric check hello.py --url postgresql://… --json"),
+)
+def check(app: Target, /, *, where: Where = NOWHERE) -> int:
+    """Say before a deploy whether it would surprise runs under way.
+
+    Compares what they remember with what the code calls. Exit code 3 if something does not fit.
+    """
+    report = asyncio.run(_check(placed(load_app(app), where)))
+    if where.json:
         say_json({"ok": report.ok, **msgspec.to_builtins(report, enc_hook=str)})
         return OK if report.ok else PROBLEMS
-    console = out()
     for finding in report.findings:
-        console.print(f"[yellow]remembered, not called[/yellow]  {finding}", soft_wrap=True)
+        say(f"[yellow]remembered, not called[/yellow]  {escape(str(finding))}")
     for kind, runs in report.unknown.items():
-        console.print(f"[yellow]unknown workflow[/yellow]  {kind}: {runs} under way, and nothing here can run them")
+        say(f"[yellow]unknown workflow[/yellow]  {escape(kind)}: {runs} under way, and nothing here can run them")
     if report.ok:
-        console.print(f"[green]ok[/green]  {report.runs} runs under way remember only what the code calls")
+        say(f"[green]ok[/green]  {report.runs} runs under way remember only what the code calls")
     return OK if report.ok else PROBLEMS
 
 
@@ -71,9 +108,3 @@ async def _check(app: App) -> Report:
 
     async with app:
         return await compare(app)
-
-
-def _at(app: App, url: str | None) -> App:
-    if url is not None:
-        app.url = url
-    return app

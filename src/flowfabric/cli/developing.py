@@ -1,0 +1,353 @@
+"""``flowfabric dev``: server, worker and console in one process, from zero."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from msgspec import Struct
+from rich.markup import escape
+
+from flowfabric.cli.application import OK, RUNNING, application, command, load_app
+from flowfabric.cli.arguments import usage
+from flowfabric.cli.serving import needed, refused
+from flowfabric.cli.stores import AS_TEXT, DEFAULT_FILE, How, is_server
+from flowfabric.cli.terminal import Misused, coloured, err, out, say, say_line
+from flowfabric.cli.watching import changed, snapshot
+from flowfabric.cli.working import speak
+from flowfabric.model.errors import EngineError
+from flowfabric.sdk.app import App
+
+if TYPE_CHECKING:
+    from flowfabric.engine import Engine
+
+DEFAULT_PORT = 9090
+#: A worker that is killed gives its work back after this.
+LEASE = timedelta(seconds=5)
+#: Set while the process begins anew because files have changed.
+AGAIN = "FF_DEV_AGAIN"
+EXAMPLE = """\
+from flowfabric import App
+
+app = App("sqlite:///flowfabric.db")
+
+
+@app.task(retry=3)
+async def greet(name: str) -> str:
+    return f"Hello, {name}!"
+
+
+@app.workflow
+async def party(names: list[str]) -> list[str]:
+    return [await greet(name) for name in names]
+"""
+
+
+class Settings(Struct, frozen=True):
+    """What ``dev`` was told."""
+
+    target: str | None
+    url: str
+    host: str
+    port: int
+    reload: bool
+    browse: bool
+    json: bool
+
+
+@command(
+    application,
+    group=RUNNING,
+    shows=(
+        "flowfabric dev                 a server and its console on ./flowfabric.db",
+        "flowfabric dev --example       write hello.py first, and run it",
+        "flowfabric dev hello.py        … with a worker that starts anew when a file changes",
+    ),
+)
+def dev(
+    app: Annotated[str | None, Parameter(help="The app to work for: module:name, or path/to/file.py:name.")] = None,
+    /,
+    *,
+    store: Annotated[
+        str | None, Parameter(help="Another store than the app's own, or than ./flowfabric.db (FF_STORE_URL).")
+    ] = None,
+    listen: Annotated[str | None, Parameter(help="Address and port; 127.0.0.1:9090, or the next that is free.")] = None,
+    example: Annotated[
+        bool, Parameter(negative=(), help="Write hello.py if it is not there, and work for it.", show_default=False)
+    ] = False,
+    reload: Annotated[bool, Parameter(help="Begin anew when a Python file changes.")] = True,
+    browse: Annotated[
+        bool, Parameter(name="--open", negative=(), help="Open the console in a browser.", show_default=False)
+    ] = False,
+    verbose: Annotated[
+        bool, Parameter(name=("--verbose", "-v"), negative=(), help="Say more.", show_default=False)
+    ] = False,
+    how: How = AS_TEXT,
+) -> int:
+    """Server, worker and console in one process, from zero.
+
+    Ctrl-C stops it; nothing is lost, whenever and however it stops.
+    Without an app it makes or uses ./flowfabric.db. Everything runs on this machine only and asks for no credential,
+    unless FF_API_TOKEN is set.
+    """
+    try:
+        import uvicorn  # noqa: F401
+
+        import flowfabric.server.serving  # noqa: F401
+    except ModuleNotFoundError as error:
+        return refused(needed(error))
+    if verbose:
+        speak(True)
+    if example:
+        app = app or _write_example()
+    seen = snapshot(Path.cwd()) if app is not None and reload else {}
+    target, broken = _loaded(app)
+    url = _store(store, target)
+    host, port = _address(listen)
+    settings = Settings(app, url, host, port, reload, browse, how.json)
+    try:
+        again = asyncio.run(_Development(settings, target, broken, seen).run())
+    except (EngineError, OSError) as error:
+        return refused(str(error))
+    if again:
+        _begin_anew(port)
+    return OK
+
+
+def _begin_anew(port: int) -> None:
+    """The same command in the same process, with the code as it is now."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.environ[AGAIN] = str(port)
+    os.execv(sys.executable, sys.orig_argv)
+
+
+def _write_example() -> str:
+    path = Path("hello.py")
+    if not path.exists():
+        path.write_text(EXAMPLE)
+    return "hello.py"
+
+
+def _loaded(target: str | None) -> tuple[App | None, str | None]:
+    """The app, or why it cannot be loaded: that is an error at first, and something to be mended later on."""
+    if target is None:
+        return None, None
+    try:
+        return load_app(target), None
+    except Misused as error:
+        if AGAIN not in os.environ:
+            raise
+        return None, str(error)
+
+
+def _store(store: str | None, app: App | None) -> str:
+    chosen = store or os.environ.get("FF_STORE_URL")
+    if chosen:
+        if is_server(chosen):
+            raise Misused(f"--store {chosen}: dev is a server; name the store it keeps things in, sqlite:///work.db")
+        return chosen
+    if app is not None and not is_server(app.url):
+        return app.url
+    return f"sqlite:///{DEFAULT_FILE}"
+
+
+def _address(listen: str | None) -> tuple[str, int]:
+    """Where to listen: what was asked for, or the first free port from 9090 on."""
+    if listen is not None:
+        host, colon, port = listen.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65_535:
+            raise Misused(f"--listen {listen}: expected an address and a port, such as 127.0.0.1:9090")
+        host = host.strip("[]") or "127.0.0.1"
+        if not _is_loopback(host) and not os.environ.get("FF_API_TOKEN"):
+            raise Misused(f"{host} can be reached by others: set FF_API_TOKEN, or listen on 127.0.0.1")
+        if int(port) and not _is_free(host, int(port)):
+            raise Misused(f"--listen {listen}: something else listens there; choose another port, or 0 for any")
+        return host, int(port)
+    first = int(os.environ.get(AGAIN, DEFAULT_PORT))
+    for number in range(first, first + 100):
+        if _is_free("127.0.0.1", number):
+            return "127.0.0.1", number
+    return "127.0.0.1", 0
+
+
+def _is_loopback(host: str) -> bool:
+    from flowfabric.server.config import is_loopback
+
+    return is_loopback(host)
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+class _Development:
+    """One engine; a server, and perhaps a worker, on it."""
+
+    def __init__(self, settings: Settings, app: App | None, broken: str | None, seen: dict[str, int]) -> None:
+        self._settings = settings
+        self._app = app
+        self._broken = broken
+        self._seen = seen
+        self._changed = False
+
+    async def run(self) -> bool:
+        """Until it is told to stop, or until files change: then ``True``."""
+        from flowfabric.server.app import create_app
+        from flowfabric.server.config import ServerConfig
+        from flowfabric.server.cors import with_cors
+        from flowfabric.server.serving import Running
+
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as stack:
+            engine = await self._open(stack)
+            token = os.environ.get("FF_API_TOKEN") or None
+            config = ServerConfig(
+                store_url=settings.url,
+                single_node=True,
+                host=settings.host,
+                port=settings.port,
+                api_token=token,
+                guard_host=token is None,
+                grace_ms=3_000,
+            )
+            server = create_app(engine, config)
+            running = Running(server, config, with_cors(server, config))
+            stack.push_async_callback(running.drain)
+            worker = self._worker()
+            if worker is not None:
+                await stack.enter_async_context(worker)
+            serving = asyncio.ensure_future(running.run())
+            started = asyncio.ensure_future(running.started())
+            await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
+            tasks = [started]
+            if not serving.done():
+                self._introduce(running.port)
+                tasks += [asyncio.ensure_future(self._tell_ends(engine))]
+                tasks += [asyncio.ensure_future(self._watch(running.stop))] if self._seen else []
+            try:
+                await serving
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                if not settings.json and not self._changed:
+                    err().print("[dim]stopping: what runs is finished or given back[/dim]")
+                self._ignore_impatience()
+        return self._changed
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> Engine:
+        from flowfabric.engine import Engine
+
+        engine = await Engine.open(self._settings.url, single_node=True)
+        if self._app is None:
+            stack.push_async_callback(engine.close)
+        else:
+            self._app.url = self._settings.url
+            await self._app.open_on(engine)
+            stack.push_async_callback(self._app.close)
+        kids = await engine.list_waitpoint_hmac_kids()
+        if kids.current_kid is None:
+            # Kept in the store, so that signed links outlive this process.
+            await engine.seed_waitpoint_hmac_secret(kid="k1", secret_hex=secrets.token_hex(32))
+        engine.start_timers()
+        return engine
+
+    def _worker(self) -> Any:
+        """A worker for everything that the app defines, whatever lane it is in and whatever it needs."""
+        app = self._app
+        if app is None or not app.definitions:
+            return None
+        lanes = dict.fromkeys([app.lane, *(each.options.lane or app.lane for each in app.definitions.values())])
+        needs = {need for each in app.definitions.values() for need in each.options.needs}
+        return app.worker(
+            lanes=list(lanes), capabilities=sorted(needs), name="dev", lease_ttl=LEASE, drain_grace=timedelta(seconds=3)
+        )
+
+    async def _watch(self, stop: Callable[[], None]) -> None:
+        which = await changed(Path.cwd(), self._seen)
+        self._changed = True
+        if not self._settings.json:
+            err().print(f"[cyan]{escape(which)} has changed: beginning anew[/cyan]")
+        stop()
+
+    async def _tell_ends(self, engine: Engine) -> None:
+        """One line for every run that ends."""
+        async with await engine.subscribe_completion() as subscription:
+            async for event in subscription:
+                found = await engine.read_execution_info(event.execution_id)
+                if found is None or found.execution_kind.startswith("$"):
+                    continue
+                if self._settings.json:
+                    say_line(
+                        {"run": str(event.execution_id), "kind": found.execution_kind, "state": found.public_state}
+                    )
+                    continue
+                state, kind = coloured(found.public_state.value), escape(found.execution_kind)
+                say(f"  {state}  {kind}  [dim]{escape(str(event.execution_id))}[/dim]")
+
+    def _ignore_impatience(self) -> None:
+        """A second Ctrl-C while everything is put away ends the process at once, as one expects."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+
+    # -- words ---------------------------------------------------------------------------------------------------
+
+    def _introduce(self, port: int) -> None:
+        settings = self._settings
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"http://{host}:{port}"
+        kinds = sorted(self._app.definitions) if self._app is not None else []
+        if settings.json:
+            say_line({"console": f"{address}/", "api": f"{address}/docs", "store": settings.url, "worker": kinds})
+        elif AGAIN in os.environ:
+            say("[dim]running again[/dim]" if self._broken is None else f"[red]{escape(self._broken)}[/red]")
+        else:
+            self._welcome(address, kinds)
+        if settings.browse and AGAIN not in os.environ:
+            import webbrowser
+
+            webbrowser.open(f"{address}/")
+
+    def _welcome(self, address: str, kinds: list[str]) -> None:
+        settings = self._settings
+        say("")
+        say(f"  [bold]console[/bold]  [cyan]{escape(address)}/[/cyan]")
+        say(f"  [bold]API[/bold]      [cyan]{escape(address)}/docs[/cyan]")
+        say(f"  [bold]store[/bold]    {escape(settings.url)}")
+        if settings.target is not None:
+            names = ", ".join(map(escape, kinds)) or "[yellow]it defines no task or workflow[/yellow]"
+            note = " [dim](begins anew when a file changes)[/dim]" if settings.reload else ""
+            say(f"  [bold]worker[/bold]   {escape(settings.target)}: {names}{note}")
+            say("")
+            if kinds:
+                first = next(iter(self._app.definitions.values())) if self._app is not None else None
+                line = f"flowfabric run {settings.target} {first.name} {usage(first)}" if first is not None else ""
+                say(f"  [dim]In another terminal:[/dim] {escape(line)}")
+        else:
+            say("")
+            say(
+                "  [dim]Next: save this as hello.py and run[/dim] flowfabric dev hello.py [dim](or say --example)[/dim]"
+            )
+            say("")
+            for line in EXAMPLE.splitlines():
+                out().print(f"    {line}", markup=False, style="dim")
+        say("")
+        say("  [dim]Ctrl-C stops it.[/dim]")
+        sys.stdout.flush()

@@ -1,0 +1,90 @@
+"""``flowfabric schedules``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App as Commands
+from cyclopts import Parameter
+from rich.markup import escape
+
+from flowfabric.cli.application import OK, OPERATING, application, command, examples
+from flowfabric.cli.stores import NOWHERE, Namespace, Where, on_store
+from flowfabric.cli.terminal import moment, say_json, show_table, told
+from flowfabric.sdk.app import App
+
+schedules = Commands(
+    name="schedules",
+    help="Schedules: list them, pause, resume, trigger, delete.",
+    help_epilogue=examples("flowfabric schedules", "flowfabric schedules trigger 'nightly report'"),
+    group=OPERATING,
+    group_commands="Commands",
+)
+application.command(schedules)
+
+ScheduleName = Annotated[str, Parameter(help="The schedule's name.")]
+
+
+@schedules.default
+def list_schedules(*, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
+    """The schedules of a namespace."""
+
+    async def read(app: App) -> list[Any]:
+        found: list[Any] = []
+        cursor = None
+        while True:
+            page = await app.engine.list_schedules(namespace, cursor, 500)
+            found += page.schedules
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    found = on_store(where, read, namespace)
+    if where.json:
+        say_json(msgspec.to_builtins(found, enc_hook=str))
+        return OK
+    show_table(
+        ("schedule", "starts", "next", "state"),
+        (
+            (
+                escape(each.schedule_id),
+                escape(each.execution_kind),
+                moment(each.next_at_ms),
+                "[yellow]paused[/yellow]" if each.paused else "[green]active[/green]",
+            )
+            for each in found
+        ),
+        f"no schedules in namespace {escape(namespace)}: @app.cron(…) and @app.every(…) make them, once a worker runs",
+    )
+    return OK
+
+
+@command(schedules, "pause", shows=("flowfabric schedules pause 'nightly report'",))
+def pause_schedule(name: ScheduleName, /, *, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
+    """Start nothing until it is resumed."""
+    on_store(where, lambda app: app.schedules.pause(name), namespace)
+    return told(f"{escape(name)}: paused", {"schedule": name, "is": "paused"}, where.json)
+
+
+@command(schedules, "resume", shows=("flowfabric schedules resume 'nightly report'",))
+def resume_schedule(name: ScheduleName, /, *, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
+    """Go on with the next slot."""
+    on_store(where, lambda app: app.schedules.resume(name), namespace)
+    return told(f"{escape(name)}: active", {"schedule": name, "is": "active"}, where.json)
+
+
+@command(schedules, shows=("flowfabric schedules trigger 'nightly report'",))
+def trigger(name: ScheduleName, /, *, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
+    """Start one now, out of turn."""
+    run = on_store(where, lambda app: app.schedules.trigger(name), namespace)
+    started = None if run is None else run.id
+    sentence = f"started {started}" if started else "its last run has not ended"
+    return told(f"{escape(name)}: {escape(sentence)}", {"schedule": name, "started": started}, where.json)
+
+
+@command(schedules, shows=("flowfabric schedules delete 'nightly report'",))
+def delete(name: ScheduleName, /, *, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
+    """Forget it. What it has started goes on."""
+    on_store(where, lambda app: app.schedules.delete(name), namespace)
+    return told(f"{escape(name)}: deleted", {"schedule": name, "is": "deleted"}, where.json)

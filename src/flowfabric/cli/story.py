@@ -1,0 +1,144 @@
+"""``flowfabric show``: the whole story of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich.markup import escape
+from rich.table import Table
+
+from flowfabric.cli import finding
+from flowfabric.cli.application import LOOKING, OK, application, command
+from flowfabric.cli.stores import NOWHERE, RunId, Where, on_store
+from flowfabric.cli.terminal import age, coloured, moment, out, print_trimmed, say_json, shortened, shown, span
+from flowfabric.model.errors import EngineError
+from flowfabric.model.steps import StepRecord
+from flowfabric.sdk.app import App
+from flowfabric.sdk.run import ENDED
+
+_CHILDREN = 50
+
+
+@command(application, group=LOOKING, shows=("flowfabric show '{fp:7}:1f0c…'", "flowfabric show RUN --json"))
+def show(run: RunId, /, *, where: Where = NOWHERE) -> int:
+    """The whole story of a run.
+
+    Its state and why, its attempts, what it remembers, what it waits for, what it has spent and started.
+    """
+    story = on_store(where, lambda app: read(app, run))
+    if where.json:
+        say_json(story)
+        return OK
+    _print(story)
+    return OK
+
+
+async def read(app: App, run: str) -> dict[str, Any]:
+    """Everything there is to tell, as plain values."""
+    one = app.run(run)
+    info = await one.info()
+    context = await app.engine.read_execution_context(run)
+    why = await one.explain()
+    waits = await app.engine.list_pending_waitpoints(execution_id=run, limit=100)
+    story: dict[str, Any] = msgspec.to_builtins(info, enc_hook=str) | {
+        "execution_kind": context.execution_kind,
+        "input": shown(context.input_payload, 10_000),
+        "explanation": msgspec.to_builtins(why, enc_hook=str),
+        "steps": [_plain_step(each) for each in await one.steps()],
+        "waits": msgspec.to_builtins(waits.entries, enc_hook=str),
+        "children": await _children(app, run, info.flow_id),
+        "result": None,
+        "error": None,
+    }
+    if info.public_state.value == "completed":
+        story["result"] = shown(await app.engine.get_execution_result(run), 10_000)
+    elif info.public_state in ENDED:
+        try:
+            await one.result()
+        except Exception as error:
+            story["error"] = str(error)
+            story["traceback"] = getattr(error, "traceback", "")
+    return story
+
+
+def _plain_step(step: StepRecord) -> dict[str, Any]:
+    value = "" if step.value is None else step.value.decode("utf-8", "replace")
+    return msgspec.structs.asdict(step) | {"value": value}
+
+
+async def _children(app: App, run: str, flow_id: str | None) -> list[dict[str, Any]]:
+    """What it has started: those of its flow that name it as their run."""
+    if flow_id is None:
+        return []
+    try:
+        question = {"flow_id": flow_id, "namespaces": None, "tag": ("ff.run", run)}
+        found = [each async for each in finding.found(app, question, _CHILDREN, builtin=True)]
+    except EngineError:
+        return []
+    return [msgspec.to_builtins(each, enc_hook=str) for each in reversed(found)]
+
+
+def _print(story: dict[str, Any]) -> None:
+    console = out()
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, text in _facts(story):
+        facts.add_row(name, text)
+    console.print(f"[bold]{escape(story['execution_kind'])}[/bold]  {escape(story['execution_id'])}", soft_wrap=True)
+    print_trimmed(console, facts)
+    for title, lines in (
+        ("remembers", [_step(each) for each in story["steps"] if not each["name"].startswith("!")]),
+        ("waits for", [_wait(each) for each in story["waits"]]),
+        ("started", [_child(each) for each in story["children"]]),
+    ):
+        if lines:
+            console.print(f"\n[bold]{title}[/bold]")
+            for line in lines:
+                console.print(f"  {line}", soft_wrap=True)
+    if story.get("traceback"):
+        console.print("\n[bold]where it failed[/bold]")
+        console.print(story["traceback"].rstrip(), markup=False, style="dim", soft_wrap=True)
+
+
+def _facts(story: dict[str, Any]) -> list[tuple[str, str]]:
+    lease, why = story["current_lease"], story["explanation"]
+    found = [
+        ("state", coloured(story["public_state"])),
+        ("why", escape(why["sentence"])),
+        ("created", f"{moment(story['created_at'])}  ({age(story['created_at'])} ago)"),
+        ("changed", f"{moment(story['last_mutation_at'])}  ({age(story['last_mutation_at'])} ago)"),
+        ("lane", escape(f"{story['lane_id']}, namespace {story['namespace']}")),
+        ("attempts", str(story["total_attempt_count"])),
+    ]
+    if lease:
+        found.append(("worker", escape(f"{lease['worker_instance_id']}, lease until {moment(lease['expires_at'])}")))
+    if story["tags"]:
+        found.append(("tags", escape("  ".join(f"{key}={value}" for key, value in story["tags"].items()))))
+    if story["input"]:
+        found.append(("input", escape(story["input"])))
+    if story["result"] is not None:
+        found.append(("result", f"[green]{escape(story['result'])}[/green]"))
+    if story["error"]:
+        found.append(("error", f"[red]{escape(story['error'])}[/red]"))
+    return found
+
+
+def _step(step: dict[str, Any]) -> str:
+    mark = "[green]✓[/green]" if step["outcome"] == "ok" else "[red]✗[/red]"
+    text = escape(shortened(step["value"], 120))
+    return f"{mark} [dim]{moment(step['recorded_at_ms'])}[/dim]  {escape(step['name'])}  {text}"
+
+
+def _wait(wait: dict[str, Any]) -> str:
+    names = ", ".join(wait["required_signal_names"]) or "any signal"
+    until = f", until {moment(wait['expires_at'])}" if wait["expires_at"] else ""
+    return f"{escape(names)}  [dim]{escape(wait['waitpoint_key'])} {escape(wait['waitpoint_id'])}{until}[/dim]"
+
+
+def _child(child: dict[str, Any]) -> str:
+    ended = child["completed_at"]
+    took = f"  took {span(ended - child['created_at'])}" if ended else f"  {age(child['created_at'])}"
+    state, kind = coloured(child["public_state"]), escape(child["execution_kind"])
+    return f"{state}  {kind}[dim]{took}  {escape(child['execution_id'])}[/dim]"

@@ -1,0 +1,90 @@
+"""What surrounds runs: workers, budgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich.markup import escape
+
+from flowfabric.cli.application import OK, OPERATING, application, command
+from flowfabric.cli.stores import NOWHERE, Namespace, Where, on_store
+from flowfabric.cli.terminal import age, say_json, show_table
+from flowfabric.sdk.app import App
+
+
+@command(application, group=OPERATING, shows=("flowfabric workers", "flowfabric workers --namespace acme --json"))
+def workers(*, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
+    """Workers that have been heard of lately."""
+
+    async def read(app: App) -> list[Any]:
+        found: list[Any] = []
+        after = None
+        while True:
+            page = await app.engine.list_workers(namespace=namespace, after=after)
+            found += page.entries
+            after = page.cursor
+            if after is None:
+                return found
+
+    found = on_store(where, read, namespace)
+    if where.json:
+        say_json(msgspec.to_builtins(found, enc_hook=str))
+        return OK
+    show_table(
+        ("worker", "lanes", "can", "heard"),
+        (
+            (
+                escape(each.worker_instance_id),
+                escape(", ".join(each.lanes)),
+                escape(", ".join(each.capabilities)),
+                f"{age(each.last_heartbeat_ms)} ago",
+            )
+            for each in found
+        ),
+        f"no worker is registered in namespace {escape(namespace)}: start one with `flowfabric worker module:app`",
+    )
+    return OK
+
+
+@command(application, group=OPERATING, shows=("flowfabric budgets", "flowfabric budgets --json"))
+def budgets(*, where: Where = NOWHERE) -> int:
+    """Budgets, with what is spent and reserved of their limits."""
+
+    async def read(app: App) -> list[Any]:
+        found: list[Any] = []
+        cursor = None
+        while True:
+            page = await app.engine.list_budgets(cursor, 500)
+            found += page.budgets
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    found = on_store(where, read)
+    if where.json:
+        say_json(msgspec.to_builtins(found, enc_hook=str))
+        return OK
+    show_table(
+        ("budget", "scope", "of", "spent", "reserved", "limit", "breaches"),
+        (
+            (
+                escape(each.budget_id),
+                escape(f"{each.scope_type}:{each.scope_id}".strip(":")),
+                escape(name),
+                _spent(each.usage.get(name, 0), each.reserved.get(name, 0), limit),
+                f"{each.reserved.get(name, 0):,}",
+                f"{limit:,}" if limit else "none",
+                str(each.breach_count),
+            )
+            for each in found
+            for name, limit in each.hard_limits.items()
+        ),
+        "there are no budgets: @app.task(budget=Budget(…)) makes them",
+    )
+    return OK
+
+
+def _spent(spent: int, reserved: int, limit: int | None) -> str:
+    full = bool(limit) and spent + reserved >= (limit or 0)
+    return f"[red]{spent:,}[/red]" if full else f"{spent:,}"

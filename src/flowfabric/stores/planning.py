@@ -1,0 +1,75 @@
+"""What bringing a database up to date would do, found out without doing it."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from msgspec import Struct
+
+from flowfabric.model.errors import Transport, TransportKind
+from flowfabric.stores import migrate
+from flowfabric.stores.sqlite.location import locate
+
+_APPLIED = "SELECT version, checksum FROM ff_migration_annotation ORDER BY version"
+
+
+class MigrationPlan(Struct, frozen=True):
+    """Migrations as ``0001_engine``: those that a database has, and those that it lacks."""
+
+    dialect: str
+    applied: tuple[str, ...]
+    pending: tuple[str, ...]
+    #: The statements of those that it lacks.
+    script: str
+
+
+async def plan(url: str) -> MigrationPlan:
+    """The plan for the database behind a URL. One that does not exist lacks everything; none is made."""
+    if url.startswith("memory:"):
+        return MigrationPlan("memory", (), (), "")
+    dialect = "postgres" if url.startswith(("postgres:", "postgresql:")) else "sqlite"
+    applied = await _postgres(url) if dialect == "postgres" else _sqlite(url)
+    missing = migrate.pending(dialect, applied)
+    there = tuple(f"{each.version:04}_{each.name}" for each in migrate.migrations(dialect) if each.version in applied)
+    return MigrationPlan(
+        dialect,
+        there,
+        tuple(f"{each.version:04}_{each.name}" for each in missing),
+        "\n".join(f"-- {each.version:04}_{each.name}\n{each.sql}" for each in missing),
+    )
+
+
+def _sqlite(url: str) -> dict[int, Any]:
+    location = locate(url)
+    if location.in_memory:
+        return {}
+    try:
+        connection = sqlite3.connect(f"{location.uri}{'&' if '?' in location.uri else '?'}mode=ro", uri=True)
+    except sqlite3.OperationalError:
+        return {}
+    try:
+        return dict(connection.execute(_APPLIED).fetchall())
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return {}
+        raise Transport("sqlite", TransportKind.OTHER, str(error)) from error
+    except sqlite3.DatabaseError as error:
+        raise Transport("sqlite", TransportKind.OTHER, f"{location.identity}: {error}") from error
+    finally:
+        connection.close()
+
+
+async def _postgres(url: str) -> dict[int, Any]:
+    import asyncpg
+
+    try:
+        connection = await asyncpg.connect(url.replace("postgres://", "postgresql://", 1), timeout=30)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        raise Transport("postgres", TransportKind.TRANSPORT, f"cannot open the database: {error}") from error
+    try:
+        if await connection.fetchval("SELECT to_regclass('ff_migration_annotation')") is None:
+            return {}
+        return {row[0]: row[1] for row in await connection.fetch(_APPLIED)}
+    finally:
+        await connection.close()

@@ -1,0 +1,115 @@
+"""``flowfabric run`` and ``flowfabric submit``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowfabric import App
+from tests.cli.filling import WORK, Output, complaint, typed
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "work.py").write_text(WORK)
+    monkeypatch.chdir(tmp_path)
+    for name in ("FF_URL", "FF_API_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    paths = list(sys.path)
+    yield tmp_path
+    sys.path[:] = paths
+    sys.modules.pop("work", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "result"),
+    [
+        (["Ann"], "hello Ann"),
+        (["name=Ann", "times=2"], "hello, hello Ann"),
+        (["Ann", "2", "true"], "HELLO, HELLO Ann"),
+        (['{"name": "Ann", "loud": true}'], "HELLO Ann"),
+        (['["Ann", 3]'], "hello, hello, hello Ann"),
+        (["7"], "hello 7"),
+        (["name=a=b"], "hello a=b"),
+        (["true"], "hello true"),
+    ],
+)
+def test_arguments_as_they_are_typed(capsys: Output, arguments: list[str], result: str) -> None:
+    assert typed(capsys, "run", "work.py", "greet", *arguments, "--here") == f'"{result}"\n'
+
+
+def test_frames_and_a_result(capsys: Output) -> None:
+    assert typed(capsys, "run", "work:app", "double", "21", "--here") == "working hard\n42\n"
+    lines = [
+        json.loads(line) for line in typed(capsys, "run", "work:app", "double", "4", "--here", "--json").splitlines()
+    ]
+    assert [each.get("text") for each in lines] == ["working ", "hard", None]
+    assert (lines[-1]["state"], lines[-1]["result"]) == ("completed", 8)
+
+
+def test_a_run_that_fails(capsys: Output) -> None:
+    capsys.readouterr()
+    assert "no good" in _failure(capsys, "run", "work.py", "broken", "--here")
+    last = json.loads(typed(capsys, "run", "work.py", "broken", "--here", "--json", code=1).splitlines()[-1])
+    assert last["state"] == "failed"
+    assert "no good" in last["error"]
+
+
+def _failure(capsys: Output, *arguments: str) -> str:
+    from flowfabric.cli.application import run
+
+    assert run(list(arguments)) == 1
+    return capsys.readouterr().err
+
+
+def test_what_is_submitted_is_there(folder: Path, capsys: Output) -> None:
+    first = typed(capsys, "submit", "work.py", "greet", "Ann", "--tag", "team=docs", "--priority", "5").strip()
+    again = json.loads(typed(capsys, "submit", "work.py", "greet", "Bob", "--id", "bob", "--json"))["run"]
+    assert typed(capsys, "submit", "work.py", "greet", "Bob", "--id", "bob").strip() == again
+    raw = typed(capsys, "submit", "double", '{"value": 5}').strip()
+    pairs = typed(capsys, "submit", "double", "value=6", "--delay", "1h", "--lane", "later").strip()
+    odd = typed(capsys, "submit", "--kind", "a:b", "--namespace", "other").strip()
+
+    async def look() -> None:
+        async with App("sqlite:///flowfabric.db") as app:
+            engine = app.engine
+            assert json.loads((await engine.read_execution_context(first)).input_payload) == {"name": "Ann"}
+            assert (await engine.read_execution_context(first)).tags == {"user.team": "docs"}
+            assert json.loads((await engine.read_execution_context(raw)).input_payload) == {"value": 5}
+            assert json.loads((await engine.read_execution_context(pairs)).input_payload) == {"value": 6}
+            info = await engine.read_execution_info(pairs)
+            assert info is not None
+            assert (info.public_state.value, info.lane_id) == ("delayed", "later")
+            assert (await engine.read_execution_info(odd)).namespace == "other"  # type: ignore[union-attr]
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("run", "work.py", "nothing"), "there are: broken, double, greet"),
+        (("run", "work.py", "greet"), "name is missing"),
+        (("run", "work.py", "double", "many"), "Expected `int`"),
+        (("run", "work.py", "double", "1", "2"), "double takes value=…"),
+        (("run", "work.py", "greet", "Ann", "--delay", "soon"), "90s"),
+        (("submit", "work.py"), "which task?"),
+        (("submit", "work.py", "greet", "Ann", "--tag", "team"), "key=value"),
+        (("submit", "double", "nonsense"), "key=value"),
+        (("submit", "double", "a=1", "b"), "key=value"),
+    ],
+)
+def test_what_is_typed_wrongly(capsys: Output, arguments: tuple[str, ...], told: str) -> None:
+    assert told in complaint(capsys, *arguments)
+
+
+def test_an_app_that_cannot_be_imported(folder: Path, capsys: Output) -> None:
+    (folder / "torn.py").write_text("from flowfabric import App\napp = App(\n")
+    assert "SyntaxError" in complaint(capsys, "run", "torn.py", "greet")
+    (folder / "hurt.py").write_text("raise ValueError('at import')\n")
+    assert "ValueError: at import" in complaint(capsys, "run", "hurt.py", "greet")

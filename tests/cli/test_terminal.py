@@ -1,0 +1,176 @@
+"""The command line in a real terminal: colours, bars, questions, keys, and completion in bash."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flowfabric import App
+from tests.cli.filling import WORK, fill
+from tests.cli.pseudo import COMMAND, Terminal, environment
+
+COLOUR = "\x1b["
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "work.py").write_text(WORK)
+    return tmp_path
+
+
+def piped(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """The same without a terminal."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_colours_are_for_terminals(folder: Path) -> None:
+    ids = asyncio.run(fill(f"sqlite:///{folder}/flowfabric.db"))
+    with Terminal("list", cwd=folder) as terminal:
+        assert terminal.end() == 0
+        assert COLOUR in terminal.shown
+        assert ids["done"] in terminal.text
+    with Terminal("list", cwd=folder, NO_COLOR="1") as terminal:
+        assert terminal.end() == 0
+        assert not re.search(r"\x1b\[3[0-9]", terminal.shown), "no colours"
+    with Terminal("list", cwd=folder, columns=70) as terminal:
+        assert terminal.end() == 0
+        assert ids["done"] in terminal.text, "an id is never cut, however narrow the terminal"
+    done = piped(folder, "list")
+    assert COLOUR not in done.stdout
+    assert all(len(line) < 400 for line in done.stdout.splitlines())
+    assert len(done.stdout.splitlines()) == 7
+    with Terminal("list", "--json", cwd=folder) as terminal:
+        assert terminal.end() == 0
+        assert COLOUR not in terminal.shown
+        assert len(json.loads(terminal.text)) == 6
+
+
+def test_a_question_before_many_are_cancelled(folder: Path) -> None:
+    async def start() -> None:
+        async with App(f"sqlite:///{folder}/flowfabric.db") as app:
+            await app.engine.create_executions([{"execution_kind": "import"} for _ in range(300)])
+
+    asyncio.run(start())
+    with Terminal("cancel", "--kind", "import", cwd=folder) as terminal:
+        terminal.until(r"… and 290 more")
+        terminal.until(r"Cancel 300 runs\? \[y/N\]")
+        terminal.type("n\n")
+        assert terminal.end() == 1
+        assert "nothing was done" in terminal.text
+    with Terminal("cancel", "--kind", "import", cwd=folder) as terminal:
+        terminal.until(r"\[y/N\]")
+        terminal.type("\x03")
+        assert terminal.end() == 130
+    with Terminal("cancel", "--kind", "import", cwd=folder) as terminal:
+        terminal.until(r"\[y/N\]")
+        terminal.type("y\n")
+        assert terminal.end() == 0
+        assert "cancelled 300 runs" in terminal.text
+        assert "━" in terminal.text, "a bar tells how far it is"
+        assert re.search(r"\d+/300", terminal.text)
+    assert "nothing to cancel" in piped(folder, "cancel", "--kind", "import", "--yes").stdout
+
+
+def test_ctrl_c_stops_following_and_nothing_else(folder: Path) -> None:
+    with Terminal("dev", "work.py", "--no-reload", "--listen", "127.0.0.1:0", cwd=folder) as server:
+        server.until("Ctrl-C stops it")
+        run = piped(folder, "submit", "work.py", "slow", "60").stdout.strip()
+        with Terminal("tail", run, cwd=folder) as terminal:
+            terminal.until("3 ")
+            terminal.type("\x03")
+            assert terminal.end() == 130
+            assert "Traceback" not in terminal.text
+        with Terminal("run", "work.py", "slow", "60", cwd=folder) as terminal:
+            terminal.until(r"0 1 2 ")
+            terminal.type("\x03")
+            assert terminal.end() == 130
+        states = [each["public_state"] for each in json.loads(piped(folder, "list", "--json").stdout)]
+        assert states == ["active", "active"]
+        server.type("\x03")
+        assert server.end() == 0
+        assert "Traceback" not in server.text
+
+
+def test_a_reader_that_has_had_enough(folder: Path) -> None:
+    asyncio.run(fill(f"sqlite:///{folder}/flowfabric.db"))
+    text = " ".join([*map(_quoted, COMMAND), "events", "|", "true"])
+    done = subprocess.run(
+        ["bash", "-c", text], cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def test_completion_in_bash(folder: Path) -> None:
+    script = piped(folder, "completion", "bash")
+    assert script.returncode == 0
+    (folder / "completion.bash").write_text(script.stdout)
+
+    def completed(line: str) -> set[str]:
+        words = line.split(" ")
+        program = f"""
+        source ./completion.bash
+        COMP_WORDS=({" ".join(words[:-1])} '{words[-1]}')
+        COMP_CWORD={len(words) - 1}
+        COMP_LINE='{line}'
+        COMP_POINT={len(line)}
+        $(complete -p flowfabric | sed -E 's/.*-F ([^ ]+).*/\\1/') flowfabric '{words[-1]}' '{words[-2]}'
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+        """
+        done = subprocess.run(
+            ["bash", "--norc", "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.stderr == "", done.stderr
+        return set(done.stdout.split())
+
+    assert completed("flowfabric li") == {"list"}
+    assert {"dev", "worker", "doctor", "token"} <= completed("flowfabric ")
+    assert completed("flowfabric lanes pa") == {"pause"}
+    assert {"--state", "--since"} <= completed("flowfabric list --s")
+    for shell in ("zsh", "fish"):
+        assert "flowfabric" in piped(folder, "completion", shell).stdout
+
+
+def test_installing_completion(folder: Path) -> None:
+    home = folder / "home"
+    home.mkdir()
+    done = piped(folder, "--install-completion", HOME=str(home), SHELL="/bin/bash")
+    assert done.returncode == 0, done.stderr
+    written = [path for path in home.rglob("*") if path.is_file()]
+    assert any("flowfabric" in path.read_text() for path in written)
+
+
+def test_help_in_a_narrow_terminal(folder: Path) -> None:
+    with Terminal("--help", cwd=folder, columns=60) as terminal:
+        assert terminal.end() == 0
+        assert all(len(line) <= 60 for line in terminal.text.splitlines())
+
+
+def test_without_anything_help_is_shown(folder: Path) -> None:
+    done = piped(folder)
+    assert done.returncode == 0
+    assert "flowfabric dev" in done.stdout
+
+
+def test_a_worker_stops_at_ctrl_c(folder: Path) -> None:
+    with Terminal("worker", "work.py", cwd=folder) as terminal:
+        terminal.until("serves default")
+        terminal.type("\x03")
+        assert terminal.end() == 0
+        assert "has stopped" in terminal.text
