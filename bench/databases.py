@@ -168,7 +168,11 @@ class PostgresDatabase(Database):
             await connection.close()
 
     async def execute(self, *statements: str) -> None:
-        await self._run(";".join(statements))
+        while True:
+            try:
+                return await self._run(";".join(statements))
+            except asyncpg.DeadlockDetectedError:
+                continue  # an engine at work on the same rows; it has been let go by now
 
     async def fill(self, count: int, *, required: Sequence[str] = (), priority: int = 0) -> None:
         oldest = now_ms() - count

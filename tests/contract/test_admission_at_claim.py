@@ -276,6 +276,7 @@ async def test_slots_are_taken_and_given_back(engine: Engine, probe: Probe) -> N
     assert await active(probe) == 2
     assert [await blocked(probe, eid) for eid in ids[2:]] == [by_quota(), by_quota()]
     assert (await probe.execution(ids[2])).blocking_detail == f"quota {ONE}: 2 slots are taken"
+    await settled(engine)
     await engine.complete(handles[0], None)
     await settled(engine)
     assert await blocked(probe, ids[2]) == FREE
@@ -385,6 +386,7 @@ async def test_one_free_slot_lets_one_go(engine: Engine, probe: Probe) -> None:
     waiting = [await named(engine, quota=ONE) for _ in range(50)]
     handle = await take(engine)
     assert await claim(engine, 3) == []
+    await settled(engine)
     await engine.complete(handle, None)
     await settled(engine)
     states = [(await blocked(probe, eid))[0] for eid in waiting[1:]]
@@ -426,6 +428,34 @@ async def test_concurrent_claims_never_take_more_slots_than_there_are(engine: En
     await asyncio.wait_for(asyncio.gather(*(worker() for _ in range(12))), 60)
     await settled(engine)
     assert await active(probe) == 0
+
+
+async def test_nobody_is_forgotten_when_ends_and_blocks_cross(open_engine: Any) -> None:
+    """Executions end without a lock on their quota; no timer helps here."""
+    engines = [await open_engine(clock=None) for _ in range(2)]
+    await quota(engines[0], ONE, cap=2)
+    total = 80
+    await engines[0].create_executions(
+        [{"execution_kind": "op", "lane_id": "work", "policy": {"quota_policy_id": ONE}} for _ in range(total)]
+    )
+    done = 0
+    running: set[ExecutionId] = set()
+
+    async def worker(engine: Engine) -> None:
+        nonlocal done
+        while done < total:
+            handle = await engine.claim("work", (), policy(max_wait=200))
+            if handle is None:
+                continue
+            running.add(id_of(handle))
+            assert len(running) <= 2
+            running.discard(id_of(handle))
+            await engine.complete(handle, None)
+            done += 1
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(worker(engine) for engine in engines for _ in range(4)))
+    assert await active(Probe(engines[0])) == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------- timer

@@ -21,6 +21,7 @@ from flowfabric.model.budget_records import (
     QuotaWindow,
     Reservation,
 )
+from flowfabric.model.records import Execution
 from tests.contract.probe import ManualClock, Probe, claimed, id_of
 from tests.contract.test_admission_at_claim import named, settled
 from tests.contract.test_budgets import ONE, THREE, TWO, budget, report
@@ -227,7 +228,8 @@ async def test_a_busy_quota_holds_its_promises(engine: Engine, probe: Probe, clo
         await settled(engine)
         [row] = await probe.select(QuotaPolicy, quota_policy_id=ONE)
         guards = await probe.select(QuotaAdmitted, quota_policy_id=ONE)
-        assert check_quota(row, guards, await probe.select(QuotaWindow, quota_policy_id=ONE)) == []
+        windows = await probe.select(QuotaWindow, quota_policy_id=ONE)
+        assert check_quota(row, guards, windows, await probe.select(Execution, quota_policy_id=ONE)) == []
         if ended == len(ids):
             break
     assert ended == len(ids)

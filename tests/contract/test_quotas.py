@@ -21,7 +21,8 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.budget_records import QuotaAdmitted, QuotaPolicy, QuotaWindow
-from tests.contract.probe import START_MS, ManualClock, Probe, create, policy, refused, unchanged
+from flowfabric.model.records import Execution
+from tests.contract.probe import ManualClock, Probe, create, id_of, policy, refused, unchanged
 from tests.contract.test_budgets import ONE, THREE, TWO
 
 
@@ -43,7 +44,8 @@ async def check(engine: Engine, eid: ExecutionId, quota_id: str = ONE, dimension
 async def active(probe: Probe, quota_id: str = ONE) -> int:
     """How many slots are taken."""
     [row] = await probe.select(QuotaPolicy, quota_policy_id=quota_id)
-    return int(row.active_concurrency)
+    holders = await probe.select(Execution, quota_policy_id=quota_id)
+    return int(row.active_concurrency) + sum(bool(each.admitted_at_ms) for each in holders)
 
 
 async def test_policies_are_made_once(engine: Engine, probe: Probe) -> None:
@@ -167,7 +169,8 @@ async def test_the_reconciler_spares_whoever_still_runs(engine: Engine, probe: P
     clock.advance(60_000)
     assert await engine.run_timer("quota_reconciler") == 1
     assert await active(probe) == 2
-    assert {each.execution_id for each in await probe.select(QuotaAdmitted, quota_policy_id=ONE)} == {running, waiting}
+    assert [each.execution_id for each in await probe.select(QuotaAdmitted, quota_policy_id=ONE)] == [waiting]
+    assert (await probe.execution(running)).admitted_at_ms
     assert await probe.select(QuotaWindow, quota_policy_id=ONE) == []
     await engine.complete(handle, None)
     assert await active(probe) == 1
@@ -195,8 +198,10 @@ async def _leak(engine: Engine, quota_id: str, number: int) -> None:
             await connection.execute(sql)
 
 
-async def test_guards_and_windows_go_with_their_execution(engine: Engine, probe: Probe, clock: ManualClock) -> None:
-    await quota(engine, ONE, 10**6, 5, 5)
+async def test_admissions_count_in_their_window_after_their_execution_is_gone(
+    engine: Engine, probe: Probe, clock: ManualClock
+) -> None:
+    await quota(engine, ONE, 10**6, 1, 5)
     eid = await create(engine, lane_id="a", policy={"quota_policy_id": ONE})
     handle = await engine.claim("a", (), policy())
     assert handle is not None
@@ -205,5 +210,46 @@ async def test_guards_and_windows_go_with_their_execution(engine: Engine, probe:
     assert len(await probe.select(QuotaWindow, execution_id=eid)) == 1
     clock.advance(86_400_000)
     assert await engine.trim_retention() == 1
-    assert await probe.select(QuotaWindow, execution_id=eid) == []
-    assert clock() > START_MS
+    await create(engine, lane_id="a", policy={"quota_policy_id": ONE})
+    assert await engine.claim("a", (), policy()) is None
+    clock.advance(10**9 - 86_400_000)
+    await engine.run_timer("quota_window")
+    assert await engine.claim("a", (), policy()) is not None
+
+
+async def test_an_admission_by_hand_and_one_by_a_claim(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    await quota(engine, ONE, 60, 0, 2)
+    eid = await create(engine, lane_id="a", policy={"quota_policy_id": ONE})
+    terms = {"window_seconds": 60, "concurrency_cap": 2}
+    assert await check(engine, eid, **terms) == Admitted()
+    assert await check(engine, eid, **terms) == AlreadyAdmitted()
+    handle = await engine.claim("a", (), policy(ttl_ms=3_600_000))
+    assert handle is not None
+    assert await active(probe) == 1
+    # The guard of the first has run out: the next admission takes its place, and never a second slot.
+    clock.advance(60_000)
+    assert await check(engine, eid, **terms) == Admitted()
+    assert await active(probe) == 1
+    other = await create(engine, lane_id="a", policy={"quota_policy_id": ONE})
+    second = await engine.claim("a", (), policy(ttl_ms=3_600_000))
+    assert second is not None
+    assert id_of(second) == other
+    assert await check(engine, other, **terms) == AlreadyAdmitted()
+    assert await check(engine, await create(engine), **terms) == ConcurrencyExceeded()
+    [shown] = (await engine.list_quota_policies()).policies
+    assert shown.active_concurrency == 2
+    clock.advance(60_000)
+    assert await check(engine, other, **terms) == Admitted()
+    assert await active(probe) == 2
+    await engine.release_admission(quota_policy_id=ONE, execution_id=other)
+    await engine.complete(handle, None)
+    assert await active(probe) == 0
+
+
+async def test_releasing_what_a_claim_has_taken(engine: Engine, probe: Probe) -> None:
+    await quota(engine, ONE, 60, 0, 1)
+    eid = await create(engine, lane_id="a", policy={"quota_policy_id": ONE})
+    assert await engine.claim("a", (), policy()) is not None
+    for _ in range(2):
+        await engine.release_admission(quota_policy_id=ONE, execution_id=eid)
+        assert await active(probe) == 0

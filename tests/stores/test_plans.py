@@ -38,6 +38,7 @@ from flowfabric.stores.questions import (
     ReadContexts,
     ReadEvents,
     SearchExecutions,
+    WaitedFor,
 )
 from flowfabric.stores.schema import ATTEMPT, EXECUTION, OUTBOXES, TABLES
 from flowfabric.stores.sqlevents import old_events
@@ -269,6 +270,8 @@ async def test_what_signals_look_at_is_found_by_key(postgres: Any, kind: Any, co
 
 
 async def test_who_waits_for_room_is_found_by_index(postgres: Any) -> None:
+    from flowfabric.stores.postgres import store
+
     blocked = await plan(postgres, reading._LISTED["blocked"] + " FOR UPDATE OF e SKIP LOCKED", "x", 33)
     assert "ff_exec_core_waiting_idx" in blocked
     assert '"Sort"' not in blocked, "rows must come from the index in claim order"
@@ -276,7 +279,11 @@ async def test_who_waits_for_room_is_found_by_index(postgres: Any) -> None:
     assert "ff_exec_core_budget_idx" in naming
     recent = await plan(postgres, reading.RECENTLY, [0], [0], ["x"], [""], [1])
     assert "ff_quota_window_pkey" in recent
-    for found in (blocked, naming, recent):
+    slots = await plan(postgres, reading.SLOTS_TAKEN, ["x"])
+    assert "ff_exec_core_slots_idx" in slots
+    asked = store._QUESTIONS.compile(WaitedFor(("x",)))
+    waited_for = await plan(postgres, store._dollars(asked.sql), *asked.params)
+    for found in (blocked, naming, recent, slots, waited_for):
         assert "Seq Scan" not in found
 
 

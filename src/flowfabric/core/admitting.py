@@ -22,8 +22,8 @@ from flowfabric.core.graphview import Missing
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaAdmitted, QuotaPolicy
-from flowfabric.model.budgets import Admitted, AlreadyAdmitted, OnHardLimit, RateExceeded, read_caps, read_terms
-from flowfabric.model.changes import BLOCKED, Act, Change, Decision, Drop, Get, Need, Peek, change
+from flowfabric.model.budgets import OnHardLimit, RateExceeded, read_caps, read_terms
+from flowfabric.model.changes import BLOCKED, Act, Change, Decision, Drop, Get, Need, Peek, Slots, change
 from flowfabric.model.errors import Validation
 from flowfabric.model.ids import canonical_uuid
 from flowfabric.model.records import Execution
@@ -70,6 +70,7 @@ class Bound(NamedTuple):
     execution_id: str
     budget_ids: str | None
     quota_policy_id: str | None
+    admitted_at_ms: int | None = None
 
 
 def companions(view: View, executions: Iterable[Execution | Bound]) -> list[Need]:
@@ -124,9 +125,12 @@ def _count_on(view: View, execution: Execution | Bound, needs: dict[Need, None])
     needs[need] = None
     policy = view.get(QuotaPolicy, execution.quota_policy_id) if view.has(need) else None
     if policy is not None:
-        needs[Get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution.execution_id))] = None
+        if execution.admitted_at_ms == quotas.BY_GUARD:
+            needs[Get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution.execution_id))] = None
         if policy.max_requests_per_window > 0:
             needs[quotas.recent_need(policy)] = None
+        if policy.active_concurrency_cap > 0:
+            needs[Slots(policy.quota_policy_id)] = None
 
 
 def prepare(view: View, executions: Iterable[Execution]) -> None:
@@ -202,10 +206,10 @@ def _denied_by_quota(view: View, context: Context, execution: Execution) -> Deni
     policy = _policy(view, execution)
     if policy is None:
         return None
-    guard = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution.execution_id))
+    guard = quotas.guard_of(view, policy, execution)
     if guard is not None and guard.expires_at_ms > context.now:
         return None
-    refusal = quotas.full(view, context, policy, quotas.stored_terms(policy), guard)
+    refusal = quotas.full(view, context, policy, quotas.stored_terms(policy), () if guard is None else (guard,))
     return None if refusal is None else _quota_denial(context, policy, refusal)
 
 
@@ -242,15 +246,10 @@ def admit(view: View, context: Context, execution: Execution, following: Sequenc
         return False
     policy = _policy(view, execution)
     if policy is not None:
-        terms = quotas.stored_terms(policy)
-        result, acts = quotas.admission(
-            view, context, policy, terms, execution.execution_id, in_window=terms.rate_limit > 0
-        )
-        if not isinstance(result, Admitted | AlreadyAdmitted):
-            _block(view, context, execution, _quota_denial(context, policy, result))
+        refusal = quotas.admit_claim(view, context, policy, execution)
+        if refusal is not None:
+            _block(view, context, execution, _quota_denial(context, policy, refusal))
             return False
-        if acts:
-            view.fold(Decision(None, (*acts, change(execution, admitted_at_ms=context.now))))
     _pace(view, execution)
     return True
 
@@ -318,6 +317,9 @@ def _marked(view: View, context: Context, denial: Denial) -> tuple[Act, ...]:
     if policy is None:
         return ()
     fields: dict[str, object] = {} if policy.waiting_since_ms is not None else {"waiting_since_ms": context.now}
+    if fields and policy.active_concurrency_cap > 0:
+        # Executions end without a look at the policy: one that ended meanwhile has not seen that somebody waits.
+        view.follow(charging.LET_GO_QUOTA, policy.quota_policy_id)
     due, before = denial.room_at_ms, policy.next_room_at_ms
     if due is not None and (before is None or before <= context.now or due < before):
         fields["next_room_at_ms"] = due

@@ -10,6 +10,7 @@ import msgspec
 from flowfabric.core.charging import ancestors, refuses
 from flowfabric.core.invariants import Violation
 from flowfabric.core.quotas import window_ms
+from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import (
     OPEN,
     Budget,
@@ -21,6 +22,7 @@ from flowfabric.model.budget_records import (
     Reservation,
 )
 from flowfabric.model.budgets import read_caps, read_terms
+from flowfabric.model.records import Execution
 
 
 def check_budgets(
@@ -73,17 +75,27 @@ def _over(budget: Budget, rows: dict[tuple[str, str], BudgetUsage]) -> list[Viol
 
 
 def check_quota(
-    policy: QuotaPolicy, guards: Sequence[QuotaAdmitted], windows: Sequence[QuotaWindow]
+    policy: QuotaPolicy,
+    guards: Sequence[QuotaAdmitted],
+    windows: Sequence[QuotaWindow],
+    executions: Sequence[Execution] = (),
 ) -> list[Violation]:
-    """As many slots taken as guards take, no more than there are, and in no window more admissions than allowed."""
+    """As many slots counted as guards take, no more taken than there are, none by an execution that has ended, and in
+    no window more admissions than allowed. ``executions`` are those that name the policy."""
     found: list[Violation] = []
     name = policy.quota_policy_id
     taken = sum(guard.counted for guard in guards)
     if policy.active_concurrency != taken:
         found.append(Violation("I32", name, f"{policy.active_concurrency} slots taken, but {taken} guards"))
-    if 0 < policy.active_concurrency_cap < policy.active_concurrency:
-        detail = f"{policy.active_concurrency} slots taken of {policy.active_concurrency_cap}"
-        found.append(Violation("I32", name, detail))
+    holders = [each for each in executions if each.admitted_at_ms]
+    in_use = policy.active_concurrency + len(holders)
+    if 0 < policy.active_concurrency_cap < in_use:
+        found.append(Violation("I32", name, f"{in_use} slots taken of {policy.active_concurrency_cap}"))
+    found += [
+        Violation("I32", name, f"{each.execution_id} has ended and holds a slot")
+        for each in holders
+        if each.lifecycle_phase in lit.ENDED_PHASES
+    ]
     if policy.max_requests_per_window > 0:
         length = window_ms(policy.requests_per_window_seconds)
         times = sorted(entry.admitted_at_ms for entry in windows if entry.dimension == "")

@@ -21,6 +21,8 @@ from flowfabric.model.errors import NotFound, Validation, ValidationKind
 DEDUP_MS = 86_400_000
 #: What ``view.follow`` may carry on: letting executions go that wait for room, cancelling those that wait in vain.
 LET_GO_BUDGET, LET_GO_QUOTA, CANCEL_PENDING = "let_go_budget", "let_go_quota", "cancel_pending"
+#: Likewise: slots of a quota are free, for whoever may wait for them.
+SLOT_LEFT = "slot_left"
 _MAX_I64 = 2**63 - 1
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from flowfabric.core.admitting import LetGo
 from flowfabric.core.budgets import CancelPending
-from flowfabric.core.charging import CANCEL_PENDING
+from flowfabric.core.charging import CANCEL_PENDING, SLOT_LEFT
 from flowfabric.core.view import View
 
 
@@ -15,4 +15,10 @@ def followers(view: View) -> list[Any]:
     return [
         CancelPending(name) if kind == CANCEL_PENDING else LetGo(kind, name, amount)
         for (kind, name), amount in view.following.items()
+        if kind != SLOT_LEFT
     ]
+
+
+def slots_left(view: View) -> dict[str, int]:
+    """How many slots of which quotas were left: if somebody waits there, they are let go."""
+    return {name: amount or 1 for (kind, name), amount in view.following.items() if kind == SLOT_LEFT}

@@ -13,6 +13,7 @@ from flowfabric.core.claim import Claim
 from flowfabric.core.create import CreateExecution
 from flowfabric.core.finish import Complete, Fail
 from flowfabric.core.grants import ClaimForWorker
+from flowfabric.core.quotas import BY_GUARD
 from flowfabric.core.view import View
 from flowfabric.model.budget_records import QuotaPolicy
 from flowfabric.model.changes import Get, Need
@@ -37,11 +38,11 @@ def bound_by_creation(commands: Sequence[Any]) -> list[Bound]:
 
 
 def ending(view: View, commands: Sequence[Any]) -> list[Need]:
-    """Quotas that executions which end in this batch will leave."""
+    """Quotas whose guards go with executions that end in this batch."""
     needs: dict[Need, None] = {}
     for command in commands:
         if type(command) is Complete or type(command) is Fail:
             execution = view.known(Execution, command.handle.execution_id)
-            if execution is not None and execution.quota_policy_id is not None:
+            if execution is not None and execution.quota_policy_id is not None and execution.admitted_at_ms == BY_GUARD:
                 needs[Get(QuotaPolicy, execution.quota_policy_id)] = None
     return [need for need in needs if not view.has(need)]

@@ -1,19 +1,23 @@
 """Quotas: how often in a sliding window, and how many at once.
 
-Whoever admits or releases holds the lock of the policy's row, so that no two admissions take the same place.
+An execution that a claim admits carries its admission itself (``admitted_at_ms``), until it ends: it holds a slot as
+long as it lives, and none can leak. Whoever asks by ``check_admission`` gets a row of its own, a guard, and a slot that
+the policy counts. Whoever admits holds the lock of the policy's row, so that no two admissions take the same place; an
+execution that ends takes no lock, and whoever waits for its slot is looked for after the commit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
-from flowfabric.core.charging import LET_GO_QUOTA
+from flowfabric.core.charging import LET_GO_QUOTA, SLOT_LEFT
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import QuotaAdmitted, QuotaPolicy, QuotaWindow
 from flowfabric.model.budgets import (
-    AdmissionResult,
     Admitted,
     AlreadyAdmitted,
     ConcurrencyExceeded,
@@ -25,9 +29,8 @@ from flowfabric.model.records import Execution
 
 #: The window of a policy that names none.
 DEFAULT_WINDOW_MS = 60_000
-#: ``admitted_at_ms`` of an execution whose guard has to be asked whether it takes a slot, because the numbers it was
-#: admitted by were not the policy's.
-BY_OTHER_NUMBERS = 0
+#: ``admitted_at_ms`` of an execution that was admitted by ``check_admission``: its guard is a row of its own.
+BY_GUARD = 0
 
 
 class Terms(Struct, frozen=True, gc=False):
@@ -100,66 +103,98 @@ class CheckAdmission(Struct, gc=False):
 
 def check_admission(command: CheckAdmission, view: View, context: Context) -> Decision:
     """Admitted and counted, or the reason why not; nothing is recorded for a request that is not admitted."""
-    given = command.policy
+    given, now = command.policy, context.now
     policy = view.get(QuotaPolicy, given.quota_policy_id)
     terms = Terms(window_ms(given.window_seconds), given.max_requests_per_window, given.max_concurrent)
     acts: list[Act] = []
     if policy is None:
-        policy = _new(given, context.now)
+        policy = _new(given, now)
         acts.append(insert(policy))
     execution = view.execution(command.execution_id)
-    result, more = admission(view, context, policy, terms, command.execution_id, command.dimension)
-    if isinstance(result, RateExceeded):
-        result = RateExceeded(result.retry_after_ms + command.jitter_ms)
-    if isinstance(result, Admitted) and execution is not None and execution.quota_policy_id == policy.quota_policy_id:
-        usual = (terms.concurrency_cap > 0) == (policy.active_concurrency_cap > 0)
-        more += (change(execution, admitted_at_ms=context.now if usual else BY_OTHER_NUMBERS),)
-    return Decision(result, (*acts, *more))
-
-
-def admission(
-    view: View,
-    context: Context,
-    policy: QuotaPolicy,
-    terms: Terms,
-    execution_id: str,
-    dimension: str = "",
-    *,
-    in_window: bool = True,
-) -> tuple[AdmissionResult, tuple[Act, ...]]:
-    """The outcome for one execution, and what it changes if it is admitted. ``in_window`` says whether the admission is
-    written into the window; a policy without a rate never looks there."""
-    now = context.now
-    guard = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution_id))
-    if guard is not None and guard.expires_at_ms > now:
-        return AlreadyAdmitted(), ()
-    refusal = full(view, context, policy, terms, guard, dimension)
+    names_it = execution is not None and execution.quota_policy_id == policy.quota_policy_id
+    stored = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, command.execution_id))
+    carried = carried_guard(policy, execution) if execution is not None and names_it else None
+    guards = [guard for guard in (stored, carried) if guard is not None]
+    if any(guard.expires_at_ms > now for guard in guards):
+        return Decision(AlreadyAdmitted(), tuple(acts))
+    refusal = full(view, context, policy, terms, guards, command.dimension)
+    if isinstance(refusal, RateExceeded):
+        refusal = RateExceeded(refusal.retry_after_ms + command.jitter_ms)
     if refusal is not None:
-        return refusal, ()
-    acts: list[Act] = []
+        return Decision(refusal, tuple(acts))
+    # An execution has one entry: a later admission replaces the earlier.
+    acts += [Drop(_entry(guard)) for guard in guards]
+    entry = _new_entry(policy, command.dimension, command.execution_id, now, terms.window_ms)
     counted = terms.concurrency_cap > 0
-    entry = QuotaWindow(
-        policy.partition, policy.quota_policy_id, dimension, now, execution_id, saturate(now + terms.window_ms)
-    )
-    admitted = QuotaAdmitted(*entry.key[:2], execution_id, now, entry.expires_at_ms, dimension, counted)
-    if guard is None:
-        acts.append(insert(admitted))
-    else:
-        # An execution has one entry: a later admission replaces the earlier.
-        acts += (Drop(_entry(guard)), Change(admitted, ("admitted_at_ms", "expires_at_ms", "dimension", "counted")))
-    if in_window:
-        acts.append(insert(entry))
+    admitted = QuotaAdmitted(*entry.key[:2], command.execution_id, now, entry.expires_at_ms, command.dimension, counted)
+    renewed = ("admitted_at_ms", "expires_at_ms", "dimension", "counted")
+    acts += (insert(entry), insert(admitted) if stored is None else Change(admitted, renewed))
+    taken = policy.active_concurrency - _slots(stored) + counted
+    acts += _pushed(view, context, policy, terms, command.dimension, taken)
+    if execution is not None and names_it:
+        acts.append(change(execution, admitted_at_ms=BY_GUARD))
+    return Decision(Admitted(), tuple(acts))
+
+
+def admit_claim(
+    view: View, context: Context, policy: QuotaPolicy, execution: Execution
+) -> RateExceeded | ConcurrencyExceeded | None:
+    """Why an execution may not be claimed under its policy now. If it may, its admission is folded."""
+    now = context.now
+    guard = guard_of(view, policy, execution)
+    if guard is not None and guard.expires_at_ms > now:
+        return None
+    terms = stored_terms(policy)
+    refusal = full(view, context, policy, terms, () if guard is None else (guard,))
+    if refusal is not None:
+        return refusal
+    acts: list[Act] = []
+    if guard is not None:
+        acts.append(Drop(_entry(guard)))
+    taken = policy.active_concurrency
+    if guard is not None and execution.admitted_at_ms == BY_GUARD:
+        acts.append(Drop(guard))
+        taken -= _slots(guard)
+    if terms.rate_limit > 0:
+        acts.append(insert(_new_entry(policy, "", execution.execution_id, now, terms.window_ms)))
+    acts += _pushed(view, context, policy, terms, "", taken)
+    acts.append(change(execution, admitted_at_ms=now))
+    view.fold(Decision(None, tuple(acts)))
+    return None
+
+
+def _pushed(
+    view: View, context: Context, policy: QuotaPolicy, terms: Terms, dimension: str, taken: int
+) -> tuple[Act, ...]:
+    """What an admission changes of the policy itself, if anything."""
     fields: dict[str, object] = {}
-    taken = policy.active_concurrency - _slots(guard) + counted
     if taken != policy.active_concurrency:
         fields["active_concurrency"] = taken
     if policy.waiting_since_ms is not None and terms.rate_limit > 0 and policy.next_room_at_ms is None:
         # Whoever waits must not wait longer than the window is full.
         oldest = view.recent(_recent(policy, terms, dimension))[1]
-        fields["next_room_at_ms"] = saturate((now if oldest is None else oldest) + terms.window_ms)
-    if fields:
-        acts.append(change(policy, updated_at_ms=now, **fields))
-    return Admitted(), tuple(acts)
+        fields["next_room_at_ms"] = saturate((context.now if oldest is None else oldest) + terms.window_ms)
+    return (change(policy, updated_at_ms=context.now, **fields),) if fields else ()
+
+
+def guard_of(view: View, policy: QuotaPolicy, execution: Execution) -> QuotaAdmitted | None:
+    """The admission of an execution that names the policy: a row of its own, or what it carries itself."""
+    if execution.admitted_at_ms is None:
+        return None
+    if execution.admitted_at_ms == BY_GUARD:
+        return view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution.execution_id))
+    return carried_guard(policy, execution)
+
+
+def carried_guard(policy: QuotaPolicy, execution: Execution) -> QuotaAdmitted | None:
+    """The admission that an execution carries itself, as if it were a guard."""
+    at = execution.admitted_at_ms
+    if not at:
+        return None
+    terms = stored_terms(policy)
+    until = saturate(at + terms.window_ms)
+    counted = terms.concurrency_cap > 0
+    return QuotaAdmitted(policy.partition, policy.quota_policy_id, execution.execution_id, at, until, "", counted)
 
 
 def full(
@@ -167,20 +202,25 @@ def full(
     context: Context,
     policy: QuotaPolicy,
     terms: Terms,
-    guard: QuotaAdmitted | None = None,
+    guards: Sequence[QuotaAdmitted] = (),
     dimension: str = "",
 ) -> RateExceeded | ConcurrencyExceeded | None:
-    """Why nobody, or nobody but the owner of the guard, can be admitted now."""
+    """Why nobody, or nobody but the owner of the guards, can be admitted now."""
     now = context.now
     if terms.rate_limit > 0:
         count, oldest = view.recent(_recent(policy, terms, dimension))
-        if guard is not None and guard.dimension == dimension and guard.admitted_at_ms > now - terms.window_ms:
-            count -= 1
+        since = now - terms.window_ms
+        count -= sum(guard.dimension == dimension and guard.admitted_at_ms > since for guard in guards)
         if count >= terms.rate_limit:
             return RateExceeded(max(0, (now if oldest is None else oldest) + terms.window_ms - now))
-    if terms.concurrency_cap > 0 and policy.active_concurrency - _slots(guard) >= terms.concurrency_cap:
+    if terms.concurrency_cap > 0 and in_use(view, policy) - sum(map(_slots, guards)) >= terms.concurrency_cap:
         return ConcurrencyExceeded()
     return None
+
+
+def in_use(view: View, policy: QuotaPolicy) -> int:
+    """How many slots are taken: by guards, and by executions that carry their admission."""
+    return policy.active_concurrency + (view.slots(policy.quota_policy_id) if policy.active_concurrency_cap > 0 else 0)
 
 
 def room(view: View, policy: QuotaPolicy, terms: Terms) -> int:
@@ -189,7 +229,7 @@ def room(view: View, policy: QuotaPolicy, terms: Terms) -> int:
     if terms.rate_limit > 0:
         free = min(free, terms.rate_limit - view.recent(_recent(policy, terms, ""))[0])
     if terms.concurrency_cap > 0:
-        free = min(free, terms.concurrency_cap - policy.active_concurrency)
+        free = min(free, terms.concurrency_cap - in_use(view, policy))
     return max(free, 0)
 
 
@@ -204,6 +244,11 @@ def recent_need(policy: QuotaPolicy) -> Recent:
 
 def _slots(guard: QuotaAdmitted | None) -> int:
     return int(guard is not None and guard.counted)
+
+
+def _new_entry(policy: QuotaPolicy, dimension: str, execution_id: str, now: int, length: int) -> QuotaWindow:
+    expires = saturate(now + length)
+    return QuotaWindow(policy.partition, policy.quota_policy_id, dimension, now, execution_id, expires)
 
 
 def _entry(guard: QuotaAdmitted) -> QuotaWindow:
@@ -223,25 +268,36 @@ class ReleaseAdmission(Struct, gc=False):
 
 
 def release_admission(command: ReleaseAdmission, view: View, context: Context) -> Decision:
-    """The guard is gone, and its slot if it had one; the request stays in the window. Safe to repeat."""
+    """The admission is gone, and its slot if it had one; the request stays in the window. Safe to repeat."""
     execution = view.execution(command.execution_id)
     policy = view.get(QuotaPolicy, command.quota_policy_id)
     if policy is None:
         return Decision(False)
-    guard = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, command.execution_id))
-    if guard is None:
-        return Decision(False)
+    names_it = execution is not None and execution.quota_policy_id == policy.quota_policy_id
+    stored = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, command.execution_id))
+    carried = carried_guard(policy, execution) if execution is not None and names_it else None
     if command.only_ended:
+        carried = None
         going_on = execution is not None and execution.lifecycle_phase not in lit.ENDED_PHASES
-        if going_on or guard.expires_at_ms > context.now:
+        if going_on or (stored is not None and stored.expires_at_ms > context.now):
             return Decision(False)
-    acts: list[Act] = [Drop(guard)]
-    if execution is not None and execution.quota_policy_id == policy.quota_policy_id:
+    if stored is None and carried is None:
+        return Decision(False)
+    acts: list[Act] = []
+    if stored is not None:
+        acts += _guard_dropped(policy, stored, context.now)
+    if execution is not None and names_it:
         acts.append(change(execution, admitted_at_ms=None))
-    if guard.counted:
-        acts.append(change(policy, active_concurrency=max(0, policy.active_concurrency - 1), updated_at_ms=context.now))
+    if _slots(stored) or _slots(carried):
         wake(view, policy)
     return Decision(True, tuple(acts))
+
+
+def _guard_dropped(policy: QuotaPolicy, guard: QuotaAdmitted, now: int) -> tuple[Act, ...]:
+    if not guard.counted:
+        return (Drop(guard),)
+    taken = max(0, policy.active_concurrency - 1)
+    return (Drop(guard), change(policy, active_concurrency=taken, updated_at_ms=now))
 
 
 def wake(view: View, policy: QuotaPolicy) -> None:
@@ -251,26 +307,20 @@ def wake(view: View, policy: QuotaPolicy) -> None:
 
 
 def give_back(view: View, context: Context, execution: Execution) -> None:
-    """An execution that ends leaves its quota. Folded at once: others of the same decision may leave it too."""
+    """An execution that ends leaves its quota. What it carries ends with it; a guard is dropped, and folded at once:
+    others of the same decision may leave the quota too."""
     assert execution.quota_policy_id is not None
-    policy = view.get(QuotaPolicy, execution.quota_policy_id)
-    if policy is None:
-        return
-    if execution.admitted_at_ms is None:
-        # It may have been let go and never been claimed: its place is for the next one.
-        if execution.eligibility_state not in lit.ROOM_BLOCKS:
-            wake(view, policy)
-        return
-    guard = QuotaAdmitted(policy.partition, policy.quota_policy_id, execution.execution_id, 0, 0)
-    counted = policy.active_concurrency_cap > 0
-    if execution.admitted_at_ms == BY_OTHER_NUMBERS:
-        counted = bool(_slots(view.get(QuotaAdmitted, guard.key)))
-    acts: list[Act] = [Drop(guard)]
-    if counted:
-        taken = max(0, policy.active_concurrency - 1)
-        acts.append(change(policy, active_concurrency=taken, updated_at_ms=context.now))
-    wake(view, policy)
-    view.fold(Decision(None, tuple(acts)))
+    if execution.admitted_at_ms == BY_GUARD:
+        policy = view.get(QuotaPolicy, execution.quota_policy_id)
+        if policy is None:
+            return
+        guard = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution.execution_id))
+        if guard is not None:
+            view.fold(Decision(None, _guard_dropped(policy, guard, context.now)))
+        wake(view, policy)
+    elif execution.admitted_at_ms is not None or execution.eligibility_state not in lit.ROOM_BLOCKS:
+        # One that was never admitted may have been let go and not been claimed: its place is for the next one, too.
+        view.follow(SLOT_LEFT, execution.quota_policy_id, 1)
 
 
 class ReconcileQuota(Struct, gc=False):

@@ -39,6 +39,7 @@ from flowfabric.model.changes import (
     Ranked,
     Recent,
     Select,
+    Slots,
     TrimStream,
     Writes,
 )
@@ -96,6 +97,7 @@ class View(GraphView):
         self._peeked: dict[Any, dict[Key, Any]] = {}
         self._listed: dict[tuple[str, str], tuple[int, list[str]]] = {}
         self._recent: dict[Recent, tuple[int, int | None]] = {}
+        self._slots: dict[Slots, int] = {}
         self._ended: dict[EndedAmong, frozenset[str]] = {}
         self._bound: list[Execution] = []
         #: Budgets as executions name them, of which everything that admission looks at is here.
@@ -121,6 +123,8 @@ class View(GraphView):
         self._fresh: dict[str, list[tuple[int, int, int, str, str]]] = {}
         self._believed: dict[tuple[Any, Key], Any] = {}
         self._windows: dict[tuple[int, str, str], list[QuotaWindow]] = {}
+        #: Slots of quotas that this batch takes, less those it gives back.
+        self._slots_taken: dict[str, int] = {}
         #: What to carry on after the commit: (kind, name) -> how much, ``None`` for as much as there is.
         self.following: dict[tuple[str, str], int | None] = {}
         self.folds = 0
@@ -183,6 +187,10 @@ class View(GraphView):
         """The answer to a ``Recent``."""
         self._recent[need] = (count, oldest_ms)
 
+    def put_slots(self, need: Slots, count: int) -> None:
+        """The answer to a ``Slots``."""
+        self._slots[need] = count
+
     def put_ended(self, need: EndedAmong, ended: frozenset[str]) -> None:
         """The answer to an ``EndedAmong``."""
         self._ended[need] = ended
@@ -222,6 +230,8 @@ class View(GraphView):
             return asked is not None and asked[0] >= need.limit
         if type(need) is Recent:
             return need in self._recent
+        if type(need) is Slots:
+            return need in self._slots
         if type(need) is EndedAmong:
             return need in self._ended
         if type(need) is Ranked:
@@ -291,6 +301,14 @@ class View(GraphView):
         if not added:
             return found
         return found[0] + len(added), added[0].admitted_at_ms if found[1] is None else found[1]
+
+    def slots(self, quota_policy_id: str) -> int:
+        """How many executions hold a slot of a quota, those of this batch included."""
+        need = Slots(quota_policy_id)
+        found = self._slots.get(need)
+        if found is None:
+            raise Missing(need)
+        return found + self._slots_taken.get(quota_policy_id, 0)
 
     def ended_among(self, need: EndedAmong) -> tuple[str, ...]:
         """Those of some executions that have ended, this batch's own ends included, in the order asked for."""
@@ -481,6 +499,11 @@ class View(GraphView):
             if self._arrive is not None:
                 fields = self._placed(record, before, fields)  # type: ignore[arg-type]
             self._note_claimable(record, before)  # type: ignore[arg-type]
+            quota = record.quota_policy_id  # type: ignore[union-attr]
+            if quota is not None:
+                taken = bool(record.admitted_at_ms) - bool(before is not None and before.admitted_at_ms)  # type: ignore[union-attr]
+                if taken:
+                    self._slots_taken[quota] = self._slots_taken.get(quota, 0) + taken
         elif kind is Edge:
             self._note_edge(record)  # type: ignore[arg-type]
         elif kind is QuotaWindow and fields is None:

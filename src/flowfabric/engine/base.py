@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
+from flowfabric.core.admitting import LetGo
+from flowfabric.core.charging import LET_GO_QUOTA
 from flowfabric.core.view import View
 from flowfabric.engine import checks
 from flowfabric.engine.batcher import Batcher
@@ -22,6 +24,7 @@ from flowfabric.model.handles import Handle, HandlePayload, decode_for
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
 from flowfabric.model.partitions import PartitionCounts, flow_partition
 from flowfabric.stores.protocol import Store
+from flowfabric.stores.questions import MAX_WAITED_FOR, WaitedFor
 
 _log = logging.getLogger("flowfabric.engine")
 
@@ -40,6 +43,10 @@ EVENT_LETTERS: Mapping[Any, str] = {
     InstanceTagEvent: "t",
 }
 _KINDS_BY_LETTER = {letter: kind for kind, letter in EVENT_LETTERS.items()}
+
+
+#: After slots were left that nobody waited for, this long passes before the next look.
+OFFER_PAUSE_S = 0.05
 
 
 class EngineBase:
@@ -71,6 +78,9 @@ class EngineBase:
         self.observer: Observer | None = None
         #: Commands under way that nobody waits for.
         self._going_on: set[asyncio.Task[Any]] = set()
+        #: Slots of quotas that were left and not yet offered.
+        self._slots_left: dict[str, int] = {}
+        self._offering = False
         #: Set when the store is let go: nothing can be read any more.
         self._down = False
 
@@ -106,6 +116,8 @@ class EngineBase:
             self.store.publish(topics, urgent=urgent)
         for command in outcome.then:
             self._go_on(command)
+        if outcome.slots_left:
+            self._leave_slots(outcome.slots_left)
         if self._timer is not None and outcome.writes is not None:
             self._timer.notice(outcome.writes)
         if self.observer is not None:
@@ -117,9 +129,36 @@ class EngineBase:
 
     def _go_on(self, command: Any) -> None:
         """Submit what carries on a committed change, without anybody waiting for it."""
-        task = asyncio.get_running_loop().create_task(self._submit(command), name="flowfabric-then")
+        self._run_beside(self._submit(command))
+
+    def _run_beside(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name="flowfabric-then")
         self._going_on.add(task)
         task.add_done_callback(self._gone_on)
+
+    def _leave_slots(self, left: dict[str, int]) -> None:
+        """Look, for many ends at once, whether somebody waits for the slots they have left."""
+        for name, amount in left.items():
+            self._slots_left[name] = self._slots_left.get(name, 0) + amount
+        if not self._offering:
+            self._offering = True
+            self._run_beside(self._offer_slots())
+
+    async def _offer_slots(self) -> None:
+        try:
+            while self._slots_left:
+                left, self._slots_left = self._slots_left, {}
+                names = tuple(left)
+                waited_for = 0
+                for start in range(0, len(names), MAX_WAITED_FOR):
+                    for name in await self._ask(WaitedFor(names[start : start + MAX_WAITED_FOR])):
+                        self._go_on(LetGo(LET_GO_QUOTA, name, left[name]))
+                        waited_for += 1
+                if not waited_for:
+                    # Nobody is in a hurry: look for more ends together.
+                    await asyncio.sleep(OFFER_PAUSE_S)
+        finally:
+            self._offering = False
 
     def _gone_on(self, task: asyncio.Task[Any]) -> None:
         self._going_on.discard(task)

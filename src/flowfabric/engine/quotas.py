@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from flowfabric.core.quotas import CheckAdmission, CreateQuotaPolicy, ReleaseAdmission
+from flowfabric.core.quotas import CheckAdmission, CreateQuotaPolicy, ReleaseAdmission, in_use
 from flowfabric.engine import budget_checks, checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model.budget_records import QuotaPolicy
@@ -15,7 +15,7 @@ from flowfabric.model.budgets import (
     QuotaPolicyLimits,
     QuotaPolicyPage,
 )
-from flowfabric.model.changes import Get
+from flowfabric.model.changes import Get, Slots
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_PAGE
@@ -101,8 +101,9 @@ class Quotas(EngineBase):
         ids = await self._ask(ListGates("quotas", 0, cursor, size + 1))
         view = await self._view(*(Get(QuotaPolicy, each) for each in ids[:size]))
         found = [policy for each in ids[:size] if (policy := view.get(QuotaPolicy, each)) is not None]
+        view = await self._view(*(Slots(policy.quota_policy_id) for policy in found))
         shown = tuple(
-            QuotaPolicyInfo(policy.quota_policy_id, _limits(policy), policy.active_concurrency, policy.created_at_ms)
+            QuotaPolicyInfo(policy.quota_policy_id, _limits(policy), in_use(view, policy), policy.created_at_ms)
             for policy in found
         )
         return QuotaPolicyPage(shown, ids[size - 1] if len(ids) > size else None)

@@ -18,7 +18,7 @@ from flowfabric.core.context import Context
 from flowfabric.core.create import CreateExecution, CreateExecutions
 from flowfabric.core.fairness import arrive
 from flowfabric.core.finish import Complete, Fail
-from flowfabric.core.following import followers
+from flowfabric.core.following import followers, slots_left
 from flowfabric.core.foresight import bound_by_creation, ending
 from flowfabric.core.graphview import Missing
 from flowfabric.core.rules import RULES
@@ -51,6 +51,8 @@ class Outcome(Struct):
     writes: Writes | None
     #: Commands that carry on what this batch began.
     then: list[Any] = []
+    #: Slots of quotas that were left.
+    slots_left: dict[str, int] = {}
 
 
 class Settings(Struct, frozen=True):
@@ -115,7 +117,8 @@ async def _decide_and_commit(
     then = [command for item in decided if isinstance(item, Decision) for command in item.then]
     if view.following:
         then += followers(view)
-    return Outcome(answers, view.fresh_work(), streams, writes, then)
+    left = slots_left(view) if view.following else {}
+    return Outcome(answers, view.fresh_work(), streams, writes, then, left)
 
 
 def _hoped_absent(commands: Sequence[Any]) -> set[tuple[Any, Key]]:

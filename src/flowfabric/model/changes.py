@@ -138,6 +138,12 @@ class Recent(NamedTuple):
     window_ms: int
 
 
+class Slots(NamedTuple):
+    """How many executions hold a slot of a quota now, by what stands on them."""
+
+    quota_policy_id: str
+
+
 class EndedAmong(NamedTuple):
     """Which of some executions have ended, as it was when they were looked at; good for looking, not for writing."""
 
@@ -158,6 +164,7 @@ Need: TypeAlias = (
     | Peek
     | Listed
     | Recent
+    | Slots
     | EndedAmong
 )
 

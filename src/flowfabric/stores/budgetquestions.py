@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flowfabric.stores import questions as ask
 from flowfabric.stores.flowquestions import Asked, Text
+from flowfabric.stores.questions import MAX_WAITED_FOR
 from flowfabric.stores.rows import WAITING_FOR_ROOM, Dialect
 
 #: For each ``ListGates``: the table, the id and the condition. What blocks is found by jumping from one to the next.
@@ -31,6 +32,9 @@ SELECT gate FROM gates WHERE gate IS NOT NULL) found""",
 }
 
 
+_LENGTHS = (1, 8, 64, MAX_WAITED_FOR)
+
+
 class BudgetQuestions:
     """Compiles questions about budgets and quotas for one dialect."""
 
@@ -46,6 +50,18 @@ class BudgetQuestions:
         if q.after is not None:
             text.add(f"{name}{bytewise} > {text.mark(q.after)}")
         sql = f"SELECT {name} FROM {table} WHERE {text.where()} ORDER BY {name}{bytewise} LIMIT {int(q.limit)}"
+        return Asked(sql, text.params, lambda rows: [row[0] for row in rows])
+
+    def _WaitedFor(self, q: ask.WaitedFor) -> Asked:  # noqa: N802
+        # In few lengths, so that there are few statements to plan.
+        names = list(q.quota_policy_ids)
+        length = next(each for each in _LENGTHS if each >= len(names))
+        text = Text()
+        marks = ", ".join([text.mark(each) for each in names + names[:1] * (length - len(names))])
+        sql = (
+            "SELECT quota_policy_id FROM ff_quota_policy WHERE waiting_since_ms IS NOT NULL "
+            f"AND quota_policy_id IN ({marks})"
+        )
         return Asked(sql, text.params, lambda rows: [row[0] for row in rows])
 
     def _ExpiredGuards(self, q: ask.ExpiredGuards) -> Asked:  # noqa: N802

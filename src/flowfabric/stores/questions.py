@@ -314,6 +314,16 @@ class ListGates(Struct, frozen=True):
     limit: int
 
 
+#: Policies that one ``WaitedFor`` may name.
+MAX_WAITED_FOR = 256
+
+
+class WaitedFor(Struct, frozen=True):
+    """Which of some quota policies somebody waits for -> ``list[str]``."""
+
+    quota_policy_ids: tuple[str, ...]
+
+
 class ExpiredGuards(Struct, frozen=True):
     """Quota guards past their time -> ``list[(quota policy id, execution id)]``."""
 

@@ -37,6 +37,8 @@ LISTED = {
     NAMING: "WHERE e.budget_ids IS NOT NULL AND e.terminal_at_ms IS NULL "
     f"AND ',' || e.budget_ids || ',' LIKE '%,' || ?1 || ',%' AND e.lifecycle_phase IN ({WAITING_LIST}) LIMIT ?2",
 }
+#: How many executions hold a slot of a quota.
+SLOTS = "SELECT count(*) FROM ff_exec_core WHERE quota_policy_id = ?1 AND admitted_at_ms > 0"
 #: How many admissions a window holds, and the time of the oldest.
 RECENT = (
     "SELECT count(*), min(admitted_at_ms) FROM ff_quota_window WHERE partition_key = ?1 AND quota_policy_id = ?2 "

@@ -843,7 +843,6 @@ EXECUTION_SCOPED = (
 #: Tables that name an execution in rows of their own partition: the table, and how it spells the execution.
 EXECUTION_NAMED = (
     ("ff_budget_usage_by_exec", "uuid"),
-    ("ff_quota_window", "wire"),
     ("ff_quota_admitted", "wire"),
 )
 

@@ -202,10 +202,9 @@ def window_forgets_those_who_left_early(monkeypatch: Any) -> None:
 
     def give_back(view: Any, context: Any, execution: Any) -> None:
         policy = view.get(quotas.QuotaPolicy, execution.quota_policy_id)
-        if policy is not None and execution.admitted_at_ms:
-            guard = view.get(quotas.QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution.execution_id))
-            if guard is not None:
-                view.fold(quotas.Decision(None, (quotas.Drop(quotas._entry(guard)),)))
+        guard = None if policy is None else quotas.guard_of(view, policy, execution)
+        if guard is not None:
+            view.fold(quotas.Decision(None, (quotas.Drop(quotas._entry(guard)),)))
         old(view, context, execution)
 
     monkeypatch.setattr(quotas, "give_back", give_back)
@@ -214,15 +213,10 @@ def window_forgets_those_who_left_early(monkeypatch: Any) -> None:
 @mutant
 def admitted_twice(monkeypatch: Any) -> None:
     """Whoever asks again takes another entry of the window."""
-    old = quotas.admission
+    old = quotas.carried_guard
 
-    def admission(
-        view: Any, context: Any, policy: Any, terms: Any, execution_id: str, *more: Any, **options: Any
-    ) -> Any:
-        key = (policy.partition, policy.quota_policy_id, execution_id)
-        guard = view.get(quotas.QuotaAdmitted, key)
-        if guard is not None and guard.admitted_at_ms < context.now < guard.expires_at_ms:
-            view.put_loaded(quotas.QuotaAdmitted, key, replace(guard, expires_at_ms=0))
-        return old(view, context, policy, terms, execution_id, *more, **options)
+    def carried_guard(policy: Any, execution: Any) -> Any:
+        guard = old(policy, execution)
+        return guard if guard is None else replace(guard, expires_at_ms=guard.admitted_at_ms)
 
-    monkeypatch.setattr(quotas, "admission", admission)
+    monkeypatch.setattr(quotas, "carried_guard", carried_guard)

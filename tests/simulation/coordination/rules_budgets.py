@@ -6,9 +6,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from flowfabric.core.quotas import carried_guard
 from flowfabric.model.budget_records import Budget, BudgetSpend, BudgetUsage, QuotaAdmitted, QuotaPolicy, Reservation
 from flowfabric.model.budgets import UsageDimensions
 from flowfabric.model.changes import Get, Select
+from flowfabric.model.records import Execution
 from flowfabric.stores.schema import split_wire
 from tests.simulation.coordination.domains import (
     ALLOWED,
@@ -341,14 +343,17 @@ class Budgets(Machine):
                 needs.append(Select(QuotaAdmitted, ("partition", "quota_policy_id"), (row.partition, each)))
         owners = [split_wire(each) for each in self.oracle.rows]
         needs += [Select(Reservation, ("partition", "uuid", "state"), (*owner, "open")) for owner in owners]
+        needs += [Get(Execution, each) for each in self.oracle.rows]
         view = await engine._view(*needs)
         found: dict[str, Any] = {}
         for each, row in budgets.items():
             kinds = (BudgetUsage, BudgetSpend) if row else ()
             found[each] = (row, *(view.select(kind, partition=row.partition, budget_id=each) for kind in kinds))
+        holders = [row for each in self.oracle.rows if (row := view.execution(each)) is not None and row.admitted_at_ms]
         for each, policy in quotas.items():
             guards = view.select(QuotaAdmitted, partition=policy.partition, quota_policy_id=each) if policy else []
-            found[each] = (policy, guards)
+            carried = [carried_guard(policy, row) for row in holders if policy and row.quota_policy_id == each]
+            found[each] = (policy, guards, carried)
         found["open"] = [
             row
             for partition, uuid_text in owners
@@ -381,8 +386,10 @@ class Budgets(Machine):
 def picture(row: Any, rows: Any, spent: Any = ()) -> dict[str, Any]:
     """A budget with its counters, or a quota with its guards."""
     if isinstance(row, QuotaPolicy):
-        guards = {each.execution_id: (each.admitted_at_ms, each.expires_at_ms, each.counted) for each in rows}
-        return {"taken": row.active_concurrency, "guards": guards}
+        # Some admissions are rows of their own; others stand on their executions.
+        both = [*rows, *spent]
+        guards = {each.execution_id: (each.admitted_at_ms, each.expires_at_ms, each.counted) for each in both}
+        return {"taken": row.active_concurrency + sum(each.counted for each in spent), "guards": guards}
     counters = {each.dimensions_key: (each.current_value, each.reserved_value) for each in rows}
     return {
         "counters": {name: values for name, values in counters.items() if values != (0, 0)},

@@ -39,6 +39,11 @@ def _gates(tables: Tables, question: ask.ListGates) -> Iterable[str]:
             raise ValueError(f"no list is called {question.what!r}")
 
 
+def _waited_for(tables: Tables, question: ask.WaitedFor) -> list[str]:
+    policies = (tables.find(QuotaPolicy, each) for each in question.quota_policy_ids)
+    return [each.quota_policy_id for each in policies if each is not None and each.waiting_since_ms is not None]
+
+
 def _expired_guards(tables: Tables, question: ask.ExpiredGuards) -> list[tuple[str, str]]:
     run = tables.indexes.run(index.GUARD_EXPIRY).between(None, (question.now + 1,))
     return [(key[1], key[2]) for _, key in islice(run, question.limit)]
@@ -52,4 +57,5 @@ def ungated(tables: Tables, question: ask.Due) -> Iterator[str]:
 ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.ListGates: _list_gates,
     ask.ExpiredGuards: _expired_guards,
+    ask.WaitedFor: _waited_for,
 }

@@ -78,6 +78,8 @@ SUSPENDED = "suspended"
 #: Who waits for a budget or quota, in claim order; who names a budget and waits for a worker.
 GATED = "gated"
 NAMING_BUDGET = "naming_budget"
+#: Who holds a slot of a quota.
+SLOTS = "slots"
 #: Of budgets, quotas and what they leave behind: ``(time, key)``.
 BUDGET_RESET = "budget_reset"
 QUOTA_ROOM = "quota_room"
@@ -117,7 +119,7 @@ GROUPS: Mapping[Any, tuple[tuple[str, ...], ...]] = {
     Burst: (_BY_EXECUTION,),
     BudgetUsage: (_BY_BUDGET,),
     BudgetSpend: ((*_BY_BUDGET, "uuid"), ("uuid",)),
-    QuotaWindow: (_BY_WINDOW, ("execution_id",)),
+    QuotaWindow: (_BY_WINDOW,),
     QuotaAdmitted: (("partition", "quota_policy_id"), ("execution_id",)),
 }
 
@@ -171,17 +173,22 @@ def tag_of(execution: Execution, name: str) -> Any:
     return tags.get(name) if isinstance(tags, dict) else None
 
 
+def _queue_entries(record: Execution) -> list[Entry]:
+    """Where an execution stands that waits for a worker."""
+    place, able = claim_entry(record), record.required_capabilities
+    entries: list[Entry] = [(claim_family(record.lane_id), able, place)]
+    if record.namespace is not None:
+        entries.append((claim_family(record.lane_id, record.namespace), able, place))
+    if record.fair_key is not None:
+        ranks, rank = rank_family(record.lane_id), (record.fair_rank, record.execution_id)
+        entries += [(ranks, (record.priority, None), rank), (ranks, (record.priority, record.fair_key), rank)]
+    return entries
+
+
 def _execution_entries(record: Execution) -> list[Entry]:
     key, created = record.execution_id, record.created_at_ms
-    entries: list[Entry] = []
-    if lit.is_claimable(record.lifecycle_phase, record.eligibility_state):
-        place = claim_entry(record)
-        entries.append((claim_family(record.lane_id), record.required_capabilities, place))
-        if record.namespace is not None:
-            entries.append((claim_family(record.lane_id, record.namespace), record.required_capabilities, place))
-        if record.fair_key is not None:
-            ranks, rank = rank_family(record.lane_id), (record.fair_rank, key)
-            entries += [(ranks, (record.priority, None), rank), (ranks, (record.priority, record.fair_key), rank)]
+    claimable = lit.is_claimable(record.lifecycle_phase, record.eligibility_state)
+    entries: list[Entry] = _queue_entries(record) if claimable else []
     if record.lifecycle_phase == lit.SUBMITTED:
         entries.append((INTAKE, None, (created, key)))
     # A member that waits for others keeps its own wake time; it counts once nothing else holds the member back.
@@ -199,6 +206,8 @@ def _execution_entries(record: Execution) -> list[Entry]:
         entries.append((BLOCKED, record.eligibility_state, (created, key)))
         if record.eligibility_state in lit.ROOM_BLOCKS:
             entries.append((GATED, record.blocked_by, claim_entry(record)))
+    if record.quota_policy_id is not None and record.admitted_at_ms:
+        entries.append((SLOTS, record.quota_policy_id, key))
     if record.budget_ids is not None and record.lifecycle_phase in lit.WAITING_PHASES:
         entries += [(NAMING_BUDGET, name, (created, key)) for name in record.budget_ids.split(",")]
     return entries

@@ -29,6 +29,7 @@ from flowfabric.model.changes import (
     Ranked,
     Recent,
     Select,
+    Slots,
 )
 from flowfabric.model.errors import ResourceExhausted
 from flowfabric.model.flows import EdgeState
@@ -38,6 +39,7 @@ from flowfabric.stores.memory.indexes import (
     GATED,
     GRANT_EXPIRY,
     NAMING_BUDGET,
+    SLOTS,
     WINDOWS,
     claim_entry,
     claim_family,
@@ -61,6 +63,8 @@ def load(tables: Tables, needs: Iterable[Need], view: Filling, now: int) -> None
             _load_claimable(tables, need, view, now)
         elif type(need) is Recent:
             _load_recent(tables, need, view, now)
+        elif type(need) is Slots:
+            view.put_slots(need, len(tables.indexes.run(SLOTS, need.quota_policy_id)))
         else:
             _LOADERS[type(need)](tables, need, view)
 

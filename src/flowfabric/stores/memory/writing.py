@@ -172,7 +172,6 @@ def _purge(tables: Tables, purge: PurgeExecution) -> None:
     for waitpoint in tables.select(Waitpoint, partition=purge.partition, uuid=purge.uuid):
         owned += tables.select(SignalDedup, partition=purge.partition, waitpoint_id=waitpoint.waitpoint_id)
     owned += tables.select(BudgetSpend, uuid=purge.uuid)
-    owned += tables.select(QuotaWindow, execution_id=purge.execution_id)
     owned += tables.select(QuotaAdmitted, execution_id=purge.execution_id)
     for record in owned:
         tables.delete(type(record), record.key)

@@ -24,6 +24,7 @@ from flowfabric.model.changes import (
     Ranked,
     Recent,
     Select,
+    Slots,
 )
 from flowfabric.model.errors import ResourceExhausted
 from flowfabric.model.literals import BLOCKED_BY_DEPENDENCIES, GRANT_CLAIM, PENDING_CLAIM
@@ -179,10 +180,17 @@ _HEADS = (
 _LISTED = {what: f"{NARROW} {tail.replace('?', '$')}" for what, tail in LISTED.items()}
 #: How many admissions each of some windows holds, and the time of the oldest.
 RECENTLY = (
-    "SELECT k.n, count(w.admitted_at_ms), min(w.admitted_at_ms) "
-    "FROM unnest($1::int[], $2::smallint[], $3::text[], $4::text[], $5::bigint[]) AS k(n, p, q, d, since) "
-    "LEFT JOIN ff_quota_window w ON w.partition_key = k.p AND w.quota_policy_id = k.q AND w.dimension = k.d "
-    "AND w.admitted_at_ms > k.since GROUP BY k.n"
+    "SELECT k.n, found.count, found.oldest "
+    "FROM unnest($1::int[], $2::smallint[], $3::text[], $4::text[], $5::bigint[]) AS k(n, p, q, d, since), "
+    "LATERAL (SELECT count(*), min(w.admitted_at_ms) AS oldest FROM ff_quota_window w WHERE w.partition_key = k.p "
+    "AND w.quota_policy_id = k.q AND w.dimension = k.d AND w.admitted_at_ms > k.since) AS found"
+)
+
+
+#: How many executions hold a slot of each of some quotas.
+SLOTS_TAKEN = (
+    "SELECT k.q, (SELECT count(*) FROM ff_exec_core e WHERE e.quota_policy_id = k.q AND e.admitted_at_ms > 0) "
+    "FROM unnest($1::text[]) AS k(q)"
 )
 
 
@@ -255,6 +263,10 @@ class Loader:
                 peeks.setdefault(need.kind, []).append(need.key)
         for kind, keys in peeks.items():
             await self._records(kind, keys, view, locked=False)
+        slots = [need.quota_policy_id for need in needs if type(need) is Slots]
+        if slots:
+            for name, count in await self._fetch(SLOTS_TAKEN, slots):
+                view.put_slots(Slots(name), count)
         windows = [need for need in needs if type(need) is Recent]
         if windows:
             await self._recent(windows, view, now)

@@ -26,6 +26,7 @@ from flowfabric.model.changes import (
     Ranked,
     Recent,
     Select,
+    Slots,
 )
 from flowfabric.model.errors import ResourceExhausted
 from flowfabric.model.flows import EdgeState
@@ -36,6 +37,7 @@ from flowfabric.stores.rows import (
     ENDED_LIST,
     LISTED,
     RECENT,
+    SLOTS,
     STREAM_HEAD_COLUMNS,
     WAITING_LIST,
     ExecutionRows,
@@ -135,6 +137,8 @@ def load(connection: sqlite3.Connection, needs: Iterable[Need], view: Filling, n
         elif type(need) is Recent:
             since = now - need.window_ms
             view.put_recent(need, *connection.execute(RECENT, (*need[:3], since)).fetchone())
+        elif type(need) is Slots:
+            view.put_slots(need, connection.execute(SLOTS, need).fetchone()[0])
         else:
             _LOADERS[type(need)](connection, need, view)
 

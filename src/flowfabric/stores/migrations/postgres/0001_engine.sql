@@ -103,6 +103,8 @@ CREATE INDEX ff_exec_core_claim_within_idx
 CREATE INDEX ff_exec_core_intake_idx ON ff_exec_core (created_at_ms) WHERE lifecycle_phase = 'submitted';
 CREATE INDEX ff_exec_core_blocked_idx ON ff_exec_core (eligibility_state, lane_id, created_at_ms)
     WHERE eligibility_state IN ('blocked_by_budget', 'blocked_by_quota', 'blocked_by_route', 'blocked_by_lane_state');
+-- Who holds a slot of a quota.
+CREATE INDEX ff_exec_core_slots_idx ON ff_exec_core (quota_policy_id) WHERE admitted_at_ms > 0;
 -- Who waits for room in a budget or quota, in claim order.
 CREATE INDEX ff_exec_core_waiting_idx ON ff_exec_core (blocked_by, priority DESC, created_at_ms, execution_id)
     WHERE eligibility_state IN ('blocked_by_budget', 'blocked_by_quota');

@@ -110,6 +110,8 @@ CREATE TABLE ff_quota_policy (
 );
 
 CREATE UNIQUE INDEX ff_quota_policy_id_idx ON ff_quota_policy (quota_policy_id);
+-- Policies that somebody waits for: few, and asked for at every end.
+CREATE INDEX ff_quota_policy_waiting_idx ON ff_quota_policy (quota_policy_id) WHERE waiting_since_ms IS NOT NULL;
 CREATE INDEX ff_quota_policy_room_idx ON ff_quota_policy (next_room_at_ms) WHERE next_room_at_ms IS NOT NULL;
 
 CREATE TABLE ff_quota_window (
@@ -123,7 +125,6 @@ CREATE TABLE ff_quota_window (
 );
 
 CREATE INDEX ff_quota_window_expires_idx ON ff_quota_window (expires_at_ms);
-CREATE INDEX ff_quota_window_execution_idx ON ff_quota_window (execution_id);
 
 CREATE TABLE ff_quota_admitted (
     partition_key   INTEGER NOT NULL,
