@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from flowfabric.engine.tracing import current_trace, trace_context
     from flowfabric.model.budgets import (
         AdmissionResult,
         Admitted,
@@ -282,6 +283,7 @@ if TYPE_CHECKING:
         WaitpointPage,
     )
     from flowfabric.model.tokens import Token
+    from flowfabric.model.trace import TraceContext
     from flowfabric.sdk.app import App
     from flowfabric.sdk.asks import Ask, OpenAsk
     from flowfabric.sdk.context import Ctx
@@ -392,7 +394,9 @@ _MODULES = {
         "Suspended SuspensionReason SuspensionRequester TimeoutBehavior UsePending VerifyingKid "
         "WaitpointCredential WaitpointEntry WaitpointKids WaitpointPage"
     ),
+    "engine.tracing": "current_trace trace_context",
     "model.tokens": "Token",
+    "model.trace": "TraceContext",
     "sdk.app": "App",
     "sdk.asks": "Ask OpenAsk",
     "sdk.context": "Ctx",
@@ -690,6 +694,7 @@ __all__ = [
     "TimeoutBehavior",
     "TimeoutPolicy",
     "Token",
+    "TraceContext",
     "Transport",
     "TransportKind",
     "Unavailable",
@@ -712,6 +717,7 @@ __all__ = [
     "WorkerId",
     "WorkerInstanceId",
     "Workflow",
+    "current_trace",
     "cursor_from_text",
     "cursor_to_text",
     "days",
@@ -722,6 +728,7 @@ __all__ = [
     "minutes",
     "seconds",
     "sleep",
+    "trace_context",
 ]
 
 

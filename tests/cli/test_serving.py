@@ -2,53 +2,38 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
-COMMAND = [sys.executable, "-c", "from flowfabric.cli import main; main()", "server"]
+from tests.server.process import COMMAND, ServerProcess, environment
+
 SECRET = {"FF_WAITPOINT_HMAC_SECRET": "ab" * 32}
 
 
-def environment(**changes: str) -> dict[str, str]:
-    return {**{key: value for key, value in os.environ.items() if not key.startswith("FF_")}, **changes}
-
-
 def test_a_server_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    arguments = ["--store", "sqlite:///ff.db", "--single-node", "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment(**SECRET)
-    )
-    try:
-        assert process.stderr is not None
-        port = None
-        for line in process.stderr:
-            if found := re.search(r"listening on 127\.0\.0\.1:(\d+)", line):
-                port = found[1]
-                break
-        assert port is not None
-        assert httpx.get(f"http://127.0.0.1:{port}/healthz").json() == {"status": "ok"}
-        process.send_signal(signal.SIGTERM)
-        process.stderr.read()
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
+    with ServerProcess("sqlite:///ff.db", tmp_path) as server:
+        assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
+        assert server.terminate() == 0
+        assert all({"at", "level", "logger", "message"} <= set(line) for line in server.lines)
 
 
 @pytest.mark.parametrize(
     ("arguments", "changes", "sentence"),
     [
         ([], {}, "FF_STORE_URL"),
-        (["--store", "memory://"], {}, "FF_WAITPOINT_HMAC_SECRET"),
+        (["--store", "memory://"], {"FF_WAITPOINT_HMAC_SECRET": ""}, "FF_WAITPOINT_HMAC_SECRET"),
+        (
+            ["--store", "memory://"],
+            {**SECRET, "FF_SENTRY_DSN": "https://k@example.invalid/1"},
+            "pip install sentry-sdk",
+        ),
+        (["--store", "memory://", "--log", "loud"], SECRET, "FF_LOG"),
+        (["--store", "memory://", "--migrate", "perhaps"], SECRET, "FF_MIGRATE=perhaps"),
+        (["--store", "memory://", "--max-connections", "0"], SECRET, "FF_MAX_CONNECTIONS=0"),
+        (["--store", "memory://", "--rate-limit", "-1"], SECRET, "FF_RATE_LIMIT=-1"),
         (["--store", "memory://", "--listen", "0.0.0.0:0"], SECRET, "FF_API_TOKEN"),
         (["--store", "sqlite:///ff.db", "--listen", "127.0.0.1:0"], SECRET, "--single-node"),
         (["--store", "oracle://x"], SECRET, "not a store"),

@@ -264,6 +264,7 @@ METHODS: dict[str, Method] = {
                                {"worker_instance_id": "name+", "namespace": "name"}),
     "mark_worker_dead": Method(lambda w: {"worker_instance_id": "i"},
                                {"worker_instance_id": "name+", "namespace": "name", "reason": "short"}),
+    "seed_lanes": Method(lambda w: {"lane_ids": ["new"]}, {"lane_ids": "lanes"}),
     "set_lane_state": Method(lambda w: {"lane_id": "new", "state": "paused"},
                              {"lane_id": "lane", "state": "lane state", "reason": "text", "now": "time?"}),
     "set_lane_fairness": Method(lambda w: {"lane_id": "new", "by": "namespace"}, {"lane_id": "lane", "by": "fair by"}),

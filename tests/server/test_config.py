@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
+
 import pytest
 
+from flowfabric.engine.timer_loop import TIMERS
+from flowfabric.model.partitions import PartitionCounts
 from flowfabric.server.config import ConfigError, ServerConfig
+from flowfabric.server.variables import VARIABLES
 
 GOOD = {"FF_STORE_URL": "memory://", "FF_WAITPOINT_HMAC_SECRET": "ab" * 32}
 
@@ -20,7 +27,7 @@ def test_defaults() -> None:
     assert config.api_token is None
     assert config.cors_origins is None
     assert config.lanes == ("default",)
-    assert (config.partitions.flow, config.partitions.budget, config.partitions.quota) == (256, 32, 32)
+    assert config.partitions is None
     assert config.max_stream_ops == 64
 
 
@@ -79,8 +86,70 @@ def test_the_store_by_its_family() -> None:
         ({"FF_STORE_URL": None, "FF_BACKEND": "oracle"}, "expected 'valkey', 'postgres', or 'sqlite'"),
         ({"FF_STORE_URL": None, "FF_BACKEND": "valkey"}, "no Valkey store"),
         ({"FF_STORE_URL": None, "FF_BACKEND": "postgres"}, "FF_POSTGRES_URL"),
+        ({"FF_MIGRATE": "never"}, "FF_MIGRATE=never"),
+        ({"FF_LOG": "loud"}, "FF_LOG"),
+        ({"FF_RATE_LIMIT": "many"}, "FF_RATE_LIMIT=many"),
+        ({"FF_RATE_LIMIT": "nan"}, "FF_RATE_LIMIT=nan"),
+        ({"FF_MAX_CONNECTIONS": "0"}, "FF_MAX_CONNECTIONS=0"),
+        ({"FF_MAX_CONNECTIONS": "1.5"}, "whole number"),
+        ({"FF_HEADER_TIMEOUT_S": "0"}, "FF_HEADER_TIMEOUT_S=0"),
+        ({"FF_SHUTDOWN_GRACE_S": "x"}, "FF_SHUTDOWN_GRACE_S=x"),
     ],
 )
 def test_refusals(changes: dict[str, str | None], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         read(**changes)
+
+
+def test_one_name_for_the_store_serves_servers_and_commands() -> None:
+    assert read(FF_STORE_URL=None, FF_URL="memory://").store_url == "memory://"
+    assert read(FF_STORE_URL="sqlite:///a.db", FF_URL="memory://").store_url == "sqlite:///a.db"
+
+
+def test_limits_and_times() -> None:
+    config = read(FF_RATE_LIMIT="10", FF_HEADER_TIMEOUT_S="0.5", FF_SHUTDOWN_GRACE_S="3", FF_MAX_CONNECTIONS="7")
+    assert (config.rate_limit, config.rate_burst) == (10, 20)
+    assert (config.header_timeout_s, config.grace_ms, config.max_connections) == (0.5, 3_000, 7)
+    assert read(FF_RATE_LIMIT="10", FF_RATE_BURST="50").rate_burst == 50
+    assert read(FF_FLOW_PARTITIONS="16").partitions == PartitionCounts(16, 32, 32)
+
+
+#: What the reference of this system reads; those of a store that is not here are left out.
+REFERENCE = """
+    FF_WAITPOINT_HMAC_SECRET FF_WAITPOINT_HMAC_GRACE_MS FF_BACKEND FF_POSTGRES_URL FF_POSTGRES_POOL_SIZE FF_SQLITE_PATH
+    FF_SQLITE_POOL_SIZE FF_DEV_MODE FF_RECLAIM_GRACE_MS FF_LISTEN_ADDR FF_API_TOKEN FF_CORS_ORIGINS FF_LANES
+    FF_FLOW_PARTITIONS FF_BUDGET_PARTITIONS FF_QUOTA_PARTITIONS FF_MAX_CONCURRENT_STREAM_OPS FF_MAX_CONCURRENT_TAIL
+    FF_SENTRY_DSN FF_SENTRY_ENVIRONMENT FF_SENTRY_RELEASE FF_LOG FF_GRANT_SWEEP_INTERVAL_MS FF_INTAKE_INTERVAL_MS
+    FF_LEASE_EXPIRY_INTERVAL_MS FF_DELAYED_PROMOTER_INTERVAL_MS FF_INDEX_RECONCILER_INTERVAL_S
+    FF_ATTEMPT_TIMEOUT_INTERVAL_S FF_SUSPENSION_TIMEOUT_INTERVAL_S FF_PENDING_WP_EXPIRY_INTERVAL_S
+    FF_RETENTION_TRIMMER_INTERVAL_S FF_BUDGET_RESET_INTERVAL_S FF_BUDGET_RECONCILER_INTERVAL_S
+    FF_QUOTA_RECONCILER_INTERVAL_S FF_UNBLOCK_INTERVAL_S FF_DEPENDENCY_RECONCILER_INTERVAL_S
+    FF_FLOW_PROJECTOR_INTERVAL_S FF_EXECUTION_DEADLINE_INTERVAL_S FF_CANCEL_RECONCILER_INTERVAL_S
+    FF_EDGE_CANCEL_DISPATCHER_INTERVAL_S FF_EDGE_CANCEL_RECONCILER_INTERVAL_S
+"""
+
+
+def test_every_variable_of_the_reference_is_read() -> None:
+    known = {each.name for each in VARIABLES} | {timer.variable for timer in TIMERS}
+    assert set(REFERENCE.split()) <= known
+
+
+def test_the_guide_has_one_table_of_all_of_them() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    section = guide.split("## Configuration")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `FF_")]
+    named = [name for row in rows for name in re.findall(r"FF_[A-Z_]+", row.split("|")[1])]
+    assert sorted(named) == sorted(each.name for each in VARIABLES)
+    flags = {
+        name: row.split("|")[2].strip().strip("`")
+        for row in rows
+        for name in re.findall(r"FF_[A-Z_]+", row.split("|")[1])
+    }
+    assert flags == {each.name: each.flag for each in VARIABLES}
+
+
+def test_every_flag_is_one_of_the_command() -> None:
+    from flowfabric.cli import serving
+
+    known = {f"--{name.replace('_', '-')}" for name in inspect.signature(serving.server).parameters}
+    assert {each.flag for each in VARIABLES if each.flag} <= known

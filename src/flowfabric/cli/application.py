@@ -32,6 +32,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 MODULES = (
     "developing",
     "serving",
+    "administering",
     "working",
     "starting",
     "runs",

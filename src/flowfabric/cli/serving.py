@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -10,7 +11,6 @@ from cyclopts import Parameter
 from flowfabric.cli.application import OK, REFUSED, RUNNING, application, command
 from flowfabric.cli.stores import AS_TEXT, How
 from flowfabric.cli.terminal import err, say_line
-from flowfabric.cli.working import speak
 from flowfabric.model.errors import EngineError
 
 
@@ -34,20 +34,29 @@ def server(
     ] = False,
     cors_origins: Annotated[str | None, Parameter(help="Origins that may call, or * (FF_CORS_ORIGINS).")] = None,
     lanes: Annotated[str | None, Parameter(help="Lanes, with commas between (FF_LANES).")] = None,
-    verbose: Annotated[bool, Parameter(name=("--verbose", "-v"), help="Say more.", negative=())] = False,
+    require_credential: Annotated[
+        bool, Parameter(help="Serve nobody without a credential (FF_REQUIRE_CREDENTIAL=1).")
+    ] = False,
+    migrate: Annotated[str | None, Parameter(help="apply migrations, or check for them (FF_MIGRATE).")] = None,
+    pool_size: Annotated[int | None, Parameter(help="Connections to PostgreSQL (FF_POSTGRES_POOL_SIZE).")] = None,
+    max_connections: Annotated[int | None, Parameter(help="Connections at once (FF_MAX_CONNECTIONS).")] = None,
+    rate_limit: Annotated[float | None, Parameter(help="Requests a second of one caller (FF_RATE_LIMIT).")] = None,
+    log: Annotated[str | None, Parameter(help="Which lines are logged, such as info (FF_LOG).")] = None,
+    verbose: Annotated[bool, Parameter(name=("--verbose", "-v"), help="The same as --log debug.", negative=())] = False,
     how: How = AS_TEXT,
 ) -> int:
     """Serve the engine over HTTP and run its timers.
 
     SIGTERM finishes what runs. Secrets are read from the environment only: FF_API_TOKEN and FF_WAITPOINT_HMAC_SECRET.
-    With --json, one line of JSON says on standard output what was asked for; logs go to standard error as always.
+    With --json, one line of JSON says on standard output what was asked for; logs go to standard error then.
     """
     try:
         from flowfabric.server.config import ConfigError, ServerConfig
+        from flowfabric.server.reporting import reporting
         from flowfabric.server.serving import serve
+        from flowfabric.telemetry.logs import configure
     except ModuleNotFoundError as error:
         return refused(needed(error))
-    speak(verbose)
     try:
         config = ServerConfig.from_environment(
             store_url=store,
@@ -56,10 +65,18 @@ def server(
             allow_unauthenticated=allow_unauthenticated,
             cors_origins=cors_origins,
             lanes=lanes,
+            require_credential=require_credential,
+            migrate=migrate,
+            pool_size=pool_size,
+            max_connections=max_connections,
+            rate_limit=rate_limit,
+            log=log or ("debug" if verbose else None),
         )
-        if how.json:
-            say_line({"listen": f"{config.host}:{config.port}", "lanes": config.lanes})
-        asyncio.run(serve(config))
+        with reporting(config):
+            configure(config.log, sys.stderr if how.json else sys.stdout)
+            if how.json:
+                say_line({"listen": f"{config.host}:{config.port}", "lanes": config.lanes})
+            asyncio.run(serve(config))
     except (ConfigError, EngineError, OSError) as error:
         return refused(str(error))
     return OK

@@ -29,7 +29,7 @@ class Where:
         str | None,
         Parameter(
             name=("--url", "-u"),
-            env_var="FF_URL",
+            env_var=("FF_URL", "FF_STORE_URL"),
             help="sqlite:///file, postgresql://…, or http://… of a server; else ./flowfabric.db if it is there.",
         ),
     ] = None

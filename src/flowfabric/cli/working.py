@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 from datetime import timedelta
 from typing import Annotated
 
@@ -14,7 +16,7 @@ from rich.markup import escape
 from flowfabric.cli.application import OK, OPERATING, PROBLEMS, RUNNING, application, command, load_app
 from flowfabric.cli.starting import placed
 from flowfabric.cli.stores import NOWHERE, Where
-from flowfabric.cli.terminal import say, say_json, say_line
+from flowfabric.cli.terminal import Misused, say, say_json, say_line
 from flowfabric.sdk.app import App
 from flowfabric.sdk.checking import Report
 
@@ -75,7 +77,15 @@ def worker(
 
 
 def speak(verbose: bool) -> None:
-    """Logs go to standard error."""
+    """Logs go to standard error: for people, or as JSON where FF_LOG says what is wanted."""
+    if text := os.environ.get("FF_LOG"):
+        from flowfabric.telemetry.logs import BadFilter, configure
+
+        try:
+            configure("debug" if verbose else text, sys.stderr)
+        except BadFilter as error:
+            raise Misused(str(error)) from None
+        return
     level = logging.DEBUG if verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 

@@ -79,3 +79,18 @@ def set_lane_state(command: SetLaneState, view: View, context: Context) -> Decis
     )
     answer = LaneStateChanged(command.lane_id, LaneState(previous), LaneState(command.state))
     return Decision(answer, (act,), (event,))
+
+
+class SeedLanes(Struct, gc=False):
+    """Lanes that should be known before anything was created in them."""
+
+    lane_ids: tuple[str, ...]
+
+    def needs(self) -> tuple[Need, ...]:
+        return tuple(Get(Lane, each) for each in self.lane_ids)
+
+
+def seed_lanes(command: SeedLanes, view: View, context: Context) -> Decision:
+    """How many were new; those that are there stay as they are."""
+    new = [each for each in command.lane_ids if view.get(Lane, each) is None]
+    return Decision(len(new), tuple(insert(Lane(each, context.now, "seed_lanes")) for each in new))

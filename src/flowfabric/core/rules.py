@@ -102,6 +102,7 @@ RULES: Mapping[type, Rule] = {
     fairness.RankAnew: fairness.rank_anew,
     lane_claims.ClaimFromLanes: lane_claims.claim_from_lanes,
     lanes.SetLaneState: lanes.set_lane_state,
+    lanes.SeedLanes: lanes.seed_lanes,
     timers.PromoteSubmitted: timers.promote_submitted,
     timers.PromoteDelayed: timers.promote_delayed,
     timers.MarkLeaseExpired: timers.mark_lease_expired,

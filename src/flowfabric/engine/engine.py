@@ -175,6 +175,6 @@ async def open_store(
         from flowfabric.stores.sqlite.store import SqliteStore
 
         _log.info("SQLite runs on a single node: every process must share this machine's file system")
-        return await SqliteStore.open(url, clock=clock, **options)
+        return await SqliteStore.open(url, clock=clock, partitions=partitions, **options)
     scheme = url.partition(":")[0]
     raise checks.invalid(f"store URL: {scheme!r} is not a store; use sqlite:, postgresql: or memory:")

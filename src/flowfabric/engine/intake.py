@@ -12,6 +12,7 @@ from flowfabric.core.minting import uuid_text
 from flowfabric.core.tags import SetExecutionTags, SetFlowTags
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
+from flowfabric.engine.tracing import current_trace
 from flowfabric.model.changes import Get, GetFull
 from flowfabric.model.errors import Validation
 from flowfabric.model.ids import ExecutionId
@@ -142,6 +143,9 @@ class Intake(EngineBase):
                     f"execution_id: partition {partition} does not exist here, there are {self.partitions.flow}"
                 )
         stored_policy = None if policy is None else parse_policy(policy)
+        stored_tags = checks.tags(tags)
+        if (trace := current_trace()) is not None:
+            stored_tags = trace.added_to(stored_tags)
         return CreateExecution(
             f"{{fp:{partition}}}:{uuid}",
             partition,
@@ -154,7 +158,7 @@ class Intake(EngineBase):
             checks.priority(priority),
             checks.text(creator_identity, "creator_identity"),
             checks.optional_text(idempotency_key, "idempotency_key"),
-            checks.tags(tags),
+            stored_tags,
             stored_policy,
             read_policy(stored_policy).required_capabilities if stored_policy else (),
             checks.optional_time_ms(delay_until, "delay_until"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from flowfabric.core.admission import UnblockExecution
 from flowfabric.core.fairness import BY_NAMESPACE, BY_TAG, RankAnew, SetLaneFairness
-from flowfabric.core.lanes import SetLaneState
+from flowfabric.core.lanes import SeedLanes, SetLaneState
 from flowfabric.engine import checks
 from flowfabric.engine.base import LANE_TOPIC
 from flowfabric.engine.timers import Timers
@@ -51,6 +52,14 @@ class Lanes(Timers):
             self._lanes.stir(lane)
             self.store.publish({LANE_TOPIC + lane})
         return answer
+
+    async def seed_lanes(self, lane_ids: Iterable[str]) -> int:
+        """Make lanes known before anything is created in them; how many were new."""
+        lanes = tuple(dict.fromkeys(checks.lane(each) for each in checks.sequence(lane_ids, "lane_ids")))
+        if len(lanes) > MAX_PAGE:
+            raise checks.invalid(f"lane_ids: at most {MAX_PAGE} at once, got {len(lanes)}")
+        added: int = await self._submit(SeedLanes(lanes)) if lanes else 0
+        return added
 
     async def set_lane_fairness(self, lane_id: str, by: str | None = None) -> LaneFairnessChanged | AlreadySatisfied:
         """Let keys take turns among executions of equal priority: ``by="namespace"``, ``by="tag:<key>"`` for the value

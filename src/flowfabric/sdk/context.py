@@ -23,6 +23,7 @@ from flowfabric.sdk.options import Amount, Budget, amounts, shown_amount
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
+    from flowfabric.model.trace import TraceContext
     from flowfabric.sdk.worker.handling import Job
 
 T = TypeVar("T")
@@ -91,6 +92,12 @@ class Ctx:
             known = {"run_id": self.run_id, "attempt": self.attempt, "task": self._name}
             self._log = _Log(logging.getLogger(f"flowfabric.task.{self._name}"), known)
         return self._log
+
+    @property
+    def trace(self) -> TraceContext | None:
+        """The trace that the run was started in, if there was one. What is started from here belongs to it by
+        itself."""
+        return self._job.trace
 
     # -- output --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from flowfabric.engine.tracing import current_trace
 from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.policy import ExecutionPolicy, RoutingRequirements, StreamPolicy, TimeoutPolicy
 from flowfabric.model.results import CreateResult, Duplicate
@@ -118,6 +119,9 @@ async def prepare(
     }
     if task.tags or options.tags:
         created["tags"] = {**task.tags, **(options.tags or {})}
+    # Here too, because a start may be written down first and made an execution later, elsewhere.
+    if (trace := current_trace()) is not None:
+        created["tags"] = trace.added_to(created.get("tags"))
     if id is not None:
         created["idempotency_key"] = id
         if reuse == "after_completion":

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
 from flowfabric.engine import Engine
 from flowfabric.model.errors import EngineError
-from flowfabric.server import audit, problems, repeating
+from flowfabric.server import accesslog, audit, problems, repeating
 from flowfabric.server.access import ANYBODY, Gate, Principal
+from flowfabric.server.accesslog import Asked
 from flowfabric.server.answers import Answer, Streamed, plain
 from flowfabric.server.config import EMBEDDED, ServerConfig, is_loopback
+from flowfabric.server.limits import BodyRoom, RateLimits, check_headers
 from flowfabric.server.metrics import ServerMetrics
 from flowfabric.server.operations import Call, Operation, Routes
 from flowfabric.server.permits import Permits
 from flowfabric.server.problems import Refused, refused
 from flowfabric.server.requests import Gone, Receive, check_length, check_type, decode, read_body, read_query
+from flowfabric.telemetry.logs import request_id
+from flowfabric.telemetry.spans import span, telemetry
 
 _log = logging.getLogger("flowfabric.server")
 
@@ -30,6 +33,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 _WITHOUT_METRICS = "/metrics"
+#: What machines ask every few seconds is never refused for being asked too often.
+_UNLIMITED = frozenset({"healthz", "readyz", "metrics"})
 #: Client closed the request: nobody reads it, but the metrics tell.
 _GONE = 499
 
@@ -45,6 +50,8 @@ class Server:
         if config.metrics and getattr(engine, "observer", None) is None:
             engine.observer = self.metrics.engine
         self.gate = Gate(engine, config.api_token, config.require_credential)
+        self.rates = RateLimits(config.rate_limit, config.rate_burst) if config.rate_limit else None
+        self.bodies = BodyRoom(config.max_body_bytes)
         self.stream_ops = Permits("stream_ops", config.max_stream_ops)
         self.followers = Permits("event_streams", config.max_followers)
         self.rotations = Permits("admin_rotate", 1)
@@ -69,36 +76,82 @@ class Server:
             await send({"type": "websocket.close", "code": 1000})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = time.perf_counter()
         found = self._routes.find(_segments(scope))
         method = scope["method"]
         operation = None if found is None else found[0].get("GET" if method == "HEAD" else method)
-        status = _GONE
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        asked = Asked(
+            method if method in _METHODS else "OTHER",
+            "unknown" if operation is None else operation.path,
+            _GONE,
+            accesslog.identity_of(headers),
+        )
+        token = request_id.set(asked.identity)
         try:
-            answer = await self._answer(scope, receive, found, operation)
-            status = answer.status
-            if isinstance(answer, Answer):
-                await _send(send, answer, method)
+            trace = accesslog.trace_of(headers)
+            if trace is None and telemetry() is None:
+                await self._reply(asked, scope, receive, send, headers, found, operation)
             else:
-                await _stream(send, answer)
-        except Gone:
-            pass
+                facts = {"http.request.method": asked.method, "http.route": asked.route}
+                with span(f"{asked.method} {asked.route}", trace, facts, kind="SERVER") as opened:
+                    try:
+                        await self._reply(asked, scope, receive, send, headers, found, operation)
+                    finally:
+                        if opened is not None:
+                            opened.set_attribute("http.response.status_code", asked.status)
+                        self._told(asked)
         finally:
-            route = "unknown" if operation is None else operation.path
-            if route != _WITHOUT_METRICS:
-                labels = (method if method in _METHODS else "OTHER", route, str(status))
-                self.metrics.requests.add(labels)
-                self.metrics.durations.observe(time.perf_counter() - started, labels)
+            self._told(asked)
+            request_id.reset(token)
+
+    def _told(self, asked: Asked) -> None:
+        """Write its line and count it, once; while its trace is the current one, if it has any."""
+        if asked.told:
+            return
+        asked.told = True
+        seconds = asked.tell()
+        if asked.route != _WITHOUT_METRICS:
+            labels = (asked.method, asked.route, str(asked.status))
+            self.metrics.requests.add(labels)
+            self.metrics.durations.observe(seconds, labels)
+
+    async def _reply(
+        self,
+        asked: Asked,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        headers: dict[bytes, bytes],
+        found: Any,
+        operation: Operation | None,
+    ) -> None:
+        with contextlib.suppress(Gone):
+            answer = await self._answer(asked, scope, receive, headers, found, operation)
+            asked.status = answer.status
+            named = (b"x-request-id", asked.identity.encode())
+            if isinstance(answer, Answer):
+                await _send(send, answer, scope["method"], named)
+            else:
+                await _stream(send, answer, named)
 
     async def _answer(
-        self, scope: Scope, receive: Receive, found: Any, operation: Operation | None
+        self,
+        asked: Asked,
+        scope: Scope,
+        receive: Receive,
+        headers: dict[bytes, bytes],
+        found: Any,
+        operation: Operation | None,
     ) -> Answer | Streamed:
         try:
-            headers: dict[bytes, bytes] = dict(scope["headers"])
+            check_headers(len(scope["headers"]))
             if operation is not None and operation.scope is None:
                 principal: Principal | None = ANYBODY
             else:
                 principal = await self.gate.principal(headers.get(b"authorization"))
+            if self.rates is not None and (operation is None or operation.name not in _UNLIMITED):
+                known = principal is not None and principal is not ANYBODY
+                self._check_rate(principal.name if known and principal else f"from {_address(scope)}")
             if principal is None:
                 unknown = ((b"www-authenticate", b"Bearer"),)
                 return plain({"error": "missing or invalid Authorization header"}, 401, unknown)
@@ -106,6 +159,7 @@ class Server:
                 _check_host(headers.get(b"host"))
             if operation is None:
                 return _lost(found)
+            asked.who = principal.name
             call = Call(self, operation, principal, found[1], headers, receive)
             return await self._perform(call, scope)
         except Refused as refusal:
@@ -132,7 +186,17 @@ class Server:
             call.query = read_query(scope.get("query_string", b""), operation.query)
         if operation.body is not None:
             check_type(headers.get(b"content-type"))
-            data = await read_body(call.receive, operation.limit, operation.path)
+            data = await read_body(
+                call.receive, operation.limit, operation.path, self.bodies, self.config.body_timeout_s
+            )
+        try:
+            return await self._perform_with(call, scope, data)
+        finally:
+            self.bodies.give(len(data))
+
+    async def _perform_with(self, call: Call, scope: Scope, data: bytes) -> Answer | Streamed:
+        operation = call.operation
+        if operation.body is not None:
             call.body = decode(data, operation.body)
         match operation.owner:
             case "execution":
@@ -142,6 +206,14 @@ class Server:
             case "budget":
                 await call.check_budget(call.budget_id)
         return await repeating.once(call, scope, data, self._acted)
+
+    def _check_rate(self, caller: str) -> None:
+        assert self.rates is not None
+        try:
+            self.rates.check(caller)
+        except Refused:
+            self.metrics.limited.add(("rate",))
+            raise
 
     async def _acted(self, call: Call) -> Answer | Streamed:
         answer = await call.operation.handler(call)
@@ -168,6 +240,11 @@ def _segments(scope: Scope) -> list[str]:
     return parts if raw is None else [unquote(part) for part in parts]
 
 
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else "nowhere"
+
+
 def _check_host(host: bytes | None) -> None:
     """Refuse a page of another site whose name was made to point to this machine."""
     name = (host or b"").decode("latin-1")
@@ -184,16 +261,17 @@ def _lost(found: Any) -> Answer:
     return plain({"error": "method not allowed"}, 405, ((b"allow", allowed),))
 
 
-async def _send(send: Send, answer: Answer, method: str) -> None:
+async def _send(send: Send, answer: Answer, method: str, named: tuple[bytes, bytes]) -> None:
     headers = [(b"content-type", answer.media), *answer.headers] if answer.body else [*answer.headers]
+    headers.append(named)
     if answer.status != 204:
         headers.append((b"content-length", str(len(answer.body)).encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
 
 
-async def _stream(send: Send, answer: Streamed) -> None:
-    headers = [(b"content-type", answer.media), *answer.headers]
+async def _stream(send: Send, answer: Streamed, named: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-type", answer.media), *answer.headers, named]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     async with contextlib.aclosing(answer.chunks) as chunks:
         async for chunk in chunks:

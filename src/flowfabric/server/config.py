@@ -12,6 +12,8 @@ from msgspec import Struct
 
 from flowfabric.model.ids import LaneId, LaneIdError
 from flowfabric.model.partitions import PartitionCounts
+from flowfabric.server import variables as var
+from flowfabric.telemetry.logs import BadFilter, read_filter
 
 DEFAULT_PORT = 9090
 #: The first signing key's name.
@@ -39,12 +41,30 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     cors_origins: tuple[str, ...] | None = None
     hmac_secret: str = ""
     lanes: tuple[str, ...] = ("default",)
-    partitions: PartitionCounts = PartitionCounts()
+    #: ``None``: those of the store, or its own if it is new.
+    partitions: PartitionCounts | None = None
+    #: What opening the store does about its tables: ``apply`` migrations, or ``check`` that there are none to apply.
+    migrate: str = "apply"
     max_stream_ops: int = 64
     #: Clients that may follow frames and events at once.
     max_followers: int = 1_000
     postgres_pool_size: int = 10
+    max_connections: int = 5_000
+    #: Bytes of bodies that all requests together may hold.
+    max_body_bytes: int = 67_108_864
+    #: How long a request's head and its body may take to arrive, and how long a connection may be idle after it.
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 60.0
+    keep_alive_s: int = 5
+    #: Requests a second of one credential, or of one address without; 0 means any number.
+    rate_limit: float = 0
+    rate_burst: int = 1
     metrics: bool = True
+    #: Which log lines are written; see ``telemetry.logs``.
+    log: str = ""
+    sentry_dsn: str | None = None
+    sentry_environment: str = "production"
+    sentry_release: str | None = None
     #: How long a shutdown waits for each of its steps.
     grace_ms: int = 15_000
 
@@ -72,35 +92,40 @@ def is_loopback(host: str) -> bool:
 
 
 def _read(given: Mapping[str, str], flags: dict[str, Any]) -> dict[str, Any]:
-    token = flags.get("api_token") or given.get("FF_API_TOKEN") or None
-    required = _flag(given, "FF_REQUIRE_CREDENTIAL")
-    host, port = _address(flags.get("listen") or given.get("FF_LISTEN_ADDR") or "", token is not None or required)
+    token = flags.get("api_token") or given.get(var.API_TOKEN.name) or None
+    required = bool(flags.get("require_credential")) or _flag(given, var.REQUIRE_CREDENTIAL)
+    host, port = _address(flags.get("listen") or given.get(var.LISTEN_ADDR.name) or "", token is not None or required)
+    rate = _number(given, var.RATE_LIMIT, flags.get("rate_limit"))
     return {
-        "store_url": _store(given, flags.get("store_url")),
-        "single_node": bool(flags.get("single_node")) or given.get("FF_DEV_MODE") == "1",
+        "store_url": store_url(given, flags.get("store_url")),
+        "single_node": bool(flags.get("single_node")) or given.get(var.DEV_MODE.name) == "1",
+        "migrate": _migrate(flags.get("migrate") or given.get(var.MIGRATE.name) or "apply"),
         "host": host,
         "port": port,
         "api_token": token,
-        "allow_unauthenticated": bool(flags.get("allow_unauthenticated")) or _flag(given, "FF_ALLOW_UNAUTHENTICATED"),
+        "allow_unauthenticated": bool(flags.get("allow_unauthenticated")) or _flag(given, var.ALLOW_UNAUTHENTICATED),
         "require_credential": required,
         "guard_host": token is None and not required and is_loopback(host),
-        "cors_origins": _origins(flags.get("cors_origins", given.get("FF_CORS_ORIGINS"))),
-        "hmac_secret": flags.get("hmac_secret") or given.get("FF_WAITPOINT_HMAC_SECRET", ""),
-        "lanes": _lanes(flags.get("lanes", given.get("FF_LANES", "default"))),
-        "partitions": PartitionCounts(
-            _number(given, "FF_FLOW_PARTITIONS", 256, 65_535),
-            _number(given, "FF_BUDGET_PARTITIONS", 32, 65_535),
-            _number(given, "FF_QUOTA_PARTITIONS", 32, 65_535),
-        ),
-        "max_stream_ops": _number(
-            given,
-            "FF_MAX_CONCURRENT_STREAM_OPS" if "FF_MAX_CONCURRENT_STREAM_OPS" in given else "FF_MAX_CONCURRENT_TAIL",
-            64,
-            100_000,
-        ),
-        "max_followers": _number(given, "FF_MAX_FOLLOWERS", 1_000, 1_000_000),
-        "postgres_pool_size": _number(given, "FF_POSTGRES_POOL_SIZE", 10, 10_000),
-        "metrics": given.get("FF_METRICS", "1").lower() in ("1", "true"),
+        "cors_origins": _origins(flags.get("cors_origins", given.get(var.CORS_ORIGINS.name))),
+        "hmac_secret": flags.get("hmac_secret") or given.get(var.SECRET.name, ""),
+        "lanes": read_lanes(flags.get("lanes", given.get(var.LANES.name, "default"))),
+        "partitions": read_partitions(given) if any(each.name in given for each in _PARTITIONS) else None,
+        "max_stream_ops": _whole(given, var.STREAM_OPS if var.STREAM_OPS.name in given else var.TAIL),
+        "max_followers": _whole(given, var.FOLLOWERS),
+        "postgres_pool_size": _whole(given, var.POSTGRES_POOL_SIZE, flags.get("pool_size")),
+        "max_connections": _whole(given, var.CONNECTIONS, flags.get("max_connections")),
+        "max_body_bytes": _whole(given, var.BODY_BYTES),
+        "header_timeout_s": _number(given, var.HEADER_TIMEOUT),
+        "body_timeout_s": _number(given, var.BODY_TIMEOUT),
+        "keep_alive_s": _whole(given, var.KEEP_ALIVE),
+        "grace_ms": 1_000 * _whole(given, var.SHUTDOWN_GRACE),
+        "rate_limit": rate,
+        "rate_burst": _whole(given, var.RATE_BURST) or max(1, round(2 * rate)),
+        "metrics": given.get(var.METRICS.name, "1").lower() in ("1", "true"),
+        "log": _log_filter(flags.get("log") or given.get(var.LOG.name, "")),
+        "sentry_dsn": given.get(var.SENTRY_DSN.name) or None,
+        "sentry_environment": given.get(var.SENTRY_ENVIRONMENT.name) or "production",
+        "sentry_release": given.get(var.SENTRY_RELEASE.name) or None,
     }
 
 
@@ -124,8 +149,11 @@ def checked(config: ServerConfig) -> ServerConfig:
     return config
 
 
-def _store(given: Mapping[str, str], url: str | None) -> str:
-    url = url or given.get("FF_STORE_URL", "")
+def store_url(given: Mapping[str, str], url: str | None = None) -> str:
+    """Which store is meant: by one address, or by the name of its kind."""
+    # The address of another server is for the command line.
+    other = given.get(var.URL.name, "")
+    url = url or given.get(var.STORE_URL.name) or ("" if other.startswith("http") else other)
     if url:
         return url
     backend = given.get("FF_BACKEND", "").lower()
@@ -134,7 +162,7 @@ def _store(given: Mapping[str, str], url: str | None) -> str:
             raise ConfigError("FF_BACKEND=postgres needs FF_POSTGRES_URL, such as postgresql://user@host/database")
         return given["FF_POSTGRES_URL"]
     if backend == "sqlite":
-        _number(given, "FF_SQLITE_POOL_SIZE", 4, 10_000)
+        _whole(given, var.SQLITE_POOL_SIZE)
         path = given.get("FF_SQLITE_PATH", ":memory:")
         return path if path.startswith("file:") else f"sqlite:///{path}"
     if not backend:
@@ -171,7 +199,8 @@ def _origins(text: str | None) -> tuple[str, ...] | None:
     return usable
 
 
-def _lanes(text: str) -> tuple[str, ...]:
+def read_lanes(text: str) -> tuple[str, ...]:
+    """Names of lanes with commas between."""
     lanes = tuple(each.strip() for each in text.split(",") if each.strip())
     if not lanes:
         raise ConfigError("FF_LANES names no lane: unset it, or list lanes such as default,reports")
@@ -183,17 +212,53 @@ def _lanes(text: str) -> tuple[str, ...]:
         raise ConfigError(f"FF_LANES: {error}") from None
 
 
-def _number(given: Mapping[str, str], name: str, default: int, most: int) -> int:
-    text = given.get(name)
+def _number(given: Mapping[str, str], variable: var.Variable, flag: float | None = None) -> float:
+    """A number within the variable's bounds."""
+    text = given.get(variable.name) if flag is None else str(flag)
     if text is None or text == "":
-        return default
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= most:
-        raise ConfigError(f"{name}={text}: expected a whole number from 1 to {most}")
-    return int(text)
+        return float(variable.default or 0)
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    assert variable.least is not None and variable.most is not None
+    if not variable.least <= number <= variable.most:
+        raise ConfigError(f"{variable.name}={text}: expected a number from {variable.least:g} to {variable.most:g}")
+    return number
 
 
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    return given.get(name, "").lower() in ("1", "true")
+def _whole(given: Mapping[str, str], variable: var.Variable, flag: int | None = None) -> int:
+    text = given.get(variable.name) if flag is None else str(flag)
+    number = _number({} if text is None else {variable.name: text}, variable)
+    if text and not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{variable.name}={text}: expected a whole number")
+    return int(number)
+
+
+def _flag(given: Mapping[str, str], variable: var.Variable) -> bool:
+    return given.get(variable.name, "").lower() in ("1", "true")
+
+
+_PARTITIONS = (var.FLOW_PARTITIONS, var.BUDGET_PARTITIONS, var.QUOTA_PARTITIONS)
+
+
+def read_partitions(given: Mapping[str, str]) -> PartitionCounts:
+    """How many partitions there are to be."""
+    return PartitionCounts(*(_whole(given, each) for each in _PARTITIONS))
+
+
+def _migrate(text: str) -> str:
+    if text not in ("apply", "check"):
+        raise ConfigError(f"FF_MIGRATE={text}: expected apply (bring the tables up to date) or check (refuse old ones)")
+    return text
+
+
+def _log_filter(text: str) -> str:
+    try:
+        read_filter(text)
+    except BadFilter as error:
+        raise ConfigError(str(error)) from None
+    return text
 
 
 #: For tests and for apps that mount the server: no credential, nothing listens.

@@ -14,15 +14,15 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Meta, Struct
 
+from flowfabric.server.limits import BodyRoom
 from flowfabric.server.problems import Refused, bad_json, refused
 
 _log = logging.getLogger("flowfabric.server")
 
 #: Bytes of a body, by class of route.
 BULK, LARGE, MEDIUM, CONTROL = 16_777_216, 1_048_576, 262_144, 65_536
-#: How deep JSON may nest; how long a body may take to arrive; fields of a query.
+#: How deep JSON may nest; fields of a query.
 MAX_DEPTH = 64
-BODY_TIMEOUT_S = 60.0
 MAX_QUERY_FIELDS = 100
 
 Message = MutableMapping[str, Any]
@@ -87,11 +87,17 @@ def decode(data: bytes, kind: Any) -> Any:
             raise bad_json(400)
         return _decoder(kind).decode(data)
     except msgspec.ValidationError as error:
-        _log.debug("body refused: %s", error)
+        _log.debug("body refused: another shape at %s", _place(error))
         raise bad_json(422) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        _log.debug("body refused: %s", error)
+        _log.debug("body refused: %s", type(error).__name__)
         raise bad_json(400) from None
+
+
+def _place(error: msgspec.ValidationError) -> str:
+    """Where a body is wrong; never what was there."""
+    found = re.search(r" - at `(key in )?([$.\w\[\]]+)`$", str(error))
+    return "the top" if found is None else found[2]
 
 
 def check_length(content_length: bytes | None, limit: int, route: str) -> None:
@@ -120,12 +126,13 @@ class Gone(Exception):
     """The client has hung up."""
 
 
-async def read_body(receive: Receive, limit: int, route: str) -> bytes:
-    """The body, never more of it than the limit."""
+async def read_body(receive: Receive, limit: int, route: str, room: BodyRoom, timeout_s: float) -> bytes:
+    """The body, never more of it than the limit. It takes its room, which whoever got it gives back."""
     chunks: list[bytes] = []
-    size = 0
+    size = held = 0
+    done = False
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -134,11 +141,17 @@ async def read_body(receive: Receive, limit: int, route: str) -> bytes:
                 size += len(chunk)
                 if size > limit:
                     raise too_large(limit, route)
+                room.take(len(chunk))
+                held += len(chunk)
                 chunks.append(chunk)
                 if not message.get("more_body", False):
+                    done = True
                     return b"".join(chunks) if len(chunks) > 1 else chunks[0]
     except TimeoutError:
         raise refused(408, "the body did not arrive in time") from None
+    finally:
+        if not done:
+            room.give(held)
 
 
 def read_query(query_string: bytes, kind: Any) -> Any:

@@ -16,6 +16,7 @@ from flowfabric.model.suspension import AlreadySeeded
 from flowfabric.server.app import App, Server, create_app
 from flowfabric.server.config import FIRST_KID, ServerConfig
 from flowfabric.server.cors import with_cors
+from flowfabric.server.protocol import guard
 
 _log = logging.getLogger("flowfabric.server")
 
@@ -59,7 +60,11 @@ class Running:
             access_log=False,
             lifespan="off",
             server_header=False,
+            # The other implementation that uvicorn knows has no limit on headers.
+            http=guard(config.max_connections, config.header_timeout_s, server.metrics.limited),
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_keep_alive=config.keep_alive_s,
+            backlog=min(2_048, config.max_connections),
             timeout_graceful_shutdown=max(1, config.grace_ms // 1000),
         )
         self._listener = _Listener(options, server)
@@ -97,6 +102,8 @@ class Running:
 async def open_engine(config: ServerConfig) -> Engine:
     """The engine a server runs on: with its first key, its lanes and its timers."""
     options: dict[str, Any] = {}
+    if not config.store_url.startswith("memory:"):
+        options["migrate"] = config.migrate
     if config.store_url.startswith("postgres"):
         options["pool_size"] = config.postgres_pool_size
     engine = await Engine.open(
@@ -110,6 +117,7 @@ async def open_engine(config: ServerConfig) -> Engine:
                 "change keys with POST /v1/admin/rotate-waitpoint-secret",
                 seeded.kid,
             )
+        await engine.seed_lanes(config.lanes)
         engine.start_timers()
     except BaseException:
         await engine.close()

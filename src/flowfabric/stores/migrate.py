@@ -10,6 +10,7 @@ from importlib import resources
 from msgspec import Struct
 
 from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.partitions import PartitionCounts
 
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
@@ -53,6 +54,45 @@ def pending(dialect: str, applied: dict[int, str]) -> tuple[Migration, ...]:
                 f"migration {version:04} was applied from a different file; restore the released file",
             )
     return tuple(migration for version, migration in sorted(known.items()) if version not in applied)
+
+
+#: What opening a store does about its tables: bring them up to date, refuse those that are not, or take them as they
+#: are.
+APPLY, CHECK, TAKE = "apply", "check", "take"
+
+
+def wanted(migrate: object) -> str:
+    """One of them, from what a caller gave; true and false are the first and the last."""
+    found = {True: APPLY, False: TAKE}.get(migrate) if isinstance(migrate, bool) else migrate
+    if found not in (APPLY, CHECK, TAKE):
+        raise Validation(ValidationKind.INVALID_INPUT, f"migrate: expected 'apply', 'check' or 'take', got {migrate!r}")
+    return str(found)
+
+
+def refuse_pending(dialect: str, applied: dict[int, str]) -> None:
+    """Refuse tables that are not up to date."""
+    missing = pending(dialect, applied)
+    if missing:
+        names = ", ".join(f"{migration.version:04}" for migration in missing)
+        raise Validation(
+            ValidationKind.INVALID_INPUT,
+            f"the database lacks the migrations {names}; apply them with `flowfabric db migrate`, or start with "
+            "FF_MIGRATE=apply",
+        )
+
+
+def check_counts(stored: PartitionCounts, given: PartitionCounts | None) -> None:
+    """Refuse counts that are not those of the first start."""
+    if given is not None and given != stored:
+        raise Validation(
+            ValidationKind.INVALID_INPUT,
+            f"partition_mismatch: the database has {_shown(stored)}, and {_shown(given)} are configured. Partition "
+            "counts are fixed at deployment time: configure those of the database, or begin with an empty one",
+        )
+
+
+def _shown(counts: PartitionCounts) -> str:
+    return f"{counts.flow} flow, {counts.budget} budget and {counts.quota} quota partitions"
 
 
 def script(dialect: str) -> str:

@@ -19,6 +19,7 @@ from flowfabric.model.errors import EngineError, Validation
 from flowfabric.model.frames import MAX_FRAME_BYTES, Frame
 from flowfabric.model.handles import Handle
 from flowfabric.model.results import ExecutionContext, FailureClass
+from flowfabric.model.trace import PARENT_TAG, TraceContext
 from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.definitions import Definition, Task, Workflow
 from flowfabric.sdk.errors import (
@@ -33,6 +34,7 @@ from flowfabric.sdk.errors import (
 )
 from flowfabric.sdk.injecting import Dependencies
 from flowfabric.sdk.worker.renewal import Lease, Renewal, is_passing
+from flowfabric.telemetry.spans import span, telemetry
 
 if TYPE_CHECKING:
     from flowfabric.sdk.app import App
@@ -134,6 +136,12 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<attempt {self.attempt} of {self.kind or 'nothing'} {self.execution_id}>"
+
+    @property
+    def trace(self) -> TraceContext | None:
+        """The trace it was started in."""
+        tags = self.context.tags
+        return TraceContext.of_tags(tags) if PARENT_TAG in tags else None
 
     @property
     def lost(self) -> asyncio.Event:
@@ -295,7 +303,7 @@ async def run_attempt(job: Job) -> None:
     """Run what the execution asks for and end the attempt."""
     job.task = asyncio.current_task()
     try:
-        await _handle(job)
+        await _handle_traced(job)
     except asyncio.CancelledError as error:
         await _interrupted(job, error)
     except Parked:
@@ -304,6 +312,17 @@ async def run_attempt(job: Job) -> None:
         await _failed(job, error)
     finally:
         job.open_handler = False
+
+
+async def _handle_traced(job: Job) -> None:
+    """Handle it in the trace it was started in, so that what it starts belongs there too."""
+    trace = job.trace
+    if trace is None and telemetry() is None:
+        await _handle(job)
+        return
+    facts = {"execution_id": job.execution_id, "attempt": job.attempt, "lane": job.handle.payload.lane_id}
+    with span(f"ff.run {job.kind}", trace, facts, kind="CONSUMER"):
+        await _handle(job)
 
 
 async def _handle(job: Job) -> None:

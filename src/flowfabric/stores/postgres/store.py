@@ -12,15 +12,16 @@ from typing import Any
 import asyncpg
 
 from flowfabric.model.changes import Key, Need, Writes
-from flowfabric.model.errors import EngineError, Transport, TransportKind, Validation, ValidationKind
+from flowfabric.model.errors import EngineError, Transport, TransportKind
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.records import StreamHead
+from flowfabric.stores import migrate as migrations
 from flowfabric.stores import questions
 from flowfabric.stores.flowquestions import Asked
 from flowfabric.stores.postgres.codec import DIALECT
 from flowfabric.stores.postgres.feed import PostgresFeed
-from flowfabric.stores.postgres.migrating import apply_migrations
+from flowfabric.stores.postgres.migrating import apply_migrations, check_migrations
 from flowfabric.stores.postgres.reading import Loader
 from flowfabric.stores.postgres.wakeups import Wakeups
 from flowfabric.stores.postgres.writing import statement
@@ -125,6 +126,16 @@ async def _left_as_found(connection: Any) -> None:
     """Nothing: what reads from the pool changes no setting, and asyncpg's own reset costs each read a round trip."""
 
 
+@contextlib.asynccontextmanager
+async def _closed_unless_taken(pool: Any) -> AsyncIterator[None]:
+    """Close a pool that nobody will get."""
+    try:
+        yield
+    except BaseException:
+        await pool.close()
+        raise
+
+
 class PostgresStore:
     """See the module's text. Open with ``PostgresStore.open``."""
 
@@ -162,10 +173,11 @@ class PostgresStore:
         clock: Callable[[], int] | None = None,
         pool_size: int = 10,
         parallel: int = 2,
-        migrate: bool = True,
+        migrate: bool | str = True,
     ) -> PostgresStore:
         """Connect, bring the schema up to date and prepare for work."""
         dsn = dsn.replace("postgres://", "postgresql://", 1)
+        schema = migrations.wanted(migrate)
         try:
             pool = await asyncpg.create_pool(
                 dsn,
@@ -175,9 +187,11 @@ class PostgresStore:
                 reset=_left_as_found,
                 server_settings={"application_name": "flowfabric"},
             )
-            async with pool.acquire() as connection:
-                if migrate:
-                    await apply_migrations(connection)
+            async with _closed_unless_taken(pool), pool.acquire() as connection:
+                if schema == migrations.APPLY:
+                    await apply_migrations(connection, partitions)
+                elif schema == migrations.CHECK:
+                    await check_migrations(connection)
                 row = await connection.fetchrow(
                     "SELECT num_flow_partitions, num_budget_partitions, num_quota_partitions FROM ff_partition_config"
                 )
@@ -185,12 +199,8 @@ class PostgresStore:
             raise Transport("postgres", TransportKind.TRANSPORT, f"cannot open the database: {error}") from error
         store = cls(dsn, pool, clock, parallel)
         store.counts = PartitionCounts(*row)
-        if partitions is not None and partitions != store.counts:
-            await pool.close()
-            raise Validation(
-                ValidationKind.INVALID_INPUT,
-                f"partitions: the database has {store.counts}, this process was given {partitions}",
-            )
+        async with _closed_unless_taken(pool):
+            migrations.check_counts(store.counts, partitions)
         return store
 
     # -- time ----------------------------------------------------------------------------------------------------

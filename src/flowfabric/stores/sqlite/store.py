@@ -16,7 +16,8 @@ from flowfabric.model.changes import Key, Need, Writes
 from flowfabric.model.errors import Contention, ContentionKind, Transport, TransportKind, Validation, ValidationKind
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
-from flowfabric.stores import migrate, questions
+from flowfabric.stores import migrate as migrations
+from flowfabric.stores import questions
 from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.protocol import Conflict, Filling, Versions
 from flowfabric.stores.schema import OUTBOXES
@@ -74,17 +75,30 @@ class SqliteStore:
         self._may_wait = False
 
     @classmethod
-    async def open(cls, url: str, *, synchronous: str = "FULL", clock: Callable[[], int] | None = None) -> SqliteStore:
+    async def open(
+        cls,
+        url: str,
+        *,
+        synchronous: str = "FULL",
+        clock: Callable[[], int] | None = None,
+        partitions: PartitionCounts | None = None,
+        migrate: bool | str = True,
+    ) -> SqliteStore:
         """Connect, bring the schema up to date and prepare for work."""
         location = locate(url)
+        schema = migrations.wanted(migrate)
         try:
             store = cls(location, synchronous, clock)
-            store._prepare()
+            try:
+                store._prepare(schema, partitions)
+            except Validation:
+                await store.close()
+                raise
         except sqlite3.Error as error:
             raise Transport("sqlite", TransportKind.OTHER, f"cannot open {location.identity}: {error}") from error
         return store
 
-    def _prepare(self) -> None:
+    def _prepare(self, schema: str, partitions: PartitionCounts | None) -> None:
         writer = self._writer
         writer.execute("PRAGMA busy_timeout = 60000")
         if not self.location.in_memory:
@@ -93,12 +107,16 @@ class SqliteStore:
             writer.execute("PRAGMA wal_autocheckpoint = 4000")
         writer.execute("PRAGMA cache_size = -65536")
         writer.execute("PRAGMA temp_store = MEMORY")
-        _migrate(writer)
+        if schema == migrations.APPLY:
+            _migrate(writer, partitions)
+        elif schema == migrations.CHECK:
+            migrations.refuse_pending("sqlite", _applied(writer))
         writer.execute("PRAGMA busy_timeout = 0")
         row = writer.execute(
             "SELECT num_flow_partitions, num_budget_partitions, num_quota_partitions FROM ff_partition_config"
         ).fetchone()
         self.counts = PartitionCounts(*row)
+        migrations.check_counts(self.counts, partitions)
         if not self.location.in_memory:
             self._reader = _connect(self.location)
             self._reader.execute("PRAGMA busy_timeout = 5000")
@@ -317,20 +335,33 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def _applied(connection: sqlite3.Connection) -> dict[int, str]:
+    there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ff_migration_annotation'").fetchone()
+    if there is None:
+        return {}
+    return dict(connection.execute("SELECT version, checksum FROM ff_migration_annotation").fetchall())
+
+
+def _migrate(connection: sqlite3.Connection, partitions: PartitionCounts | None) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(
             "CREATE TABLE IF NOT EXISTS ff_migration_annotation (version INTEGER NOT NULL PRIMARY KEY, "
             "name TEXT NOT NULL, applied_at_ms INTEGER NOT NULL, backward_compatible INTEGER NOT NULL, checksum TEXT)"
         )
-        applied = dict(connection.execute("SELECT version, checksum FROM ff_migration_annotation").fetchall())
-        for migration in migrate.pending("sqlite", applied):
+        applied = _applied(connection)
+        for migration in migrations.pending("sqlite", applied):
             for statement in _statements(migration.sql):
                 connection.execute(statement)
             connection.execute(
                 "INSERT INTO ff_migration_annotation VALUES (?, ?, ?, 1, ?)",
                 (migration.version, migration.name, time.time_ns() // 1_000_000, migration.checksum),
+            )
+        if partitions is not None and 1 not in applied:
+            connection.execute(
+                "UPDATE ff_partition_config SET num_flow_partitions = ?, num_budget_partitions = ?, "
+                "num_quota_partitions = ?",
+                (partitions.flow, partitions.budget, partitions.quota),
             )
         connection.execute("COMMIT")
     finally:
