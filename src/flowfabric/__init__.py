@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from flowfabric.engine.tracing import current_trace, trace_context
     from flowfabric.model.budgets import (
         AdmissionResult,
         Admitted,
@@ -325,6 +324,7 @@ if TYPE_CHECKING:
     from flowfabric.sdk.run import Run, RunStatus
     from flowfabric.sdk.testing import Testing
     from flowfabric.sdk.worker import Worker
+    from flowfabric.tracing import current_trace, trace_context
 
 #: Modules, and the names that live there.
 _MODULES = {
@@ -394,7 +394,7 @@ _MODULES = {
         "Suspended SuspensionReason SuspensionRequester TimeoutBehavior UsePending VerifyingKid "
         "WaitpointCredential WaitpointEntry WaitpointKids WaitpointPage"
     ),
-    "engine.tracing": "current_trace trace_context",
+    "tracing": "current_trace trace_context",
     "model.tokens": "Token",
     "model.trace": "TraceContext",
     "sdk.app": "App",

@@ -12,7 +12,6 @@ from flowfabric.core.minting import uuid_text
 from flowfabric.core.tags import SetExecutionTags, SetFlowTags
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
-from flowfabric.engine.tracing import current_trace
 from flowfabric.model.changes import Get, GetFull
 from flowfabric.model.errors import Validation
 from flowfabric.model.ids import ExecutionId
@@ -21,6 +20,7 @@ from flowfabric.model.partitions import lane_partition
 from flowfabric.model.policy import PolicyInput, parse_policy, read_policy
 from flowfabric.model.records import Flow
 from flowfabric.model.results import CreateResult
+from flowfabric.tracing import current_trace
 
 #: Lanes whose partition an engine remembers.
 MAX_KNOWN_LANES = 10_000

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from flowfabric.engine.tracing import current_trace
 from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.policy import ExecutionPolicy, RoutingRequirements, StreamPolicy, TimeoutPolicy
 from flowfabric.model.results import CreateResult, Duplicate
@@ -24,6 +23,7 @@ from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions, IdConflict
 from flowfabric.sdk.options import Reuse, StartOptions
 from flowfabric.sdk.run import Run
+from flowfabric.tracing import current_trace
 
 if TYPE_CHECKING:
     from flowfabric.sdk.definitions import Startable

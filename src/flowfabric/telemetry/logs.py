@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from flowfabric.engine.tracing import current_trace
+from flowfabric.tracing import current_trace
 
 #: What is heard unless ``FF_LOG`` says otherwise. The account of operators' acts stays on unless it is named.
 DEFAULT_FILTER = "warning,flowfabric=info,audit=info"

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flowfabric.engine.tracing import trace_context
 from flowfabric.model.trace import TraceContext
+from flowfabric.tracing import trace_context
 
 NAME = "flowfabric"
 
