@@ -312,6 +312,7 @@ if TYPE_CHECKING:
         RunFailed,
         RunSkipped,
         SdkError,
+        ServerRefused,
         StartRefused,
         StepFailed,
         UnknownRun,
@@ -406,7 +407,8 @@ _MODULES = {
     "sdk.errors": (
         "AskClosed AskTimedOut BadAnswer BadArguments BadDependency BadDuration BadOptions BadPayload BadResult "
         "BadSignature BadStep BlocksLoop IdConflict NotCommitted NotOpen ResultTimeout RunCancelled RunEnded "
-        "RunExpired RunFailed RunSkipped SdkError StartRefused StepFailed UnknownRun UnknownSchedule UnknownTask"
+        "RunExpired RunFailed RunSkipped SdkError ServerRefused StartRefused StepFailed UnknownRun UnknownSchedule "
+        "UnknownTask"
     ),
     "sdk.frames": "RunFrame",
     "sdk.injecting": "Depends injected",
@@ -653,6 +655,7 @@ __all__ = [
     "SdkError",
     "SearchPage",
     "Seeded",
+    "ServerRefused",
     "SetEdgeGroupPolicyResult",
     "SettleResult",
     "Settled",

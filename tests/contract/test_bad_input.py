@@ -205,6 +205,8 @@ METHODS: dict[str, Method] = {
                              {**FENCED, "failure_reason": "text", "failure_category": "name", "source": "name",
                               "retry_policy_json": "retry json"}),
     "cancel": Method(_held, {"handle": "handle", "reason": "text"}),
+    "give_back": Method(_held, {"handle": "handle", "reason": "text"}),
+    "derived_keys": Method(lambda w: {"purpose": "x"}, {"purpose": "name+"}),
     # waiting
     "suspend": Method(lambda w: {**_held(w), **_waits(w)}, {"handle": "handle", "args": "waits"}),
     "suspend_by_triple": Method(lambda w: {"execution_id": w.held, "fence": fence_of(w.handle), **_waits(w)},

@@ -1,8 +1,8 @@
-"""Apps on every store."""
+"""Apps on every store, and through a server."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +10,27 @@ import pytest
 from flowfabric import App
 from tests.contract.conftest import STORES
 from tests.contract.probe import ManualClock
+from tests.sdk.serving import serving
 
 
-@pytest.fixture(params=STORES)
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a fresh, empty store."""
-    return STORES[request.param](request, tmp_path)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every store, and a server; tests on a clock of their own need the store itself."""
+    if "store_url" not in metafunc.fixturenames:
+        return
+    if any("store_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")):
+        return
+    direct = "clock" in metafunc.fixturenames
+    metafunc.parametrize("store_url", [*STORES] if direct else [*STORES, "remote"], indirect=True)
+
+
+@pytest.fixture
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of a fresh, empty store, or of a server that has one."""
+    if request.param == "remote":
+        with serving(f"sqlite:///{tmp_path}/ff.db") as url:
+            yield url
+    else:
+        yield STORES[request.param](request, tmp_path)
 
 
 @pytest.fixture

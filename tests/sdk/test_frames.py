@@ -9,6 +9,7 @@ import pytest
 
 from flowfabric import App, BadOptions, FailureClass, Frame, Retry, Run, RunFrame, seconds
 from tests.sdk.doing import claim
+from tests.sdk.serving import direct
 
 
 async def emit(app: App, handle: Any, *texts: str | bytes) -> None:
@@ -109,6 +110,7 @@ async def test_a_reader_hears_of_the_end(app: App, monkeypatch: pytest.MonkeyPat
     assert await asyncio.wait_for(reading, 15) == []
 
 
+@direct
 async def test_a_reader_may_leave(app: App) -> None:
     @app.task
     async def task() -> None: ...

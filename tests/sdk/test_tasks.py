@@ -40,6 +40,7 @@ from flowfabric.sdk.definitions import Step, Task, Workflow
 from flowfabric.sdk.starting import TIMEOUT_SLACK_MS
 from tests.contract.probe import START_MS, ManualClock, Probe
 from tests.sdk.doing import claim, fail_one, run_one
+from tests.sdk.serving import direct
 
 
 @dataclass
@@ -123,6 +124,7 @@ async def test_options_of_one_start_go_before_those_of_the_task(still_app: App) 
     assert (row.lane_id, row.priority, row.delay_until_ms) == ("side", 7, None)
 
 
+@direct
 async def test_namespaces_and_lanes_of_the_app(store_url: str) -> None:
     async with App(store_url, namespace="acme", lane="own") as app:
 
@@ -136,6 +138,7 @@ async def test_namespaces_and_lanes_of_the_app(store_url: str) -> None:
         assert binding.uuid == run.id[-36:]
 
 
+@direct
 async def test_workflows_start_like_tasks(app: App) -> None:
     @app.workflow(id="review:{doc.url}", version="1")
     async def review(doc: Doc) -> str:
@@ -273,6 +276,7 @@ async def test_many_in_one_call(app: App) -> None:
     assert await task.start_many([]) == []
 
 
+@direct
 async def test_many_or_none(app: App) -> None:
     @app.task(id="n:{n}")
     async def task(n: int) -> None: ...
@@ -436,6 +440,7 @@ async def test_what_the_engine_refuses_is_passed_on(app: App) -> None:
 # -- limits and budgets ------------------------------------------------------------------------------------------------
 
 
+@direct
 async def test_keyed_limits_are_quotas(app: App) -> None:
     @app.task(limits=[Limit(4, key="doc.tenant"), Rate(60, per=minutes(2), key="doc.tenant")])
     async def task(doc: Doc) -> None: ...
@@ -496,6 +501,7 @@ async def test_quotas_are_created_once_per_process(app: App, monkeypatch: pytest
     assert len(created) == 4
 
 
+@direct
 async def test_budgets(app: App) -> None:
     whole = Budget("company", usd=1000)
     budget = Budget("tenant:acme", usd=20, tokens=1_000, every=days(1), on_breach="ask", under=whole)

@@ -15,7 +15,7 @@ from flowfabric.core.operator import RevokeLease
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.engine.rotation import Rotations
-from flowfabric.model.handles import Handle
+from flowfabric.model.handles import Handle, shown_lease
 from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.results import ClaimPolicy, Granted
 
@@ -178,7 +178,7 @@ class Claiming(EngineBase):
             return
         for handle in looking.result():
             held = handle.payload
-            lease_id = f"{self.store.shown}:{handle.execution_id.uuid_text}:{held.attempt_index}:{held.lease_epoch}"
+            lease_id = shown_lease(self.store.shown, held)
             self._go_on(RevokeLease(held.execution_id, lease_id, held.worker_instance_id, "nobody waits for it"))
 
     def _stir(self, lane_ids: tuple[str, ...]) -> None:

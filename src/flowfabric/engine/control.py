@@ -24,6 +24,7 @@ from flowfabric.engine.base import EngineBase
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get
 from flowfabric.model.errors import Contention, Timeout, Transport, Unavailable
+from flowfabric.model.handles import Handle, shown_lease
 from flowfabric.model.ids import CancelSource, ExecutionId
 from flowfabric.model.limits import MAX_PAGE, MAX_REASON_BYTES
 from flowfabric.model.records import Flow
@@ -95,6 +96,17 @@ class Control(EngineBase):
                 checks.optional_text(expected_lease_id, "expected_lease_id"),
                 checks.text(worker_instance_id, "worker_instance_id"),
                 checks.reason(reason),
+            )
+        )
+        return answer
+
+    async def give_back(self, handle: Handle, reason: str = "") -> Revoked | AlreadySatisfied:
+        """The holder puts its execution back into the queue. The attempt goes on elsewhere under its own number;
+        neither a failure nor a lost worker is counted."""
+        held = self._payload(handle)
+        answer: Revoked | AlreadySatisfied = await self._submit(
+            RevokeLease(
+                held.execution_id, shown_lease(self.store.shown, held), held.worker_instance_id, checks.reason(reason)
             )
         )
         return answer

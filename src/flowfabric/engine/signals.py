@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import hmac
 import logging
 import os
 
 from flowfabric.core.signals import DeliverApproval, DeliverSignal
-from flowfabric.core.signing import RotateKey, SeedSecret, current_key
+from flowfabric.core.signing import FIRST_KID, SECRET_BYTES, RotateKey, SeedSecret, current_key
 from flowfabric.engine import checks, wait_checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model.changes import Select
@@ -23,7 +26,7 @@ from flowfabric.model.suspension import (
     VerifyingKid,
     WaitpointKids,
 )
-from flowfabric.model.tokens import Token, redacted
+from flowfabric.model.tokens import DerivedKeys, Token, redacted
 
 _log = logging.getLogger("flowfabric.signals")
 
@@ -212,6 +215,23 @@ class Signals(EngineBase):
             )
         )
         return (PartitionRotation(0, result),)
+
+    async def derived_keys(self, purpose: str) -> DerivedKeys:
+        """Keys for signing something else, made from those of the store: the same in every process, and of no use for
+        any other purpose. A store without a key gets its first one."""
+        label = checks.text(purpose, "purpose", empty=False).encode()
+        while True:
+            active, former = (Select(SigningKey, ("active",), (is_active,)) for is_active in (True, False))
+            view = await self._view(active, former)
+            current = current_key(view)
+            if current is not None:
+                break
+            with contextlib.suppress(Validation):  # somebody else was first
+                await self._submit(SeedSecret(FIRST_KID, os.urandom(SECRET_BYTES)))
+        keys = [*view.select(SigningKey, active=True), *view.select(SigningKey, active=False)]
+        return DerivedKeys(
+            current.kid, {key.kid: hmac.new(key.secret, b"derived:" + label, hashlib.sha256).digest() for key in keys}
+        )
 
     async def list_waitpoint_hmac_kids(self) -> WaitpointKids:
         """Which keys sign and verify now, without their secrets."""

@@ -138,6 +138,12 @@ class Handle:
         return f"<Handle {self.backend} {self.kind} {about}>"
 
 
+def shown_lease(store: str, held: HandlePayload) -> str:
+    """The name of a lease as operators see it."""
+    uuid = held.execution_id.partition("}:")[2]
+    return f"{store}:{uuid}:{held.attempt_index}:{held.lease_epoch}"
+
+
 def encode(tag: BackendTag, payload: HandlePayload) -> bytes:
     """The opaque buffer, version 2."""
     execution_id = payload.execution_id.encode()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _FINGERPRINT: Final = 16
 
@@ -40,3 +42,13 @@ def parse_token(text: str) -> Parts | None:
 def fingerprint(token: str) -> str:
     """What tells tokens apart without being one: the first digits of the digest."""
     return token.partition(":")[2][:_FINGERPRINT]
+
+
+class DerivedKeys(Struct, frozen=True):
+    """Keys for one purpose by key id; ``current`` is the one that signs, the others verify."""
+
+    current: str
+    keys: dict[str, bytes]
+
+    def __repr__(self) -> str:
+        return f"<keys {', '.join(self.keys)}>"

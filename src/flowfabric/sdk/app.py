@@ -44,7 +44,8 @@ async def _run_ask(job: Any) -> None:
 class App:
     """Definitions and a store for their runs. Making one does no I/O; ``async with app:`` opens it.
 
-    ``url`` is ``sqlite:///file``, ``postgresql://…`` or ``memory://``. Every run belongs to ``namespace`` and, unless
+    ``url`` is ``sqlite:///file``, ``postgresql://…`` or ``memory://``, or the address of a server (``https://…``, or
+    several of them separated by commas), which is called with ``token``. Every run belongs to ``namespace`` and, unless
     told otherwise, waits in ``lane``. A run whose worker is lost more than ``lost_workers`` times in a row is taken for
     the reason and ends as failed. ``layers`` wrap the engine, the last one outermost.
     """
@@ -53,6 +54,7 @@ class App:
         self,
         url: str,
         *,
+        token: str | None = None,
         namespace: str = "default",
         lane: str = "default",
         single_node: bool = True,
@@ -61,6 +63,9 @@ class App:
         engine_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.url = url
+        self._token = token
+        if token is not None and not self.is_remote:
+            raise BadOptions("token: only a server (http://…, https://…) is called with a token", option="token")
         self.namespace = namespace
         self.lane = lane
         self.single_node = single_node
@@ -116,6 +121,11 @@ class App:
         return self._engine
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the engine runs behind a server."""
+        return self.url.startswith(("http://", "https://"))
+
+    @property
     def is_open(self) -> bool:
         """Whether there is an engine."""
         return self._engine is not None
@@ -151,10 +161,8 @@ class App:
         """Open the store. An app that is open already counts how often, and closes with the last."""
         self._opened += 1
         if self._engine is None:
-            from flowfabric.engine import Engine
-
             try:
-                engine = await Engine.open(self.url, single_node=self.single_node, **self._engine_options)
+                engine = await self.open_engine()
             except BaseException:
                 self._opened -= 1
                 raise
@@ -163,6 +171,11 @@ class App:
 
     async def open_engine(self) -> Engine:
         """Another engine on the same store, bare and in the caller's hands; not for stores in memory."""
+        if self.is_remote:
+            from flowfabric.sdk.remote.engine import RemoteEngine
+
+            remote: Any = await RemoteEngine.open(self.url, self._token, **self._engine_options)
+            return remote  # type: ignore[no-any-return]
         from flowfabric.engine import Engine
 
         return await Engine.open(self.url, single_node=self.single_node, **self._engine_options)

@@ -94,6 +94,8 @@ async def drafted(
         raise BadOptions("tx= and debounce= exclude each other", task=definition.name, option="debounce")
     app = definition.app
     engine = app.engine
+    if app.is_remote:
+        engine.draft_request({})  # says why that cannot be
     _checked(options.tx, engine.backend_label)
     prepared = await prepare(definition, arguments, options)
     if prepared.id is not None:

@@ -62,6 +62,12 @@ def _again(kind: type[SdkError], arguments: tuple[object, ...], state: dict[str,
     return error
 
 
+class ServerRefused(SdkError):
+    """The server does not let this token do that: it is missing, revoked, lacks a scope, or is for other namespaces."""
+
+    code: ClassVar[str] = "server_refused"
+
+
 class NotOpen(SdkError):
     """The app has no engine yet, or no longer."""
 

@@ -16,11 +16,13 @@ from flowfabric.server.access import ANYBODY, Gate, Principal
 from flowfabric.server.accesslog import Asked
 from flowfabric.server.answers import Answer, Streamed, plain
 from flowfabric.server.config import EMBEDDED, ServerConfig, is_loopback
+from flowfabric.server.envelopes import Envelopes
 from flowfabric.server.limits import BodyRoom, RateLimits, check_headers
 from flowfabric.server.metrics import ServerMetrics
 from flowfabric.server.operations import Call, Operation, Routes
 from flowfabric.server.permits import Permits
 from flowfabric.server.problems import Refused, refused
+from flowfabric.server.remote import Performer
 from flowfabric.server.requests import Gone, Receive, check_length, check_type, decode, read_body, read_query
 from flowfabric.telemetry.logs import request_id
 from flowfabric.telemetry.spans import span, telemetry
@@ -59,6 +61,7 @@ class Server:
         self.keys_at_work: set[str] = set()
         #: Set once a shutdown has begun: whatever waits for others to do something stops waiting.
         self.closing = asyncio.Event()
+        self.performer = Performer(Envelopes(engine))
         self._routes = Routes(operations)
 
     def close(self) -> None:
@@ -174,7 +177,7 @@ class Server:
 
     async def _perform(self, call: Call, scope: Scope) -> Answer | Streamed:
         operation, headers = call.operation, call.headers
-        if operation.scope is not None and not call.principal.may(operation.scope):
+        if operation.scope is not None and not operation.each_scope and not call.principal.may(operation.scope):
             text = f"this credential lacks the scope {operation.scope.value!r}"
             raise refused(403, text, kind="forbidden", retryable=False)
         if operation.everywhere and call.principal.namespaces is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,5 +21,10 @@ def record(event: str, who: str, **facts: Any) -> None:
 
 async def account(call: Call, status: int) -> None:
     """Write the act of a call to the log and to the store."""
-    record(call.operation.name, call.principal.name, status=status, **call.path)
-    await call.engine.record_act(who=call.principal.name, act=call.operation.name, subject=call.path, status=status)
+    await account_for(call, call.operation.name, call.path, status)
+
+
+async def account_for(call: Call, act: str, subject: Mapping[str, str], status: int) -> None:
+    """Write one of the acts of a call to the log and to the store."""
+    record(act, call.principal.name, status=status, **subject)
+    await call.engine.record_act(who=call.principal.name, act=act, subject=dict(subject), status=status)

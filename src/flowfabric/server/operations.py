@@ -191,6 +191,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     owner: str | None = None
     everywhere: bool = False
     media: str = "application/json"
+    #: Whether each of its parts asks for a scope of its own, so that any credential may knock.
+    each_scope: bool = False
     #: Whether the act is written to the audit log.
     audited: bool = False
     #: Whether its answer may be remembered for an ``Idempotency-Key``; not if it holds a secret.

@@ -59,6 +59,7 @@ class Refused(Exception):
 
     def __init__(self, status: int, body: dict[str, Any], headers: Headers = ()) -> None:
         super().__init__(status, body)
+        self.body = body
         self.answer = plain(body, status, headers)
 
 

@@ -275,20 +275,11 @@ class Job:
         """Put the execution back into its queue. The attempt goes on elsewhere under its own number; neither a
         failure nor a lost worker is counted."""
         self.open_handler = False
-        held = self.handle.payload
-        shown = (
-            f"{self.engine.store.shown}:{self.handle.execution_id.uuid_text}:{held.attempt_index}:{held.lease_epoch}"
-        )
         self.ended = True
         pause = FIRST_PAUSE_S
         for _ in range(GIVE_BACK_TRIES):
             try:
-                await self.engine.revoke_lease(
-                    execution_id=held.execution_id,
-                    worker_instance_id=held.worker_instance_id,
-                    expected_lease_id=shown,
-                    reason=reason,
-                )
+                await self.engine.give_back(self.handle, reason)
                 return
             except EngineError as error:
                 why = error

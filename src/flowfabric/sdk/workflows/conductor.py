@@ -86,6 +86,8 @@ class Conductor:
         self._changed = asyncio.Event()
         #: Calls in progress that are done here.
         self._busy = 0
+        #: Sleeps that have yet to hear what time it is.
+        self._timing = 0
         #: Whether the function has called something it had not called before.
         self._progressed = False
         self._children: dict[str, Child] = {}
@@ -313,7 +315,12 @@ class Conductor:
 
     async def _sleep(self, name: str, duration: timedelta) -> None:
         known = self.remembered(name, lambda value: msgspec.json.decode(value or b"0", type=int))
-        now = await self._engine.now_ms()
+        self._timing += 1
+        try:
+            now = await self._engine.now_ms()
+        finally:
+            self._timing -= 1
+            self._changed.set()
         if known is None:
             until = now + milliseconds(duration)
             self._progressed = True
@@ -382,6 +389,9 @@ class Conductor:
         """Let everything run that can; whether nothing has happened for some turns of the loop."""
         for turn in range(QUIET_TURNS):
             await asyncio.sleep(0)
+            if self._timing:
+                # The store's clock may be far away; parked now, the run would sleep for ever.
+                await self._changed.wait()
             if self._changed.is_set():
                 return False
             if self._savers and (turn > 0 or len(self._savers) == self._busy):

@@ -1,0 +1,225 @@
+"""Calls on their way to a server: those that are made together travel together, and lost ones are made again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from flowfabric.engine.wire_errors import error_from_wire
+from flowfabric.model.errors import (
+    ResourceExhausted,
+    Transport,
+    TransportKind,
+    Unavailable,
+    Validation,
+    ValidationKind,
+)
+from flowfabric.sdk.errors import ServerRefused
+from flowfabric.sdk.remote.connections import Lost, NotReached, Response, Servers
+
+_log = logging.getLogger("flowfabric.remote")
+
+#: Requests with calls that are under way at once, and what one of them carries at most.
+IN_FLIGHT = 4
+MAX_CALLS = 256
+MAX_BYTES = 4_194_304
+#: How long an answer may take, and for how long a call is tried again before it fails.
+ANSWER_TIMEOUT_S = 60.0
+PATIENCE_S = 30.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+BACKEND = "server"
+
+
+class _Said(Struct):
+    ok: Raw | UnsetType = UNSET
+    error: dict[str, Any] | UnsetType = UNSET
+
+
+class _Answers(Struct):
+    answers: list[_Said]
+
+
+_answers = msgspec.json.Decoder(_Answers)
+_problem = msgspec.json.Decoder(dict[str, Any])
+
+
+class OneCall:
+    """One call: what is asked, and who waits for it."""
+
+    __slots__ = ("data", "future", "repeatable", "tries")
+
+    def __init__(self, op: str, arguments: bytes, repeatable: bool) -> None:
+        self.data = b'{"op":"' + op.encode() + b'","arguments":' + arguments + b"}"
+        self.repeatable = repeatable
+        self.future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        #: How often it was sent.
+        self.tries = 0
+
+
+def out_of_reach(error: Exception) -> Transport:
+    """What is raised when no server answers."""
+    return Transport(BACKEND, TransportKind.TRANSPORT, str(error))
+
+
+def problem_of(response: Response, what: str) -> Exception:
+    """The error that an answer other than 200 is."""
+    try:
+        body = _problem.decode(response.body)
+    except msgspec.DecodeError:
+        body = {}
+    return refusal_of(response.status, str(body.get("error", "")), what)
+
+
+def refusal_of(status: int, text: str, what: str) -> Exception:
+    """The error that a refusal of the server is."""
+    if status in (400, 422):
+        return Validation(ValidationKind.INVALID_INPUT, text or what)
+    if status == 429:
+        return ResourceExhausted(BACKEND, 0)
+    if status == 503:
+        return Unavailable(what)
+    if status >= 500:
+        return Transport(BACKEND, TransportKind.PROTOCOL, f"{what}: {status} {text}")
+    if status == 401:
+        text = "the token is missing or not valid (any more); give App(…, token=…) one that is"
+    return ServerRefused(f"{what}: the server refuses it ({status}): {text}", operation=what)
+
+
+class Calls:
+    """Sends calls to one of several servers, many in a request."""
+
+    def __init__(self, servers: Servers, patience_s: float = PATIENCE_S) -> None:
+        self._servers = servers
+        self._patience_s = patience_s
+        self._queue: deque[OneCall] = deque()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._scheduled = False
+
+    async def call(self, call: OneCall) -> Raw:
+        """Make a call; what the operation says."""
+        self._queue.append(call)
+        if not self._scheduled:
+            self._scheduled = True
+            # Whatever else is called before the loop turns goes along.
+            asyncio.get_running_loop().call_soon(self._pump)
+        return await call.future
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        while self._queue and len(self._under_way) < IN_FLIGHT:
+            batch: list[OneCall] = []
+            size = 0
+            while self._queue and len(batch) < MAX_CALLS:
+                following = self._queue[0]
+                if batch and size + len(following.data) > MAX_BYTES:
+                    break
+                self._queue.popleft()
+                if following.future.done():  # nobody waits any more
+                    continue
+                size += len(following.data)
+                batch.append(following)
+            if not batch:
+                return
+            task = asyncio.get_running_loop().create_task(self._send(batch))
+            self._under_way.add(task)
+            task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if self._queue:
+            self._pump()
+
+    async def _send(self, batch: list[OneCall]) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience_s
+        pause = FIRST_PAUSE_S
+        while batch:
+            try:
+                found = await self._ask(batch)
+            except NotReached as error:
+                if loop.time() >= until or self._servers.closed:
+                    _fail(batch, out_of_reach(error))
+                    return
+            except Lost as error:
+                over = loop.time() >= until or self._servers.closed
+                again = [each for each in batch if each.repeatable and not over]
+                lost = f"{error}; whether it was done is not known"
+                _fail([each for each in batch if each not in again], out_of_reach(Lost(lost)))
+                batch = again
+            except asyncio.CancelledError:
+                _fail(batch, out_of_reach(Lost("the engine was closed")))
+                raise
+            except Exception as error:
+                if not isinstance(error, Unavailable | ResourceExhausted) or loop.time() >= until:
+                    _fail(batch, error)
+                    return
+            else:
+                _tell(batch, found)
+                return
+            _log.debug("%d calls are made again", len(batch))
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    async def _ask(self, batch: list[OneCall]) -> list[_Said]:
+        body = b'{"calls":[' + b",".join([each.data for each in batch]) + b"]}"
+        for each in batch:
+            each.tries += 1
+        response = await self._servers.request("POST", "/v1/remote/calls", body, ANSWER_TIMEOUT_S)
+        if response.status != 200:
+            raise problem_of(response, "calls")
+        try:
+            found = _answers.decode(response.body).answers
+        except msgspec.DecodeError as error:
+            raise Transport(BACKEND, TransportKind.PROTOCOL, f"what came is no answer: {error}") from None
+        if len(found) != len(batch):
+            raise Transport(BACKEND, TransportKind.PROTOCOL, f"{len(found)} answers to {len(batch)} calls")
+        return found
+
+    def only(self, response: Response) -> Raw:
+        """What the single call of a request of its own came to."""
+        (said,) = _answers.decode(response.body).answers
+        if said.error is not UNSET:
+            raise said_error(said.error, "the call")
+        assert said.ok is not UNSET
+        return said.ok
+
+    async def close(self) -> None:
+        """Let nobody wait for what will not come."""
+        for task in list(self._under_way):
+            task.cancel()
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+        _fail(list(self._queue), out_of_reach(Lost("the engine was closed")))
+        self._queue.clear()
+
+
+def said_error(said: dict[str, Any], what: str) -> Exception:
+    """The error that an answer tells of."""
+    if said.get("family") == "refused":
+        return refusal_of(int(said.get("status", 403)), str(said.get("error", "")), what)
+    return error_from_wire(said)
+
+
+def _tell(batch: list[OneCall], found: list[_Said]) -> None:
+    for each, said in zip(batch, found, strict=True):
+        if each.future.done():
+            continue
+        if said.error is not UNSET:
+            each.future.set_exception(said_error(said.error, "the call"))
+        elif said.ok is not UNSET:
+            each.future.set_result(said.ok)
+        else:
+            each.future.set_exception(Transport(BACKEND, TransportKind.PROTOCOL, "an answer without content"))
+
+
+def _fail(batch: list[OneCall], error: Exception) -> None:
+    for each in batch:
+        if not each.future.done():
+            each.future.set_exception(error)
+            each.future.exception()

@@ -1,0 +1,381 @@
+"""``RemoteEngine``: the operations of an engine that runs behind a server, with the same names, answers and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+import msgspec
+from msgspec import Raw, Struct
+
+from flowfabric.engine import Engine
+from flowfabric.engine.remote_calls import REMOTE_CALLS
+from flowfabric.engine.wire import Shapes, body_of, result_of
+from flowfabric.model.errors import Transport, TransportKind, Unavailable, Validation, ValidationKind
+from flowfabric.model.handles import Handle
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.partitions import PartitionCounts
+from flowfabric.model.policy import parse_policy
+from flowfabric.model.results import ClaimPolicy, Created, Duplicate, ExecutionContext, ScannerFilter
+from flowfabric.model.states import PublicState
+from flowfabric.sdk.errors import BadOptions
+from flowfabric.sdk.remote.calls import BACKEND, PATIENCE_S, Calls, OneCall, out_of_reach, problem_of
+from flowfabric.sdk.remote.connections import Lost, NotReached, Response, Servers
+from flowfabric.sdk.remote.following import RemoteSubscription
+from flowfabric.sdk.remote.handles import sealed, unsealed
+
+#: How long the server lets one claim wait, and how much longer we wait for its answer.
+MAX_WAIT_MS = 60_000
+SPARE_S = 15.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+
+class _Partitions(Struct):
+    flow: int
+    budget: int
+    quota: int
+
+
+class _Hello(Struct):
+    version: str
+    store: str
+    backend: str
+    partitions: _Partitions
+
+
+class _Work(Struct):
+    handle: str
+    execution_id: str
+    execution_kind: str
+    input_payload: bytes
+    tags: dict[str, str]
+
+
+class _Claimed(Struct):
+    work: list[_Work]
+
+
+class _Lost(Struct):
+    lost: list[int]
+
+
+_hello = msgspec.json.Decoder(_Hello)
+_claimed = msgspec.json.Decoder(_Claimed)
+_lost = msgspec.json.Decoder(_Lost)
+
+
+class RemoteEngine:
+    """An engine behind one of several servers (``url`` may name some, separated by commas)."""
+
+    def __init__(self, url: str, token: str | None, patience_s: float = PATIENCE_S) -> None:
+        try:
+            self._servers = Servers(url, token)
+        except ValueError as error:
+            raise BadOptions(str(error), option="url") from None
+        self._calls = Calls(self._servers, patience_s)
+        self._patience_s = patience_s
+        self._shapes = Shapes(sealed, unsealed)
+        #: What was claimed with its context, until somebody asks for that.
+        self._contexts: dict[str, ExecutionContext] = {}
+        self._closed = False
+        self.partitions = PartitionCounts()
+        self.backend_label = ""
+        self.store: Any = None
+
+    @classmethod
+    async def open(cls, url: str, token: str | None = None, **options: Any) -> Self:
+        """Reach a server and hear what its store is."""
+        engine = cls(url, token, **options)
+        try:
+            hello = _hello.decode((await engine._ask("GET", "/v1/remote", None, 30.0, True)).body)
+        except BaseException:
+            engine._servers.close()
+            raise
+        engine.partitions = PartitionCounts(hello.partitions.flow, hello.partitions.budget, hello.partitions.quota)
+        engine.backend_label = hello.backend
+        engine.store = SimpleNamespace(shown=hello.store, label=hello.backend, location=None)
+        return engine
+
+    def __repr__(self) -> str:
+        return f"<remote engine {self.backend_label}>"
+
+    def start_timers(self) -> None:
+        """Nothing to do: the server runs them."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        self._servers.close()
+        await self._calls.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- asking --------------------------------------------------------------------------------------------------
+
+    async def _ask(self, method: str, path: str, body: bytes | None, timeout_s: float, again: bool) -> Response:
+        """One request, made again while no server can be reached, or the answer was lost and it may be repeated."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience_s
+        pause = _FIRST_PAUSE_S
+        while True:
+            self._check_open()
+            try:
+                response = await self._servers.request(method, path, body, timeout_s)
+            except (NotReached, Lost) as error:
+                if loop.time() >= until or (isinstance(error, Lost) and not again):
+                    raise out_of_reach(error) from error
+            else:
+                if response.status == 200:
+                    return response
+                problem = problem_of(response, path)
+                if not isinstance(problem, Unavailable) or loop.time() >= until:
+                    raise problem
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("engine_closed")
+
+    def _written(self, name: str, options: Mapping[str, Any]) -> bytes:
+        """Arguments as JSON."""
+        by_hand = body_of(name).by_hand
+        try:
+            plain = {
+                each: self._shapes.codec(by_hand[each]).write(_plain(each, value))
+                if each in by_hand
+                else _plain(each, value)
+                for each, value in options.items()
+            }
+            return self._shapes.dump(plain)
+        except (TypeError, ValueError, AttributeError, NotImplementedError, RecursionError) as error:
+            raise Validation(ValidationKind.INVALID_INPUT, f"{name}: cannot be sent: {error}") from None
+
+    async def call(self, name: str, options: Mapping[str, Any]) -> Any:
+        """Perform an operation there."""
+        return self._read(name, await self._called(name, options))
+
+    async def _called(self, name: str, options: Mapping[str, Any], made: list[OneCall] | None = None) -> Raw:
+        self._check_open()
+        call = OneCall(name, self._written(name, options), REMOTE_CALLS[name].repeatable)
+        if made is not None:
+            made.append(call)
+        return await self._calls.call(call)
+
+    def _read(self, name: str, said: Raw | bytes) -> Any:
+        try:
+            return self._shapes.codec(result_of(name)).read(said)
+        except msgspec.DecodeError as error:
+            raise Transport(BACKEND, TransportKind.PROTOCOL, f"{name}: its answer cannot be read: {error}") from None
+
+    # -- creating ------------------------------------------------------------------------------------------------
+
+    async def create_execution(self, **options: Any) -> Created | Duplicate:
+        """Create an execution. Its id is made here, so that asking again after a lost answer creates it once."""
+        minted = self._minted(options)
+        made: list[OneCall] = []
+        answer = self._read("create_execution", await self._called("create_execution", minted, made))
+        return _own(answer, minted, options, made[0].tries)
+
+    async def create_executions(self, executions: Iterable[Mapping[str, Any]]) -> list[Created | Duplicate]:
+        """Create many in one transaction."""
+        given = list(executions)
+        minted = [self._minted(each) for each in given]
+        made: list[OneCall] = []
+        answers = self._read("create_executions", await self._called("create_executions", {"executions": minted}, made))
+        tries = made[0].tries
+        return [_own(*each, tries) for each in zip(answers, minted, given, strict=True)]
+
+    def _minted(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        if not isinstance(options, Mapping):
+            raise Validation(ValidationKind.INVALID_INPUT, f"executions: expected mappings, got {options!r:.80}")
+        if options.get("execution_id") is not None:
+            return dict(options)
+        lane = options.get("lane_id", "default")
+        if not isinstance(lane, str):
+            return dict(options)
+        return {**options, "execution_id": ExecutionId.solo(lane, self.partitions)}
+
+    # -- claiming ------------------------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        lane: str,
+        capabilities: Iterable[str] | None = None,
+        policy: ClaimPolicy | None = None,
+        namespaces: Iterable[str] | None = None,
+    ) -> Handle | None:
+        """The next execution of a lane, or ``None``."""
+        handles = await self.claim_from_lanes({lane: 1}, capabilities, policy, 1, namespaces)
+        return handles[0] if handles else None
+
+    async def claim_many(
+        self,
+        lane: str,
+        capabilities: Iterable[str] | None = None,
+        policy: ClaimPolicy | None = None,
+        limit: int = 1,
+        namespaces: Iterable[str] | None = None,
+    ) -> list[Handle]:
+        """Up to ``limit`` executions of a lane."""
+        return await self.claim_from_lanes({lane: 1}, capabilities, policy, limit, namespaces)
+
+    async def claim_from_lanes(
+        self,
+        lanes: Mapping[str, int],
+        capabilities: Iterable[str] | None = None,
+        policy: ClaimPolicy | None = None,
+        limit: int = 1,
+        namespaces: Iterable[str] | None = None,
+    ) -> list[Handle]:
+        """Up to ``limit`` executions of several lanes. What there is to do comes along with them."""
+        if not isinstance(policy, ClaimPolicy):
+            raise Validation(ValidationKind.INVALID_INPUT, f"policy: expected a ClaimPolicy, got {policy!r:.80}")
+        wait = policy.max_wait
+        left_ms = int(wait.total_seconds() * 1000) if hasattr(wait, "total_seconds") else wait or 0
+        while True:
+            wait_ms = min(left_ms, MAX_WAIT_MS)
+            left_ms -= wait_ms
+            body = self._shapes.dump(
+                {
+                    "worker_id": policy.worker_id,
+                    "worker_instance_id": policy.worker_instance_id,
+                    "lease_ttl_ms": policy.lease_ttl_ms,
+                    "lanes": dict(lanes),
+                    "capabilities": sorted(capabilities or ()),
+                    "namespaces": None if namespaces is None else sorted(namespaces),
+                    "limit": limit,
+                    "wait_ms": wait_ms,
+                }
+            )
+            # A lost answer may have held leases. They run out, as those of a lost worker do, so asking again is safe.
+            response = await self._ask("POST", "/v1/remote/claim", body, wait_ms / 1000 + SPARE_S, True)
+            work = _claimed.decode(response.body).work
+            if work or left_ms <= 0:
+                return [self._taken(each) for each in work]
+
+    def _taken(self, work: _Work) -> Handle:
+        self._contexts[work.execution_id] = ExecutionContext(work.input_payload, work.execution_kind, work.tags)
+        return unsealed(work.handle)
+
+    async def read_execution_contexts(
+        self, execution_ids: Iterable[ExecutionId | str]
+    ) -> dict[ExecutionId, ExecutionContext]:
+        """What workers need to start. What was claimed just now is known already."""
+        ids = list(execution_ids)
+        known = {ExecutionId(each): found for each in ids if (found := self._contexts.pop(each, None)) is not None}
+        left = [each for each in ids if each not in known]
+        if left:
+            known |= await self.call("read_execution_contexts", {"execution_ids": left})
+        return known
+
+    async def lost_leases(self, handles: Iterable[Handle]) -> list[Handle]:
+        """Those whose lease was taken away or whose execution has ended."""
+        given = list(handles)
+        body = self._shapes.dump({"handles": given})
+        response = await self._ask("POST", "/v1/remote/lost", body, SPARE_S, True)
+        return [given[place] for place in _lost.decode(response.body).lost]
+
+    async def fail(
+        self, handle: Handle, reason: str, failure_class: Any = "transient", detail: bytes | str | None = None
+    ) -> Any:
+        """Give up this attempt."""
+        if isinstance(detail, bytes):
+            detail = detail.decode(errors="replace")
+        options = {"handle": handle, "reason": reason, "failure_class": failure_class, "detail": detail}
+        return await self.call("fail", options)
+
+    # -- following -----------------------------------------------------------------------------------------------
+
+    async def tail_stream(self, *args: Any, **kwargs: Any) -> Any:
+        """Frames after a cursor; one that waits has a connection of its own."""
+        options = {**dict(zip(_TAIL, args, strict=False)), **kwargs}
+        if "after" in options:
+            options["after"] = str(options["after"])
+        if not options.get("block_ms"):
+            return await self.call("tail_stream", options)
+        self._check_open()
+        call = OneCall("tail_stream", self._written("tail_stream", options), True)
+        body = b'{"calls":[' + call.data + b"]}"
+        response = await self._ask("POST", "/v1/remote/calls", body, options["block_ms"] / 1000 + SPARE_S, True)
+        return self._read("tail_stream", self._calls.only(response))
+
+    async def subscribe_completion(
+        self, cursor: bytes = b"", filter: ScannerFilter | None = None, **options: Any
+    ) -> RemoteSubscription:
+        """Ends of executions, behind a cursor, or from this call on."""
+        self._check_open()
+        return await RemoteSubscription(self._servers, cursor, filter).begun()
+
+    # -- what needs the store itself -----------------------------------------------------------------------------
+
+    def draft_request(self, arguments: Mapping[str, Any]) -> Any:
+        """Refused: a transaction of the caller's database cannot reach the store behind a server."""
+        raise BadOptions(
+            "tx=: a run cannot ride a transaction of your own through a server; open the app on the store itself, "
+            "or start the run after the commit",
+            option="tx",
+        )
+
+    async def find_request(self, execution_id: ExecutionId | str) -> None:
+        """Nothing is started by requests here."""
+        return
+
+
+_TAIL = tuple(inspect.signature(Engine.tail_stream).parameters)[1:]
+
+
+def _plain(name: str, value: Any) -> Any:
+    """An argument as it can be written: policies as their JSON, whatever can be gone through as a list."""
+    if name == "policy":
+        return parse_policy(value)
+    if name in ("executions", "children"):
+        return [{each: _plain(each, one) for each, one in creation.items()} for creation in value]
+    if name == "execution":
+        return {each: _plain(each, one) for each, one in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | memoryview | Mapping | Struct):
+        return list(value)
+    return value
+
+
+def _own(
+    answer: Created | Duplicate, minted: Mapping[str, Any], given: Mapping[str, Any], tries: int
+) -> Created | Duplicate:
+    """An execution that an earlier try created is new to the caller."""
+    ours = tries > 1 and isinstance(answer, Duplicate) and given.get("execution_id") is None
+    if ours and answer.execution_id == minted["execution_id"]:
+        delayed = minted.get("delay_until") is not None
+        return Created(answer.execution_id, PublicState.DELAYED if delayed else PublicState.WAITING)
+    return answer
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    method = getattr(Engine, name)
+    signature = inspect.signature(method)
+    names = tuple(signature.parameters)[1:]
+
+    async def operation(self: RemoteEngine, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
+        return await self.call(name, kwargs)
+
+    operation.__name__ = name
+    operation.__qualname__ = f"RemoteEngine.{name}"
+    operation.__doc__ = method.__doc__
+    operation.__signature__ = signature  # type: ignore[attr-defined]
+    return operation
+
+
+for _name in REMOTE_CALLS:
+    if _name not in vars(RemoteEngine):
+        setattr(RemoteEngine, _name, _operation(_name))
