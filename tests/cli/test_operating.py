@@ -77,7 +77,15 @@ def test_the_story_of_a_run(url: str, capsys: Output) -> None:
     ids = asyncio.run(fill(url))
     shown = typed(capsys, "show", ids["asking"])
     assert shown.startswith(f"review  {ids['asking']}\n")
-    for line in ("state     suspended", 'input     {"page":7}', "✓", "remembers", "started", "completed  double"):
+    for line in (
+        "state     suspended",
+        'input     {"page":7}',
+        "✓",
+        "remembers",
+        "started",
+        "completed  double",
+        "attempts",
+    ):
         assert line in shown
     assert not any(line.endswith(" ") for line in shown.splitlines())
     failed = typed(capsys, "show", ids["failed"])
@@ -90,6 +98,34 @@ def test_the_story_of_a_run(url: str, capsys: Output) -> None:
     assert (steps[0]["name"], steps[0]["value"]) == ("double", "14")
     waiting = typed(capsys, "show", ids["ask"])
     assert "waits for" in waiting
+    typed(capsys, "approve", ids["link"], "true")
+    told = typed(capsys, "show", ids["ask"])
+    assert "was told" in told
+    assert "approver" in told
+    assert [each["outcome"] for each in json.loads(typed(capsys, "show", ids["failed"], "--json"))["attempts"]] == [
+        "failed"
+    ]
+
+
+def test_what_a_run_has_spent(url: str, capsys: Output) -> None:
+    from flowfabric.engine import Engine
+
+    budget = "11111111-1111-4111-8111-111111111111"
+
+    async def spend() -> str:
+        async with await Engine.open(url, single_node=True) as engine:
+            run = (await engine.create_execution(execution_kind="pay")).execution_id
+            await engine.create_budget(
+                budget_id=budget, dimensions=["tokens"], hard_limits=[1_000], soft_limits=[0], scope_type="team"
+            )
+            await engine.record_spend(budget_id=budget, execution_id=run, deltas={"tokens": 250}, idempotency_key="k")
+            return str(run)
+
+    run = asyncio.run(spend())
+    assert f"250 tokens  of budget {budget}" in typed(capsys, "show", run)
+    table = typed(capsys, "budgets")
+    assert "250" in table
+    assert "1,000" in table
 
 
 def test_the_graph_of_a_flow(url: str, capsys: Output) -> None:
@@ -114,6 +150,8 @@ def test_the_graph_of_a_flow(url: str, capsys: Output) -> None:
     assert depth["fetch"] < depth["parse"] == depth["scan"] < depth["join"]
     assert "any of them" in drawn
     assert "← also" in drawn
+    assert flow in typed(capsys, "flows")
+    assert json.loads(typed(capsys, "flows", "--json"))[0]["node_count"] == 4
     document = json.loads(typed(capsys, "flows", flow, "--json"))
     assert len(document["members"]) == len(document["edges"]) == 4
 

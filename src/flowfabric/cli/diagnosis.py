@@ -1,53 +1,139 @@
-"""``flowfabric doctor``."""
+"""``flowfabric doctor``: what must not be in a live store, what it means and what to do."""
 
 from __future__ import annotations
 
-import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Annotated
 
+import msgspec
+from cyclopts import Parameter
+from msgspec import Struct
+from rich.markup import escape
+
+from flowfabric.cli import finding
 from flowfabric.cli.application import OK, OPERATING, PROBLEMS, application, command
 from flowfabric.cli.stores import NOWHERE, Where, on_store
-from flowfabric.cli.terminal import say, say_json
+from flowfabric.cli.terminal import counted, progress, say, say_json, shortened, span
+from flowfabric.model.examination import PROMISES, Promise, Violation
+from flowfabric.model.explain import Gate
 from flowfabric.sdk.app import App
 
+#: What is late by more than this is stuck.
+LATE_MS = 60_000
+#: Examples that are shown of each kind of finding.
+_SHOWN = 5
+_UNKNOWN = Promise("what is stored makes sense", "Report it")
+_TIMERS = "No process runs timers: start a worker (`flowfabric worker module:app`) or a server (`flowfabric server`)"
+_NOBODY = (Gate.WAITING_FOR_WORKER, Gate.MISSING_CAPABILITY, Gate.ROUTE)
 
-@command(application, group=OPERATING, shows=("flowfabric doctor", "flowfabric doctor --json"))
-def doctor(*, where: Where = NOWHERE) -> int:
-    """Look through a live store for what must not be, and explain it."""
-    found = on_store(where, _problems)
+
+class Finding(Struct, frozen=True):
+    """Something that must not be."""
+
+    #: ``broken``: rows break a promise; ``stuck``: something does not move.
+    kind: str
+    code: str
+    subject: str
+    problem: str
+    do: str
+
+
+@command(
+    application,
+    group=OPERATING,
+    shows=("flowfabric doctor", "flowfabric doctor --quick", "flowfabric doctor --json | jq '.findings[].do'"),
+)
+def doctor(
+    *,
+    quick: Annotated[
+        bool, Parameter(negative=(), help="Only look for what is stuck, not at every row.", show_default=False)
+    ] = False,
+    where: Where = NOWHERE,
+) -> int:
+    """Look through a live store for what must not be, and explain it.
+
+    Every execution, flow, budget and quota is held against what the engine promises, while it works; then leases nobody
+    renews, work nobody serves and times that have passed are looked for. Nothing is changed. Exit code 3 if something
+    was found.
+    """
+
+    async def look(app: App) -> tuple[int, list[Finding]]:
+        looked, broken = (0, []) if quick else await _examined(app, where.json)
+        return looked, broken + [each async for each in _stuck(app)]
+
+    looked, found = on_store(where, look)
     if where.json:
-        say_json({"ok": not found, "problems": found})
-        return PROBLEMS if found else OK
-    for each in found:
-        say(f"[yellow]•[/yellow] {each}")
-    if not found:
-        say("[green]ok[/green]  nothing is stuck")
+        say_json({"ok": not found, "looked": looked, "findings": msgspec.to_builtins(found)})
+    elif found:
+        _explain(found)
+    else:
+        rows = "" if quick else f"{counted(looked, 'execution, flow, budget or quota', 'rows')} keep every promise, "
+        say(f"[green]ok[/green]  {rows}nothing is stuck")
     return PROBLEMS if found else OK
 
 
-async def _problems(app: App) -> list[str]:
+async def _examined(app: App, json: bool) -> tuple[int, list[Finding]]:
+    found: list[Finding] = []
+    looked = 0
+    page = await app.engine.examine()
+    with progress("examining", page.executions or None, json) as advance:
+        while True:
+            looked += page.looked
+            found += map(_broken, page.violations)
+            advance(looked)
+            if page.next_cursor is None:
+                return looked, found
+            page = await app.engine.examine(page.next_cursor)
+
+
+def _broken(violation: Violation) -> Finding:
+    promise = PROMISES.get(violation.invariant, _UNKNOWN)
+    return Finding("broken", violation.invariant, violation.subject, violation.detail, promise.advice)
+
+
+async def _stuck(app: App) -> AsyncIterator[Finding]:
     engine = app.engine
-    found: list[str] = []
-    now = await engine.now_ms()
-    late = await engine.list_expired_leases(as_of=max(now - 60_000, 0))
+    now = await engine.server_time_ms()
+    late = await engine.list_expired_leases(as_of=max(now - LATE_MS, 0))
     if late.entries:
-        oldest = (now - late.entries[0].expires_at_ms) // 1000
-        found.append(
-            f"{len(late.entries)} leases ran out more than a minute ago, the oldest {oldest} s: no process runs "
-            "timers. Start a worker or a server"
-        )
-    cursor = None
-    while True:
-        page = await engine.list_lanes(cursor, 500)
-        for lane in page.lanes:
-            waiting = await engine.scan_eligible_executions(lane, limit=1)
-            if waiting:
-                why = await engine.explain(waiting[0])
-                if why.gate.value in ("waiting_for_worker", "missing_capability"):
-                    since = (now - why.since_ms) // 1000
-                    if since > 60:
-                        found.append(f"lane {lane}: {waiting[0]} has waited {since} s. {why.sentence}")
-        cursor = page.next_cursor
-        if cursor is None:
+        oldest = span(now - late.entries[0].expires_at_ms)
+        problem = f"{counted(len(late.entries), 'lease')} ran out long ago, the first {oldest} ago, and nobody noticed"
+        yield Finding("stuck", "late_leases", str(late.entries[0].execution_id), problem, _TIMERS)
+    for depth in await engine.queue_depths():
+        if depth.oldest_age_ms > LATE_MS:
+            async for each in _unserved(app, depth.lane_id, depth.waiting, depth.oldest_age_ms):
+                yield each
+    delayed = {"states": ["delayed"], "namespaces": None}
+    async for run in finding.found(app, delayed, 200):
+        why = await engine.explain(run.execution_id)
+        if why.until_ms is not None and why.until_ms < now - LATE_MS:
+            problem = f"its time came {span(now - why.until_ms)} ago, and it still waits for it"
+            yield Finding("stuck", "late_start", str(run.execution_id), problem, _TIMERS)
             break
-        await asyncio.sleep(0)
-    return found
+
+
+async def _unserved(app: App, lane: str, waiting: int, oldest_ms: int) -> AsyncIterator[Finding]:
+    """Work that nobody takes, unless its lane is paused: then somebody wants it so."""
+    question = {"lane_id": lane, "states": ["waiting"], "namespaces": None}
+    async for each in finding.found(app, question, 1, builtin=True):
+        why = await app.engine.explain(each.execution_id)
+        if why.gate in _NOBODY:
+            problem = f"{counted(waiting, 'run')} waiting, the oldest for {span(oldest_ms)}. {why.sentence}"
+            do = f"Start a worker for it: `flowfabric worker module:app --lane {lane}`"
+            yield Finding("stuck", "unserved_lane", f"lane {lane}", problem, do)
+
+
+def _explain(found: list[Finding]) -> None:
+    counts = Counter(each.code for each in found)
+    for code, count in counts.items():
+        own = [each for each in found if each.code == code]
+        promise = PROMISES.get(code)
+        title = f"Broken promise {code}: {promise.says}" if promise is not None else code.replace("_", " ")
+        say(f"[{'red' if own[0].kind == 'broken' else 'yellow'}]●[/] [bold]{escape(title)}[/bold]")
+        for each in own[:_SHOWN]:
+            say(f"  {escape(each.subject)}  {escape(shortened(each.problem, 240))}")
+        if count > _SHOWN:
+            say(f"  [dim]… and {count - _SHOWN:,} more; --json has them all[/dim]")
+        say(f"  [cyan]→[/cyan] {escape(own[0].do)}.")
+    say(f"\n{counted(len(found), 'finding')}")

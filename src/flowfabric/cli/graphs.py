@@ -12,8 +12,8 @@ from rich.tree import Tree
 
 from flowfabric.cli import finding
 from flowfabric.cli.application import LOOKING, OK, application, command
-from flowfabric.cli.stores import NOWHERE, Where, on_store
-from flowfabric.cli.terminal import Misused, age, coloured, counted, out, say, say_json
+from flowfabric.cli.stores import NOWHERE, Namespace, Where, on_store
+from flowfabric.cli.terminal import Misused, age, coloured, counted, out, say, say_json, show_table
 from flowfabric.model.flows import AllOf, AnyOf, EdgeSnapshot, FlowSnapshot, Quorum
 from flowfabric.model.ids import ExecutionId, FlowId, IdError
 from flowfabric.model.search import ExecutionSummary
@@ -35,15 +35,28 @@ _MARKS = {
 @command(
     application,
     group=LOOKING,
-    shows=("flowfabric flows RUN", "flowfabric flows 6f1c0c3e-…    a flow's own id", "flowfabric flows RUN --json"),
+    shows=(
+        "flowfabric flows",
+        "flowfabric flows RUN",
+        "flowfabric flows 6f1c0c3e-…    a flow's own id",
+        "flowfabric flows RUN --json",
+    ),
 )
 def flows(
-    what: Annotated[str, Parameter(help="A run's id, {fp:…}:…, or a flow's.")],
+    what: Annotated[
+        str | None, Parameter(help="A run's id, {fp:…}:…, or a flow's; none lists the newest flows.")
+    ] = None,
     /,
     *,
+    namespace: Namespace = "default",
     where: Where = NOWHERE,
 ) -> int:
-    """Draw what a run has started, or the graph of a flow."""
+    """Draw what a run has started, or the graph of a flow.
+
+    Without an id, the newest flows of the namespace are listed.
+    """
+    if what is None:
+        return _list(namespace, where)
     flow, members, edges = on_store(where, lambda app: _read(app, what))
     if where.json:
         say_json(
@@ -63,6 +76,29 @@ def flows(
     out().print(tree, soft_wrap=not out().is_terminal)
     if len(members) >= MOST:
         say(f"[dim]the first {MOST:,} of them; --json has as many[/dim]")
+    return OK
+
+
+def _list(namespace: str, where: Where) -> int:
+    found = on_store(where, lambda app: app.engine.search_flows(namespaces=[namespace], limit=50), namespace).flows
+    if where.json:
+        say_json(msgspec.to_builtins(found, enc_hook=str))
+        return OK
+    show_table(
+        ("state", "what", "runs", "age", "flow"),
+        (
+            (
+                coloured(each.public_flow_state),
+                escape(each.flow_kind),
+                f"{each.node_count:,}",
+                age(each.created_at),
+                escape(str(each.flow_id)),
+            )
+            for each in found
+        ),
+        f"no flows in namespace {escape(namespace)} yet: workflows and `submit_flow` make them",
+        keep="flow",
+    )
     return OK
 
 

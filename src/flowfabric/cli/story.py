@@ -40,13 +40,23 @@ async def read(app: App, run: str) -> dict[str, Any]:
     info = await one.info()
     context = await app.engine.read_execution_context(run)
     why = await one.explain()
-    waits = await app.engine.list_pending_waitpoints(execution_id=run, limit=100)
+    history = await app.engine.read_history(run)
     story: dict[str, Any] = msgspec.to_builtins(info, enc_hook=str) | {
         "execution_kind": context.execution_kind,
         "input": shown(context.input_payload, 10_000),
         "explanation": msgspec.to_builtins(why, enc_hook=str),
         "steps": [_plain_step(each) for each in await one.steps()],
-        "waits": msgspec.to_builtins(waits.entries, enc_hook=str),
+        "attempts": msgspec.to_builtins(history.attempts, enc_hook=str),
+        "suspension": msgspec.to_builtins(history.suspension, enc_hook=str),
+        "waits": msgspec.to_builtins(history.waitpoints, enc_hook=str),
+        "signals": [
+            msgspec.to_builtins(each, enc_hook=str) | {"payload": shown(each.payload)} for each in history.signals
+        ],
+        "usage": msgspec.to_builtins(history.spends, enc_hook=str),
+        "policy": history.policy,
+        "started_at": history.started_at,
+        "ended_at": history.ended_at,
+        "cancelled_by": history.cancelled_by,
         "children": await _children(app, run, info.flow_id),
         "result": None,
         "error": None,
@@ -89,8 +99,11 @@ def _print(story: dict[str, Any]) -> None:
     console.print(f"[bold]{escape(story['execution_kind'])}[/bold]  {escape(story['execution_id'])}", soft_wrap=True)
     print_trimmed(console, facts)
     for title, lines in (
+        ("attempts", [_attempt(each) for each in story["attempts"]]),
         ("remembers", [_step(each) for each in story["steps"] if not each["name"].startswith("!")]),
-        ("waits for", [_wait(each) for each in story["waits"]]),
+        ("waits for", [_wait(each) for each in story["waits"] if each["closed_at"] is None]),
+        ("was told", [_signal(each) for each in story["signals"]]),
+        ("has spent", [_spend(each) for each in story["usage"]]),
         ("started", [_child(each) for each in story["children"]]),
     ):
         if lines:
@@ -110,8 +123,10 @@ def _facts(story: dict[str, Any]) -> list[tuple[str, str]]:
         ("created", f"{moment(story['created_at'])}  ({age(story['created_at'])} ago)"),
         ("changed", f"{moment(story['last_mutation_at'])}  ({age(story['last_mutation_at'])} ago)"),
         ("lane", escape(f"{story['lane_id']}, namespace {story['namespace']}")),
-        ("attempts", str(story["total_attempt_count"])),
     ]
+    if story["ended_at"] is not None:
+        took = span(story["ended_at"] - (story["started_at"] or story["created_at"]))
+        found.append(("ended", f"{moment(story['ended_at'])}  (took {took})"))
     if lease:
         found.append(("worker", escape(f"{lease['worker_instance_id']}, lease until {moment(lease['expires_at'])}")))
     if story["tags"]:
@@ -131,10 +146,35 @@ def _step(step: dict[str, Any]) -> str:
     return f"{mark} [dim]{moment(step['recorded_at_ms'])}[/dim]  {escape(step['name'])}  {text}"
 
 
+def _attempt(attempt: dict[str, Any]) -> str:
+    began, ended = attempt["started_at"], attempt["ended_at"]
+    outcome = attempt["outcome"] or ("running" if attempt["worker_instance_id"] else "given back")
+    colour = {"success": "green", "failed": "red", "running": "cyan"}.get(outcome, "yellow")
+    took = "" if began is None or ended is None else f"  took {span(ended - began)}"
+    worker = attempt["worker_instance_id"] or attempt["worker_id"]
+    by = f"  by {escape(worker)}" if worker else ""
+    again = f"  again at {moment(attempt['retry_at'])}" if attempt["retry_at"] else ""
+    shown_at = f"[dim]{moment(began)}[/dim]"
+    return f"{attempt['attempt_index']}  {shown_at}  [{colour}]{escape(outcome)}[/{colour}]{took}{by}{again}"
+
+
 def _wait(wait: dict[str, Any]) -> str:
-    names = ", ".join(wait["required_signal_names"]) or "any signal"
     until = f", until {moment(wait['expires_at'])}" if wait["expires_at"] else ""
-    return f"{escape(names)}  [dim]{escape(wait['waitpoint_key'])} {escape(wait['waitpoint_id'])}{until}[/dim]"
+    heard = f", {wait['signal_count']} heard" if wait["signal_count"] else ""
+    return f"{escape(wait['waitpoint_key'])}  [dim]{escape(wait['waitpoint_id'])}{until}{heard}[/dim]"
+
+
+def _signal(signal: dict[str, Any]) -> str:
+    source = " ".join(filter(None, (signal["source_type"], signal["source_identity"])))
+    payload = escape(shortened(signal["payload"], 100))
+    return (
+        f"[dim]{moment(signal['accepted_at'])}[/dim]  {escape(signal['signal_name'])}  {payload}"
+        f"  [dim]{escape(source)}, {escape(signal['effect'])}[/dim]"
+    )
+
+
+def _spend(spend: dict[str, Any]) -> str:
+    return f"{spend['amount']:,} {escape(spend['dimension'])}  [dim]of budget {escape(spend['budget_id'])}[/dim]"
 
 
 def _child(child: dict[str, Any]) -> str:

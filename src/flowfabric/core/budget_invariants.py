@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from flowfabric.core.charging import ancestors, refuses
-from flowfabric.core.invariants import Violation
 from flowfabric.core.quotas import window_ms
 from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import (
@@ -22,6 +21,7 @@ from flowfabric.model.budget_records import (
     Reservation,
 )
 from flowfabric.model.budgets import read_caps, read_terms
+from flowfabric.model.examination import Violation
 from flowfabric.model.records import Execution
 
 
@@ -33,8 +33,24 @@ def check_budgets(
 ) -> list[Violation]:
     """Every budget within its hard limits, holding exactly what is reserved, and never less than what was recorded.
 
-    A limit that was lowered below what was used already is no violation a row could show; do not ask then.
+    A limit that was lowered below what was used already is no violation a row could show; ``check_ledger`` then.
     """
+    rows = list(usage)
+    found = check_ledger(budgets, rows, reservations, spends)
+    by_key = {(row.budget_id, row.dimensions_key): row for row in rows}
+    for budget in budgets:
+        if refuses(budget, read_terms(budget.policy_json)):
+            found += _over(budget, by_key)
+    return found
+
+
+def check_ledger(
+    budgets: Sequence[Budget],
+    usage: Iterable[BudgetUsage],
+    reservations: Iterable[Reservation],
+    spends: Iterable[BudgetSpend],
+) -> list[Violation]:
+    """Every budget holding exactly what is reserved, and never less than what was recorded, whatever its limits."""
     found: list[Violation] = []
     by_id = {budget.budget_id: budget for budget in budgets}
     held: Counter[tuple[str, str]] = Counter()
@@ -58,9 +74,6 @@ def check_budgets(
             found.append(Violation("I31", key[0], detail))
         if min(row.current_value, row.reserved_value) < 0:
             found.append(Violation("I31", key[0], f"{key[1]}: a counter below 0"))
-    for budget in budgets:
-        if refuses(budget, read_terms(budget.policy_json)):
-            found += _over(budget, rows)
     return found
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from flowfabric.core import edges as rules
-from flowfabric.core.invariants import Violation
 from flowfabric.model import literals as lit
+from flowfabric.model.examination import Violation
 from flowfabric.model.flows import AllOf, EdgeState, GroupState, read_edge_policy
 from flowfabric.model.records import Edge, EdgeGroup, Execution
 

@@ -12,11 +12,11 @@ from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import msgspec
-from msgspec import Struct
 
 from flowfabric.model import literals as lit
 from flowfabric.model.errors import Validation
 from flowfabric.model.events import CompletionEvent, Event, LeaseEvent, OperatorEvent
+from flowfabric.model.examination import Violation
 from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Attempt, Execution, Grant
 from flowfabric.model.states import (
@@ -46,14 +46,6 @@ _REASONS = {
 }
 _GRANTS = (lit.LEASE_ACQUIRED, lit.LEASE_RECLAIMED)
 _ENDS = (lit.LEASE_EXPIRED, lit.LEASE_ENDED)
-
-
-class Violation(Struct, frozen=True):
-    """One broken promise."""
-
-    invariant: str
-    subject: str
-    detail: str
 
 
 class _Findings:

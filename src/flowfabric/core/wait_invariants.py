@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from flowfabric.core import waits
-from flowfabric.core.invariants import Violation
 from flowfabric.model import literals as lit
 from flowfabric.model.conditions import Effect, Heard, satisfied
+from flowfabric.model.examination import Violation
 from flowfabric.model.records import Attempt, Execution, Signal, Suspension, Waitpoint
 
 

@@ -15,6 +15,7 @@ from flowfabric.engine.bursts import Bursts
 from flowfabric.engine.control import Control
 from flowfabric.engine.credentials import Credentials
 from flowfabric.engine.doors import Doors
+from flowfabric.engine.examining import Examining
 from flowfabric.engine.explaining import Explaining
 from flowfabric.engine.flow_reads import FlowReads
 from flowfabric.engine.flow_timers import FlowTimers
@@ -60,6 +61,7 @@ class Engine(
     Credentials,
     Doors,
     Explaining,
+    Examining,
     Streams,
     Subscriptions,
 ):

@@ -368,6 +368,11 @@ class ListRequests(Struct, frozen=True):
     limit: int
 
 
+class Integrity(Struct, frozen=True):
+    """Whether the pages of the database are whole -> ``list[str]``, what is wrong with them; databases that see to it
+    themselves answer with an empty list."""
+
+
 class CountRows(Struct, frozen=True):
     """How many executions are in each phase, for invariants and people -> ``dict[phase, int]``."""
 

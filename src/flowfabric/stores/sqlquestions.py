@@ -283,6 +283,9 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
 
         return Asked(f"SELECT {', '.join(parts)}", [], earliest)
 
+    def _Integrity(self, q: ask.Integrity) -> Asked:  # noqa: N802
+        return Asked("SELECT 1 WHERE 1 = 0", [], lambda rows: [])
+
     def _CountRows(self, q: ask.CountRows) -> Asked:  # noqa: N802
         sql = "SELECT lifecycle_phase, count(*) FROM ff_exec_core GROUP BY lifecycle_phase"
         return Asked(sql, [], lambda rows: {row[0]: row[1] for row in rows})

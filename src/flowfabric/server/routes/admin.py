@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from flowfabric.model.doors import AuditPage
 from flowfabric.model.errors import EngineError, ResourceExhausted
+from flowfabric.model.examination import Examination
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.server import audit
 from flowfabric.server.access import Scope
@@ -68,7 +69,30 @@ async def list_audit(call: Call) -> Answer:
     return plain(await call.engine.list_audit(call.query.after, call.query.limit))
 
 
+class ExamineQuery(Struct, kw_only=True):
+    """Which stretch of the store."""
+
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 500
+
+
+async def examine(call: Call) -> Answer:
+    """What does not hold of the stored rows."""
+    return plain(await call.engine.examine(call.query.cursor, call.query.limit))
+
+
 OPERATIONS = (
+    Operation(
+        name="examine",
+        method="GET",
+        path="/v1/admin/examination",
+        scope=Scope.ADMIN,
+        summary="Look at the next stretch of the store and say which promises its rows break",
+        handler=examine,
+        query=ExamineQuery,
+        everywhere=True,
+        answers={200: Examination},
+    ),
     Operation(
         name="list_audit",
         method="GET",

@@ -283,6 +283,7 @@ _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.NextDue: _next_due,
     ask.ScanEligible: _scan_eligible,
     ask.CountRows: _count_rows,
+    ask.Integrity: lambda tables, question: [],
     **flowanswers.ANSWERS,
     **budgetanswers.ANSWERS,
     **startanswers.ANSWERS,

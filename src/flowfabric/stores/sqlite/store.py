@@ -207,9 +207,17 @@ class SqliteStore:
         """Lists and pages."""
         if isinstance(question, questions.TrimHistory | questions.TrimAdmission):
             return await self.run(lambda: self._trim_history(question))
+        if isinstance(question, questions.Integrity):
+            return await asyncio.to_thread(self._integrity)
         asked = _QUESTIONS.compile(question)
         with _errors():
             return asked.read(self._reader.execute(asked.sql, asked.params).fetchall())
+
+    def _integrity(self) -> list[str]:
+        """What SQLite finds wrong with its pages; takes as long as reading the whole file."""
+        with contextlib.closing(_connect(self.location)) as connection, _errors():
+            found = [row[0] for row in connection.execute("PRAGMA integrity_check(20)")]
+        return [] if found == ["ok"] else found
 
     async def _trim_history(self, question: questions.TrimHistory | questions.TrimAdmission) -> int:
         deleted = 0

@@ -1,0 +1,196 @@
+"""``flowfabric doctor`` on stores where something is wrong, and on busy ones where nothing is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowfabric import App, ClaimPolicy
+from flowfabric.core import budget_invariants, flow_invariants, invariants, wait_invariants
+from flowfabric.engine import Engine
+from flowfabric.model.examination import PROMISES
+from tests.cli.filling import Output, complaint, fill, typed
+from tests.cli.pseudo import Terminal
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("FF_URL", "FF_API_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "flowfabric.db"
+
+
+def damage(path: Path, statement: str, *values: object) -> None:
+    """Change a row behind the engine's back."""
+    connection = sqlite3.connect(path)
+    with connection:
+        changed = connection.execute(statement, values).rowcount
+    connection.close()
+    assert changed > 0
+
+
+def found(capsys: Output, *arguments: str) -> list[dict[str, Any]]:
+    return json.loads(typed(capsys, "doctor", "--json", *arguments, code=3))["findings"]  # type: ignore[no-any-return]
+
+
+def test_a_healthy_store(path: Path, capsys: Output) -> None:
+    asyncio.run(fill(f"sqlite:///{path}"))
+    report = json.loads(typed(capsys, "doctor", "--json"))
+    assert report["ok"]
+    assert report["looked"] >= 7
+    assert "keep every promise" in typed(capsys, "doctor")
+    assert "nothing is stuck" in typed(capsys, "doctor", "--quick")
+
+
+def test_rows_that_break_promises_are_named_and_explained(path: Path, capsys: Output) -> None:
+    ids = asyncio.run(fill(f"sqlite:///{path}"))
+    done, failed, asleep = (ids[name].rpartition(":")[2] for name in ("done", "failed", "asleep"))
+    uuid = "hex(execution_id) = upper(replace(?, '-', ''))"
+    if isinstance(one(path, "SELECT execution_id FROM ff_exec_core LIMIT 1"), str):
+        uuid = "execution_id = ?"
+    damage(path, f"UPDATE ff_exec_core SET public_state = 'waiting' WHERE {uuid}", done)
+    damage(path, f"UPDATE ff_attempt SET worker_instance_id = 'ghost' WHERE {uuid}", failed)
+    damage(path, f"UPDATE ff_suspension_current SET closed_at_ms = 1 WHERE {uuid}", asleep)
+    findings = found(capsys)
+    broken = {(each["code"], each["subject"]) for each in findings}
+    assert ("I12", ids["done"]) in broken
+    assert ("I3", ids["failed"]) in broken
+    assert ("I27", ids["asleep"]) in broken
+    assert all(each["do"] for each in findings)
+    text = typed(capsys, "doctor", code=3)
+    assert "Broken promise I12: the states of an execution fit together" in text
+    assert "→ Cancel it and start it anew" in text
+    assert ids["done"] in text
+
+
+def one(path: Path, statement: str) -> Any:
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(statement).fetchone()[0]
+    finally:
+        connection.close()
+
+
+def test_one_row_that_cannot_be_read_hides_no_other(path: Path, capsys: Output) -> None:
+    ids = asyncio.run(fill(f"sqlite:///{path}"))
+    damage(path, "UPDATE ff_exec_core SET policy = '{' WHERE public_state = 'failed'")
+    damage(path, "UPDATE ff_exec_core SET priority = -1 WHERE public_state = 'waiting'")
+    broken = {(each["code"], each["subject"]) for each in found(capsys)}
+    assert ("I12", ids["failed"]) in broken
+    assert ("I11", ids["waiting"]) in broken
+
+
+def test_what_is_stuck(path: Path, capsys: Output) -> None:
+    url = f"sqlite:///{path}"
+
+    async def begin() -> None:
+        async with await Engine.open(url, single_node=True) as engine:
+            for _ in range(3):
+                await engine.create_execution(execution_kind="import", lane_id="slow")
+            await engine.create_execution(execution_kind="later", delay_until=await engine.now_ms() + 10_000)
+            assert await engine.claim("slow", policy=ClaimPolicy("w", "w-1", 60_000)) is not None
+
+    asyncio.run(begin())
+    assert typed(capsys, "doctor")
+    # An hour passes, and no process looks after anything.
+    damage(path, "UPDATE ff_exec_core SET created_at_ms = created_at_ms - 3600000")
+    damage(path, "UPDATE ff_exec_core SET started_at_ms = started_at_ms - 3600000 WHERE started_at_ms IS NOT NULL")
+    damage(path, "UPDATE ff_attempt SET lease_expires_at_ms = lease_expires_at_ms - 3600000")
+    damage(path, "UPDATE ff_exec_core SET delay_until_ms = delay_until_ms - 3600000 WHERE delay_until_ms IS NOT NULL")
+    findings = found(capsys)
+    assert {each["code"] for each in findings} == {"late_leases", "late_start", "unserved_lane"}
+    text = typed(capsys, "doctor", code=3)
+    assert "flowfabric worker module:app --lane slow" in text
+    assert "2 runs waiting, the oldest for 60 min" in text
+    typed(capsys, "lanes", "pause", "slow")
+    assert "unserved_lane" not in {each["code"] for each in found(capsys)}, "a lane that is paused is meant to wait"
+
+
+def test_torn_pages_are_reported(path: Path, capsys: Output) -> None:
+    asyncio.run(fill(f"sqlite:///{path}"))
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    size = connection.execute("PRAGMA page_size").fetchone()[0]
+    root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'ff_lane_registry'").fetchone()[0]
+    connection.close()
+    data = bytearray(path.read_bytes())
+    data[(root - 1) * size : root * size] = b"\xff" * size
+    path.write_bytes(data)
+    capsys.readouterr()
+    said = complaint(capsys, "doctor", code=1) if not _reports(capsys) else "malformed"
+    assert "malformed" in said
+
+
+def _reports(capsys: Output) -> bool:
+    """Whether the examination itself has found it; else the store has refused to go on."""
+    from flowfabric.cli.application import run
+
+    if run(["doctor", "--json"]) != 3:
+        return False
+    return any(each["code"] == "store" for each in json.loads(capsys.readouterr().out)["findings"])
+
+
+def test_a_busy_store_is_found_healthy(path: Path, capsys: Output) -> None:
+    app = App(f"sqlite:///{path}")
+
+    @app.task(retry=2)
+    async def step(number: int) -> int:
+        if number % 17 == 0:
+            raise ValueError("unlucky")
+        return number
+
+    @app.workflow
+    async def chain(number: int) -> int:
+        return sum([await step(number * 10 + each) for each in range(1, 4)])
+
+    async def examine() -> int:
+        looked = 0
+        async with await Engine.open(f"sqlite:///{path}", single_node=True) as engine:
+            for _ in range(4):
+                cursor = None
+                while True:
+                    page = await engine.examine(cursor, 50)
+                    assert page.violations == ()
+                    looked += page.looked
+                    cursor = page.next_cursor
+                    if cursor is None:
+                        break
+        return looked
+
+    async def work() -> int:
+        async with app, app.worker():
+            runs = [await chain.start(number) for number in range(60)]
+            looking = asyncio.ensure_future(examine())
+            await asyncio.gather(*(run.result() for run in runs), return_exceptions=True)
+            return await looking
+
+    assert asyncio.run(work()) > 60
+
+
+def test_a_bar_while_it_looks(path: Path, tmp_path: Path) -> None:
+    async def start() -> None:
+        async with App(f"sqlite:///{path}") as app:
+            for _ in range(3):
+                await app.engine.create_executions([{"execution_kind": "import"} for _ in range(1_000)])
+
+    asyncio.run(start())
+    with Terminal("doctor", cwd=tmp_path) as terminal:
+        assert terminal.end() == 0
+        assert re.search(r"examining.*━", terminal.text)
+        assert "/3000" in terminal.text
+
+
+def test_every_promise_that_is_checked_is_explained() -> None:
+    checked = set()
+    for module in (invariants, flow_invariants, wait_invariants, budget_invariants):
+        text = Path(module.__file__).read_text()
+        checked |= set(re.findall(r'"(I\d+)"', text))
+    # Told by two looks or by the log of events, not by rows.
+    assert checked - PROMISES.keys() == {"I4", "I6", "I8", "I19", "I20"}

@@ -1,0 +1,121 @@
+"""An examination finds what breaks a promise, wherever in the store it is, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowfabric import AnyOf, FlowGraph
+from flowfabric.engine import Engine
+from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaPolicy
+from flowfabric.model.examination import Violation
+from flowfabric.model.records import EdgeGroup
+from tests.contract.probe import Probe, claimed, create, id_of, policy
+from tests.contract.seeding import alter, seed
+
+BUDGET = "11111111-1111-4111-8111-111111111111"
+QUOTA = "22222222-2222-4222-8222-222222222222"
+
+
+async def examined(engine: Engine, limit: int = 500) -> tuple[int, list[Violation]]:
+    """A whole store: how much was looked at, and what is wrong."""
+    looked, found, cursor = 0, [], None
+    while True:
+        page = await engine.examine(cursor, limit)
+        assert (page.executions is not None) == (cursor is None)
+        assert page.looked <= max(limit, 1)
+        looked += page.looked
+        found += page.violations
+        cursor = page.next_cursor
+        if cursor is None:
+            return looked, found
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flowfabric.engine import examining
+
+    monkeypatch.setattr(examining, "_PAUSES_S", (0.0, 0.0))
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1_000])
+async def test_all_of_a_healthy_store_is_looked_at(engine: Engine, limit: int) -> None:
+    for _ in range(4):
+        await create(engine)
+    handle = await claimed(engine)
+    await engine.complete(handle, b"done")
+    await claimed(engine)
+    nodes = {name: {"execution_kind": name} for name in "abc"}
+    await engine.submit_flow(FlowGraph(nodes=nodes, edges=[("a", "c"), ("b", "c")], groups={"c": AnyOf()}))
+    await engine.create_budget(budget_id=BUDGET, dimensions=["usd"], hard_limits=[10], soft_limits=[0])
+    await engine.create_quota_policy(quota_policy_id=QUOTA, max_concurrent=3)
+    looked, found = await examined(engine, limit)
+    assert found == []
+    first = await engine.examine()
+    assert first.executions is not None
+    assert looked == first.executions + 1 + 1 + 1, "executions, a flow, a budget and a quota, each once"
+
+
+async def test_states_that_do_not_fit(engine: Engine) -> None:
+    await create(engine)
+    handle = await claimed(engine)
+    await alter(engine, id_of(handle), public_state="completed")
+    _, found = await examined(engine)
+    assert {(each.invariant, each.subject) for each in found} == {("I12", str(id_of(handle)))}
+
+
+async def test_a_flow_that_does_not_add_up(engine: Engine, probe: Probe) -> None:
+    flow = await engine.submit_flow(FlowGraph(nodes={name: {} for name in "ab"}, edges=[("a", "b")]))
+    partition = flow.execution_ids["a"].partition
+    [group] = await probe.select(EdgeGroup, partition=partition, flow_id=str(flow.flow_id))
+    group.success_count = 1
+    await seed(engine, group)
+    _, found = await examined(engine)
+    assert {each.invariant for each in found} >= {"I24"}
+    assert {each.subject for each in found} == {f"flow {flow.flow_id}"}
+
+
+async def test_a_ledger_that_does_not_add_up(engine: Engine, probe: Probe) -> None:
+    await engine.create_budget(budget_id=BUDGET, dimensions=["usd"], hard_limits=[10], soft_limits=[0])
+    [budget] = await probe.select(Budget, budget_id=BUDGET)
+    await seed(engine, BudgetUsage(budget.partition, BUDGET, "usd", 3, 5))
+    _, found = await examined(engine)
+    assert [(each.invariant, each.subject) for each in found] == [("I30", BUDGET)]
+
+
+async def test_a_quota_with_slots_that_nobody_holds(engine: Engine, probe: Probe) -> None:
+    await engine.create_quota_policy(quota_policy_id=QUOTA, max_concurrent=3)
+    [row] = await probe.select(QuotaPolicy, quota_policy_id=QUOTA)
+    row.active_concurrency = 2
+    await seed(engine, row)
+    _, found = await examined(engine)
+    assert [(each.invariant, each.subject) for each in found] == [("I32", QUOTA)]
+
+
+async def test_a_moment_in_between_is_no_finding(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    await create(engine)
+    handle = await claimed(engine)
+    looks: list[Any] = []
+    judge = engine._judge_executions
+
+    async def between(ids: list[str]) -> list[Violation]:
+        looks.append(ids)
+        return [Violation("I12", ids[0], "in between")] if len(looks) == 1 else await judge(ids)
+
+    monkeypatch.setattr(engine, "_judge_executions", between)
+    _, found = await examined(engine)
+    assert found == []
+    assert len(looks) > 1
+    await engine.complete(handle, None)
+
+
+async def test_a_busy_quota_keeps_its_promise(engine: Engine) -> None:
+    await engine.create_quota_policy(quota_policy_id=QUOTA, max_concurrent=2, max_requests_per_window=100)
+    for _ in range(4):
+        await engine.create_execution(policy={"quota_policy_id": QUOTA})
+    handles = await engine.claim_many("default", (), policy(), 4)
+    assert len(handles) == 2
+    assert (await examined(engine))[1] == []
+    await engine.complete(handles[0], None)
+    assert (await examined(engine))[1] == []
