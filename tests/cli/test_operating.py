@@ -78,8 +78,8 @@ def test_the_story_of_a_run(url: str, capsys: Output) -> None:
     shown = typed(capsys, "show", ids["asking"])
     assert shown.startswith(f"review  {ids['asking']}\n")
     for line in (
-        "state     suspended",
-        'input     {"page":7}',
+        "state    suspended",
+        'input    {"page":7}',
         "✓",
         "remembers",
         "started",

@@ -39,6 +39,17 @@ async def seed(engine: Engine, *records: Record) -> None:
     await _commit(engine, [], lambda view: [insert(record) for record in records])
 
 
+async def overwrite(engine: Engine, kind: type[Any], key: Any, **fields: Any) -> None:
+    """Overwrite fields of any record."""
+
+    def decide(view: View) -> list[Act]:
+        found: Any = view.get(kind, key)
+        assert found is not None, f"no {kind.__name__} {key}"
+        return [change(found, **fields)]
+
+    await _commit(engine, [Get(kind, key)], decide)
+
+
 async def alter(engine: Engine, execution_id: str, **fields: Any) -> None:
     """Overwrite fields of an execution."""
 

@@ -12,7 +12,7 @@ from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaPolicy
 from flowfabric.model.examination import Violation
 from flowfabric.model.records import EdgeGroup
 from tests.contract.probe import Probe, claimed, create, id_of, policy
-from tests.contract.seeding import alter, seed
+from tests.contract.seeding import alter, overwrite
 
 BUDGET = "11111111-1111-4111-8111-111111111111"
 QUOTA = "22222222-2222-4222-8222-222222222222"
@@ -69,8 +69,7 @@ async def test_a_flow_that_does_not_add_up(engine: Engine, probe: Probe) -> None
     flow = await engine.submit_flow(FlowGraph(nodes={name: {} for name in "ab"}, edges=[("a", "b")]))
     partition = flow.execution_ids["a"].partition
     [group] = await probe.select(EdgeGroup, partition=partition, flow_id=str(flow.flow_id))
-    group.success_count = 1
-    await seed(engine, group)
+    await overwrite(engine, EdgeGroup, group.key, success_count=1)
     _, found = await examined(engine)
     assert {each.invariant for each in found} >= {"I24"}
     assert {each.subject for each in found} == {f"flow {flow.flow_id}"}
@@ -79,7 +78,7 @@ async def test_a_flow_that_does_not_add_up(engine: Engine, probe: Probe) -> None
 async def test_a_ledger_that_does_not_add_up(engine: Engine, probe: Probe) -> None:
     await engine.create_budget(budget_id=BUDGET, dimensions=["usd"], hard_limits=[10], soft_limits=[0])
     [budget] = await probe.select(Budget, budget_id=BUDGET)
-    await seed(engine, BudgetUsage(budget.partition, BUDGET, "usd", 3, 5))
+    await overwrite(engine, BudgetUsage, (budget.partition, BUDGET, "usd"), reserved_value=5)
     _, found = await examined(engine)
     assert [(each.invariant, each.subject) for each in found] == [("I30", BUDGET)]
 
@@ -87,8 +86,7 @@ async def test_a_ledger_that_does_not_add_up(engine: Engine, probe: Probe) -> No
 async def test_a_quota_with_slots_that_nobody_holds(engine: Engine, probe: Probe) -> None:
     await engine.create_quota_policy(quota_policy_id=QUOTA, max_concurrent=3)
     [row] = await probe.select(QuotaPolicy, quota_policy_id=QUOTA)
-    row.active_concurrency = 2
-    await seed(engine, row)
+    await overwrite(engine, QuotaPolicy, row.key, active_concurrency=2)
     _, found = await examined(engine)
     assert [(each.invariant, each.subject) for each in found] == [("I32", QUOTA)]
 

@@ -24,7 +24,7 @@ def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
 def _below(path: tuple[str, ...], home: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     if path and home.default_command is not None:
         yield path, home
-    for name in home:
+    for name in sorted(home):
         if not name.startswith("-"):
             yield from _below((*path, name), home[name])
 
