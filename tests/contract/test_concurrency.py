@@ -110,6 +110,47 @@ async def test_a_create_wakes_one_parked_claim_only(
     assert looks["Claim"] == 300 + 1 + 299
 
 
+async def test_however_many_wait_for_the_same_one_of_them_looks_now_and_then(
+    open_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_claiming, "SAFETY_POLL_S", 0.02)
+    engine = await open_engine(clock=None)
+    await listening(engine)
+    looks = count_commands(engine)
+    rounds = 0
+    turn = engine._lanes.rounds._look
+
+    def count() -> bool:
+        nonlocal rounds
+        rounds += 1
+        return bool(turn())
+
+    monkeypatch.setattr(engine._lanes.rounds, "_look", count)
+    claims = [asyncio.create_task(engine.claim("lane", (), policy(max_wait=60_000))) for _ in range(300)]
+    await until(lambda: looks["Claim"] >= 300 and len(engine._lanes) == 300)
+    before, first = looks["Claim"], rounds
+    await until(lambda: rounds >= first + 20)
+    assert looks["Claim"] - before <= rounds - first + 1, "one look for each round, not one for each claim"
+    for claim in claims:
+        claim.cancel()
+    await asyncio.gather(*claims, return_exceptions=True)
+
+
+async def test_a_lost_wake_up_costs_time_and_no_work(
+    open_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_claiming, "SAFETY_POLL_S", 0.05)
+    engine = await open_engine(clock=None)
+    await listening(engine)
+    monkeypatch.setattr(engine._lanes, "feed", lambda lane, work: None)
+    claims = [asyncio.create_task(engine.claim("lane", (), policy(max_wait=60_000))) for _ in range(50)]
+    await until(lambda: len(engine._lanes) == 50)
+    await engine.create_executions([{"lane_id": "lane"} for _ in range(50)])
+    async with asyncio.timeout(30):
+        handles = await asyncio.gather(*claims)
+    assert len({id_of(handle) for handle in handles}) == 50
+
+
 async def test_a_wake_up_is_not_lost_with_a_claim_that_was_served_already(
     open_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from flowfabric.engine.batcher import Batcher
 from flowfabric.engine.held import HeldRecords
 from flowfabric.engine.observing import Observer
 from flowfabric.engine.transact import Outcome, Settings, run_batch
-from flowfabric.engine.waiting import EventWaiters, LaneWaiters, StreamWaiters, stream_bucket
+from flowfabric.engine.waiting import HEARD, EventWaiters, LaneWaiters, StreamWaiters, stream_bucket
 from flowfabric.model.changes import Need
 from flowfabric.model.errors import Unavailable
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
@@ -215,7 +215,7 @@ class EngineBase:
             elif topic == ENQUEUE_TOPIC:
                 self._hasten_requests()
             elif topic.startswith(LANE_TOPIC):
-                self._lanes.stir(topic[len(LANE_TOPIC) :])
+                self._lanes.stir(topic[len(LANE_TOPIC) :], HEARD)
             elif topic.startswith(STREAM_TOPIC):
                 self._streams.stir(int(topic[len(STREAM_TOPIC) :]))
             elif topic.startswith(EVENT_TOPIC):
@@ -247,6 +247,8 @@ class EngineBase:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._listener
         self._down = True
+        for waiters in (self._lanes, self._streams, self._events):
+            waiters.rounds.stop()
         self._lanes.stir()
         self._streams.stir()
         self._events.stir()

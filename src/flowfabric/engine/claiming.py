@@ -15,15 +15,14 @@ from flowfabric.core.operator import RevokeLease
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.engine.rotation import Rotations
+from flowfabric.engine.waiting import FOUND, Where
 from flowfabric.model.handles import Handle, shown_lease
 from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.results import ClaimPolicy, Granted
 
-#: How often a waiting claim looks again although nothing woke it.
+#: How often waiting claims look again although nothing woke them: one of those who wait for the same.
 SAFETY_POLL_S = 1.0
 _MAX_WAIT_MS = 24 * 3600 * 1000
-#: What a claim waits for: lanes, capabilities, namespaces.
-_Where = tuple[tuple[str, ...], frozenset[str], frozenset[str] | None]
 
 
 class Claiming(EngineBase):
@@ -139,23 +138,27 @@ class Claiming(EngineBase):
         return await self._claim_waiting(where, look, wait_ms)
 
     async def _claim_waiting(
-        self, where: _Where, look: Callable[[], Awaitable[list[Handle]]], wait_ms: int
+        self, where: Where, look: Callable[[], Awaitable[list[Handle]]], wait_ms: int
     ) -> list[Handle]:
         lane_ids = where[0]
         self._listen()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
+        hearsay = False
         while True:
             waiter = self._lanes.park(*where)
             try:
                 handles = await self._kept_look(look)
                 remaining = deadline - loop.time()
-                if handles and waiter.future.done():
-                    # Served already when it was woken for other work: somebody else must look at that.
+                if handles and (hearsay or waiter.future.done()):
+                    # There may be more than what this claim was woken for, or was served with when it was woken:
+                    # others must look at that.
                     self._stir(lane_ids)
                 if handles or remaining <= 0:
                     return handles
-                await asyncio.wait((waiter.future,), timeout=min(remaining, SAFETY_POLL_S))
+                self._lanes.rounds.keep(SAFETY_POLL_S)
+                await asyncio.wait((waiter.future,), timeout=remaining)
+                hearsay = waiter.hearsay
             except asyncio.CancelledError:
                 if waiter.future.done():
                     # The wake-up meant for this claim must not be lost with it.
@@ -183,7 +186,7 @@ class Claiming(EngineBase):
 
     def _stir(self, lane_ids: tuple[str, ...]) -> None:
         for lane_id in lane_ids:
-            self._lanes.stir(lane_id)
+            self._lanes.stir(lane_id, FOUND)
 
 
 def _milliseconds(wait: Any) -> int:

@@ -43,6 +43,7 @@ _CLOSED_REASONS = {
     lit.OUTCOME_EXPIRED: "expired",
     lit.OUTCOME_LEASE_EXPIRED: "lease_expired",
 }
+#: How often waiting tails look again although nothing woke them: one for each stream.
 SAFETY_POLL_S = 1.0
 
 
@@ -105,16 +106,22 @@ class Streams(EngineBase):
         deadline = loop.time() + wait_ms / 1000
         stream = (str.__str__(identity), index)
         self._tails += 1
+        alone = False
         try:
             while True:
                 # Waiting starts before looking, so that nothing slips in between.
                 woken = self._streams.park(stream)
                 try:
                     page = await self._page(identity, index, low, _LAST, limit, seen)
+                    if alone and (page.frames or page.is_closed()):
+                        # If a wake-up was lost, it was lost for all who read this stream.
+                        self._streams.wake((stream,))
                     remaining = deadline - loop.time()
                     if page.frames or page.is_closed() or remaining <= 0 or self._closed:
                         return page
-                    await asyncio.wait((woken,), timeout=min(remaining, SAFETY_POLL_S))
+                    self._streams.rounds.keep(SAFETY_POLL_S)
+                    await asyncio.wait((woken,), timeout=remaining)
+                    alone = woken.done()
                 finally:
                     self._streams.leave(stream, woken)
         finally:

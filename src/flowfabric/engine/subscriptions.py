@@ -130,7 +130,8 @@ class Subscription(Generic[EventType]):
                     await asyncio.sleep(0)
                     continue
                 if not self._is_over():
-                    await asyncio.wait((woken,), timeout=pause if page.held else self._engine.store.event_poll_s)
+                    waiters.rounds.keep(self._engine.store.event_poll_s)
+                    await asyncio.wait((woken,), timeout=pause if page.held else None)
                 pause = min(pause * 2, HELD_LAST_S) if page.held else HELD_FIRST_S
             finally:
                 self._woken = None

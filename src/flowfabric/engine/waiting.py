@@ -3,26 +3,70 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, TypeAlias
 
 from flowfabric.model.records import Execution
+
+#: What a claim waits for: lanes, capabilities, namespaces.
+Where: TypeAlias = tuple[tuple[str, ...], frozenset[str], frozenset[str] | None]
+
+#: How many of those who wait for the same look when another process tells of work, and how many more look for each
+#: that has found some.
+HEARD, FOUND = 8, 2
+#: Those who look again in one round although nothing has happened: so many at least, and so large a part of them.
+ROUND_LEAST, ROUND_PART = 8, 60
+
+
+def round_size(waiting: int) -> int:
+    """How many look in one round. However many wait, looking for nothing costs next to nothing."""
+    return max(ROUND_LEAST, -(-waiting // ROUND_PART))
+
+
+class Rounds:
+    """Lets some of those who wait look again now and then, because a wake-up may have been lost. One timer for all."""
+
+    def __init__(self, look: Callable[[], bool]) -> None:
+        #: Wakes some; whether anybody waits.
+        self._look = look
+        self._timer: asyncio.TimerHandle | None = None
+
+    def keep(self, every_s: float) -> None:
+        """Go on as long as somebody waits."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(every_s, self._turn, every_s)
+
+    def _turn(self, every_s: float) -> None:
+        self._timer = None
+        if self._look():
+            self.keep(every_s)
+
+    def stop(self) -> None:
+        """Nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Waiter:
     """One parked claim."""
 
-    __slots__ = ("capabilities", "future", "namespaces")
+    __slots__ = ("capabilities", "future", "hearsay", "namespaces")
 
     def __init__(self, capabilities: frozenset[str], namespaces: frozenset[str] | None = None) -> None:
         self.capabilities = capabilities
         self.namespaces = namespaces
+        #: Whether it was woken without knowing how much there is.
+        self.hearsay = False
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def wake(self) -> bool:
+    def wake(self, *, hearsay: bool = False) -> bool:
         """Whether this waiter was still asleep."""
         if self.future.done():
             return False
+        self.hearsay = hearsay
         self.future.set_result(None)
         return True
 
@@ -39,6 +83,9 @@ class LaneWaiters:
     def __init__(self) -> None:
         #: Waiters in the order they came. One that serves several lanes stands in each of them.
         self._lanes: dict[str, dict[Waiter, None]] = {}
+        #: Those who wait for the same: if one of them finds nothing, the others need not look.
+        self._groups: dict[Where, dict[Waiter, None]] = {}
+        self.rounds = Rounds(self._look_again)
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
@@ -48,12 +95,19 @@ class LaneWaiters:
     ) -> Waiter:
         """Start waiting for work on some lanes. Park first, then look: what comes in between is not missed."""
         waiter = Waiter(capabilities, namespaces)
+        self._groups.setdefault((lane_ids, capabilities, namespaces), {})[waiter] = None
         for lane_id in lane_ids:
             self._lanes.setdefault(lane_id, {})[waiter] = None
         return waiter
 
     def leave(self, lane_ids: tuple[str, ...], waiter: Waiter) -> None:
         """Stop waiting."""
+        where = (lane_ids, waiter.capabilities, waiter.namespaces)
+        group = self._groups.get(where)
+        if group is not None:
+            group.pop(waiter, None)
+            if not group:
+                del self._groups[where]
         for lane_id in lane_ids:
             lane = self._lanes.get(lane_id)
             if lane is not None:
@@ -71,12 +125,25 @@ class LaneWaiters:
                 if waiter.takes(execution) and waiter.wake():
                     break
 
-    def stir(self, lane_id: str | None = None) -> None:
-        """Another process has changed something: wake those who may be concerned."""
+    def stir(self, lane_id: str | None = None, most: int | None = None) -> None:
+        """Another process has changed something: wake those who may be concerned, at most so many of those who wait
+        for the same. Whoever finds something wakes others."""
         lanes = self._lanes.values() if lane_id is None else [self._lanes.get(lane_id, ())]
         for lane in lanes:
+            woken: Counter[Any] = Counter()
             for waiter in lane:
-                waiter.wake()
+                alike = (waiter.capabilities, waiter.namespaces)
+                if (most is None or woken[alike] < most) and waiter.wake(hearsay=True):
+                    woken[alike] += 1
+
+    def _look_again(self) -> bool:
+        """One of each group looks, for some groups in turn."""
+        for where in list(islice(self._groups, round_size(len(self._groups)))):
+            group = self._groups[where] = self._groups.pop(where)
+            for waiter in group:
+                if waiter.wake(hearsay=True):
+                    break
+        return bool(self._groups)
 
 
 class EventWaiters:
@@ -84,15 +151,26 @@ class EventWaiters:
 
     def __init__(self) -> None:
         self._kinds: dict[Any, set[asyncio.Future[None]]] = {}
+        #: All of them, those who have waited longest first.
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self.rounds = Rounds(self._look_again)
 
     def park(self, kind: Any) -> asyncio.Future[None]:
         """Start waiting. Park first, then look: what is committed in between is not missed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._kinds.setdefault(kind, set()).add(future)
+        self._waiting[future] = None
         return future
+
+    def _look_again(self) -> bool:
+        for future in islice(self._waiting, round_size(len(self._waiting))):
+            if not future.done():
+                future.set_result(None)
+        return bool(self._waiting)
 
     def leave(self, kind: Any, future: asyncio.Future[None]) -> None:
         """Stop waiting."""
+        self._waiting.pop(future, None)
         waiting = self._kinds.get(kind)
         if waiting is not None:
             waiting.discard(future)
@@ -125,6 +203,16 @@ class StreamWaiters:
 
     def __init__(self) -> None:
         self._streams: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
+        self.rounds = Rounds(self._look_again)
+
+    def _look_again(self) -> bool:
+        """One reader of each stream looks, for some streams in turn."""
+        for stream in list(islice(self._streams, round_size(len(self._streams)))):
+            waiting = self._streams[stream] = self._streams.pop(stream)
+            asleep = next((future for future in waiting if not future.done()), None)
+            if asleep is not None:
+                asleep.set_result(None)
+        return bool(self._streams)
 
     def park(self, stream: tuple[str, int]) -> asyncio.Future[None]:
         """Start waiting for frames."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from flowfabric.model.errors import EngineError, StreamGap
-from flowfabric.model.frames import StreamFrames
+from flowfabric.model.frames import MAX_TAIL_BLOCK_MS, StreamFrames
 from flowfabric.model.results import ScannerFilter
 from flowfabric.model.subscriptions import (
     CompletionEvent,
@@ -75,11 +75,14 @@ async def _frames(call: Call, index: int, after: str, page: StreamFrames) -> Asy
                 closed = {"closed_at": page.closed_at, "closed_reason": page.closed_reason}
                 yield event("closed", msgspec.json.encode(closed))
                 return
-            else:
-                yield b": alive\n\n"
-            wait_ms = 0 if page.frames else int(ALIVE_S * 1000)
-            reading = call.engine.tail_stream(call.execution_id, index, after, wait_ms, PAGE)
-            page = await while_listening(call, asyncio.ensure_future(reading))
+            wait_ms = 0 if page.frames else MAX_TAIL_BLOCK_MS
+            reading = asyncio.ensure_future(call.engine.tail_stream(call.execution_id, index, after, wait_ms, PAGE))
+            while True:
+                try:
+                    page = await while_listening(call, reading, ALIVE_S)
+                    break
+                except TimeoutError:
+                    yield b": alive\n\n"
 
 
 async def events(call: Call) -> Streamed:
