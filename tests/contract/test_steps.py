@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Contention, ContentionKind, ExecutionId, Handle, HandleKind, NotFound, PublicState, State
+from flowfabric import (
+    Contention,
+    ContentionKind,
+    ExecutionId,
+    Handle,
+    HandleKind,
+    NotFound,
+    PublicState,
+    State,
+    Validation,
+)
 from flowfabric.engine import Engine
 from flowfabric.model.records import Execution, Flow, Suspension
 from flowfabric.model.steps import ChildWait, NewStep, Step, StepOutcome
@@ -358,3 +368,34 @@ async def test_children_left_behind_by_a_crash_are_found(
     children = [row for row in await probe.select(Execution, partition=parent.partition) if row.parent]
     assert [row.public_state for row in children] == ["cancelled", "cancelled"]
     assert await engine.run_timer("orphan_reconciler") == 0
+
+
+# -- the last steps ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_end_brings_the_last_steps(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine)
+    await engine.advance(handle, steps=[NewStep("a", b"1")])
+    for _ in range(2):  # repeated after a lost reply, the same answer
+        await engine.complete(handle, b"done", steps=[NewStep("b", b"2"), NewStep("c", None)], known_steps=1)
+    assert [(step.name, step.sequence) for step in await engine.read_steps(id_of(handle))] == [
+        ("a", 1),
+        ("b", 2),
+        ("c", 3),
+    ]
+    assert await engine.get_execution_result(id_of(handle)) == b"done"
+
+
+async def test_a_zombies_end_brings_nothing(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    handle = await claimed(engine, ttl_ms=1_000)
+    clock.advance(1_000)
+    async with refused(probe, State):
+        await engine.complete(handle, None, steps=[NewStep("a", b"1")])
+    assert await engine.read_steps(id_of(handle)) == []
+
+
+async def test_last_steps_are_checked(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine)
+    for steps in ([NewStep("a", None), NewStep("a", None)], [NewStep("", None)], ["a"]):
+        async with refused(probe, Validation):
+            await engine.complete(handle, None, steps=steps)  # type: ignore[arg-type]

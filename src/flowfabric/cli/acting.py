@@ -30,8 +30,8 @@ from flowfabric.model.errors import EngineError
 from flowfabric.model.search import ExecutionSummary
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.app import App
+from flowfabric.sdk.ends import ENDED
 from flowfabric.sdk.errors import SdkError
-from flowfabric.sdk.run import ENDED
 
 #: Runs that are acted upon at the same time.
 _AT_ONCE = 16

@@ -15,7 +15,7 @@ from flowfabric.cli.terminal import age, coloured, moment, out, print_trimmed, s
 from flowfabric.model.errors import EngineError
 from flowfabric.model.steps import StepRecord
 from flowfabric.sdk.app import App
-from flowfabric.sdk.run import ENDED
+from flowfabric.sdk.ends import ENDED
 
 _CHILDREN = 50
 

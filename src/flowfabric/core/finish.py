@@ -6,6 +6,8 @@ without a second write.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from flowfabric.core import holdings, lease
@@ -13,10 +15,11 @@ from flowfabric.core.conclusion import concluded
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.ending import ended
 from flowfabric.core.fences import Fence, fenced
+from flowfabric.core.remembering import Brought, remembered
 from flowfabric.core.view import View
 from flowfabric.core.waits import NEVER_COMMITTED, waits_dropped
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Decision, Get, Need, change
+from flowfabric.model.changes import Act, Decision, Get, Need, change
 from flowfabric.model.events import LeaseEvent
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
@@ -35,9 +38,12 @@ class Complete(Struct, gc=False):
 
     handle: HandlePayload
     payload: bytes | None
+    #: Steps that ended last, remembered by the same commit.
+    brought: Brought | None = None
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Execution, self.handle.execution_id),)
+        own = Get(Execution, self.handle.execution_id)
+        return (own,) if self.brought is None else (own, *self.brought.needs())
 
 
 def complete(command: Complete, view: View, context: Context) -> Decision:
@@ -51,11 +57,18 @@ def complete(command: Complete, view: View, context: Context) -> Decision:
             return Decision(None)
         raise error
     assert execution is not None and attempt is not None
-    return _completed(view, context, execution, attempt, command.payload, None)
+    rows = () if command.brought is None else remembered(command.brought, payload, view, context)[1]
+    return _completed(view, context, execution, attempt, command.payload, None, rows)
 
 
 def _completed(
-    view: View, context: Context, execution: Execution, attempt: Attempt, payload: bytes | None, result: object
+    view: View,
+    context: Context,
+    execution: Execution,
+    attempt: Attempt,
+    payload: bytes | None,
+    result: object,
+    rows: Sequence[Act] = (),
 ) -> Decision:
     now = context.now
     decision = Decision(
@@ -64,6 +77,7 @@ def _completed(
             ended(execution, now, lit.PUBLIC_COMPLETED, lit.ENDED_SUCCESS, result=payload),
             lease.closed(attempt, outcome=lit.OUTCOME_SUCCESS, terminal_at_ms=now),
             *waits_dropped(view, execution, now, NEVER_COMMITTED),
+            *rows,
         ),
         (
             lease.lease_event(

@@ -14,6 +14,7 @@ from flowfabric.core import graph, lease
 from flowfabric.core.context import Context
 from flowfabric.core.create import CreateExecution, create_execution
 from flowfabric.core.mailboxes import Wait
+from flowfabric.core.remembering import Brought, remembered
 from flowfabric.core.submit import joined
 from flowfabric.core.suspend import parked_without_waitpoints
 from flowfabric.core.view import View
@@ -23,10 +24,10 @@ from flowfabric.model.errors import NotFound, ResourceExhausted, Validation, Val
 from flowfabric.model.events import Event
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import MAX_FLOW_NODES, MAX_STEPS_PER_EXECUTION
+from flowfabric.model.limits import MAX_FLOW_NODES
 from flowfabric.model.records import Execution, Suspension
 from flowfabric.model.results import Created
-from flowfabric.model.steps import Advanced, ChildWait, Forked, NewStep, Step, StepOutcome, StepRecord
+from flowfabric.model.steps import Advanced, ChildWait, Forked, Step
 from flowfabric.model.suspension import SuspensionReason, TimeoutBehavior
 
 
@@ -36,21 +37,15 @@ class Advance(Struct, gc=False):
     handle: HandlePayload
     partition: int
     uuid: str
-    steps: tuple[NewStep, ...]
-    #: How many steps are remembered already, as far as the holder knows.
-    known_steps: int
+    brought: Brought
     children: tuple[CreateExecution, ...]
     wait: ChildWait | None
     flow: graph.CreateFlow
     suspension_id: str
 
-    def step_keys(self) -> list[tuple[int, str, str]]:
-        """Keys of the steps it brings."""
-        return [(self.partition, self.uuid, step.name) for step in self.steps]
-
     def needs(self) -> tuple[Need, ...]:
         needs: list[Need] = [Get(Execution, self.handle.execution_id)]
-        needs += [Get(Step, key) for key in self.step_keys()]
+        needs += self.brought.needs()
         for child in self.children:
             needs += child.needs()
         if self.wait is not None:
@@ -61,17 +56,17 @@ class Advance(Struct, gc=False):
 def advance(command: Advance, view: View, context: Context) -> Decision:
     """Remember, start, park. Children that exist already were started by an earlier try and stay as they are."""
     execution, attempt = lease.held(view, command.handle, context)
-    remembered, acts = _remembered(command, view, context)
+    steps, acts = remembered(command.brought, command.handle, view, context)
     executions, events, execution = _started(command, view, context, execution)
     acts += executions
     wait = command.wait
     if wait is None:
-        return Decision(Advanced(tuple(remembered), False), tuple(acts), tuple(events))
+        return Decision(Advanced(tuple(steps), False), tuple(acts), tuple(events))
     ended = view.ended_among(EndedAmong(wait.awaited)) if wait.awaited else ()
     left = wait.wake_after - len(ended)
     due = wait.until_ms is not None and wait.until_ms <= context.now
     if (wait.awaited and left <= 0) or due:
-        answer = Advanced(tuple(remembered), False, tuple(map(ExecutionId.unchecked, ended)))
+        answer = Advanced(tuple(steps), False, tuple(map(ExecutionId.unchecked, ended)))
         return Decision(answer, tuple(acts), tuple(events))
     terms = Wait(
         command.suspension_id,
@@ -83,45 +78,11 @@ def advance(command: Advance, view: View, context: Context) -> Decision:
     )
     parked = parked_without_waitpoints(view, context, execution, attempt, terms, max(left, 0), command.handle)
     return Decision(
-        Advanced(tuple(remembered), True, tuple(map(ExecutionId.unchecked, ended))),
+        Advanced(tuple(steps), True, tuple(map(ExecutionId.unchecked, ended))),
         (*acts, *parked.acts),
         (*events, *parked.events),
         ((execution.execution_id, attempt.attempt_index),),
     )
-
-
-def _remembered(command: Advance, view: View, context: Context) -> tuple[list[StepRecord], list[Act]]:
-    """The steps as they stand remembered, and the rows of those that are new."""
-    answers: list[StepRecord] = []
-    acts: list[Act] = []
-    sequence = command.known_steps
-    for step, key in zip(command.steps, command.step_keys(), strict=True):
-        row = view.get(Step, key)
-        if row is None:
-            sequence += 1
-            if sequence > MAX_STEPS_PER_EXECUTION:
-                raise ResourceExhausted("steps", MAX_STEPS_PER_EXECUTION)
-            row = Step(
-                *key,
-                sequence,
-                command.handle.attempt_index,
-                command.handle.lease_epoch,
-                str(step.outcome),
-                step.value,
-                context.now,
-            )
-            acts.append(insert(row))
-        answers.append(shown(row))
-    return answers, acts
-
-
-def shown(row: Step) -> StepRecord:
-    """A step as people see it."""
-    try:
-        outcome = StepOutcome(row.outcome)
-    except ValueError:
-        raise Validation(ValidationKind.CORRUPTION, f"ff_step.outcome: unknown value {row.outcome!r}") from None
-    return StepRecord(row.name, row.sequence, outcome, row.value, row.attempt_index, row.recorded_at_ms)
 
 
 def _started(

@@ -15,7 +15,7 @@ from flowfabric.core.grants import ClaimForWorker, IssueClaimGrant
 from flowfabric.core.holding import Delay, Progress, Renew, RenewLease, WaitChildren
 from flowfabric.core.reclaim import IssueReclaimGrant, ReclaimExecution
 from flowfabric.core.streams import AppendFrame, AppendFrames
-from flowfabric.engine import checks
+from flowfabric.engine import checks, step_checks
 from flowfabric.engine.claiming import Claiming
 from flowfabric.model.frames import AppendFrameOutcome, Frame
 from flowfabric.model.handles import Handle
@@ -42,6 +42,7 @@ from flowfabric.model.results import (
     ResumeToken,
 )
 from flowfabric.model.states import PublicState
+from flowfabric.model.steps import NewStep
 
 _CLASSES = frozenset(each.value for each in FailureClass)
 
@@ -341,9 +342,17 @@ class Leases(Claiming):
 
     # -- ending --------------------------------------------------------------------------------------------------
 
-    async def complete(self, handle: Handle, payload: bytes | None = None) -> None:
-        """End with success. Repeated after a lost reply, the same answer."""
-        await self._submit(Complete(self._payload(handle), checks.payload(payload, "payload")))
+    async def complete(
+        self, handle: Handle, payload: bytes | None = None, *, steps: Iterable[NewStep] = (), known_steps: int = 0
+    ) -> None:
+        """End with success. Repeated after a lost reply, the same answer.
+
+        ``steps`` and ``known_steps`` are as for ``advance``: what a durable function did last is remembered by the
+        commit that ends it.
+        """
+        held = self._payload(handle)
+        told = step_checks.brought(ExecutionId.unchecked(held.execution_id), steps, known_steps) if steps else None
+        await self._submit(Complete(held, checks.payload(payload, "payload"), told))
 
     async def complete_execution(
         self,

@@ -9,17 +9,18 @@ from typing import Any
 from flowfabric.core.documents import parse_document
 from flowfabric.core.graph import CreateFlow
 from flowfabric.core.minting import uuid_text
-from flowfabric.core.steps import Advance, ForkExecution, shown
-from flowfabric.engine import checks
+from flowfabric.core.remembering import shown
+from flowfabric.core.steps import Advance, ForkExecution
+from flowfabric.engine import checks, step_checks
 from flowfabric.engine.intake import Intake
 from flowfabric.model.changes import GetFull, Select
-from flowfabric.model.errors import NotFound, ResourceExhausted, Validation
+from flowfabric.model.errors import NotFound, ResourceExhausted
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import MAX_BULK, MAX_NAME_BYTES, MAX_PAGE
+from flowfabric.model.limits import MAX_BULK, MAX_PAGE
 from flowfabric.model.partitions import flow_partition
 from flowfabric.model.states import canonical_public_state
-from flowfabric.model.steps import Advanced, ChildWait, Ended, Forked, LiveStep, NewStep, Step, StepOutcome, StepRecord
+from flowfabric.model.steps import Advanced, ChildWait, Ended, Forked, LiveStep, NewStep, Step, StepRecord
 from flowfabric.stores.questions import LiveSteps
 
 #: The kind of the flows that durable functions found for their children.
@@ -47,9 +48,7 @@ class Steps(Intake):
         """
         payload = self._payload(handle)
         identity = ExecutionId.unchecked(payload.execution_id)
-        told = tuple(_step(step) for step in checks.sequence(steps, "steps"))
-        if len({step.name for step in told}) < len(told):
-            raise checks.invalid("steps: a name occurs twice")
+        told = step_checks.brought(identity, steps, known_steps)
         started = tuple(self._child(child, identity.partition) for child in checks.sequence(children, "children"))
         if len(started) > MAX_BULK:
             raise ResourceExhausted("children", MAX_BULK)
@@ -68,9 +67,8 @@ class Steps(Intake):
                 identity.partition,
                 uuid,
                 told,
-                checks.integer(known_steps, "known_steps", 0, 2**31 - 1),
                 started,
-                None if wait is None else _wait(wait),
+                None if wait is None else step_checks.wait_for(wait),
                 flow,
                 uuid if wait is None else uuid_text(os.urandom(16)),
             )
@@ -175,34 +173,5 @@ class Steps(Intake):
         return answer
 
 
-_OUTCOMES = tuple(StepOutcome)
 #: The tag by which a fork names the execution it was made from.
 FORKED_FROM = "ff.forked_from"
-
-
-def _step(step: Any) -> NewStep:
-    if not isinstance(step, NewStep):
-        raise checks.invalid(f"steps: expected NewStep, got {type(step).__name__}")
-    name = checks.text(step.name, "step name")
-    if not name or len(name.encode()) > MAX_NAME_BYTES:
-        raise checks.invalid(f"step name: between 1 and {MAX_NAME_BYTES} bytes, got {name[:50]!r}")
-    if step.outcome not in _OUTCOMES:
-        raise checks.invalid(f"step {name!r}: outcome {step.outcome!r} is none of {', '.join(StepOutcome)}")
-    try:
-        value = checks.payload(step.value, "value")
-    except Validation as error:
-        raise Validation(error.kind, f"step {name!r}: {error.detail}") from None
-    return NewStep(name, value, str(step.outcome))
-
-
-def _wait(wait: Any) -> ChildWait:
-    if not isinstance(wait, ChildWait):
-        raise checks.invalid(f"wait: expected ChildWait, got {type(wait).__name__}")
-    awaited = tuple(dict.fromkeys(str.__str__(checks.execution_id(each)) for each in wait.awaited))
-    after = checks.integer(wait.wake_after, "wake_after", 0, MAX_BULK)
-    if after > len(awaited) or (awaited and not after):
-        raise checks.invalid(f"wake_after: {after} of {len(awaited)} awaited executions; expected 1 to {len(awaited)}")
-    until = checks.optional_time_ms(wait.until_ms, "until_ms")
-    if not awaited and until is None:
-        raise checks.invalid("wait: neither executions nor a time to wait for")
-    return ChildWait(awaited, after, until)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct
@@ -29,7 +30,7 @@ from flowfabric.core.suspend import Suspend
 from flowfabric.core.view import View
 from flowfabric.core.waitpoints import CreateWaitpoint
 from flowfabric.engine.held import Assumed, HeldRecords
-from flowfabric.model.changes import Claimable, Decision, Downstream, Key, Need, Writes
+from flowfabric.model.changes import Claimable, Decision, Downstream, Get, Key, Need, Writes
 from flowfabric.model.errors import Bug, BugKind, Contention, ContentionKind, EngineError
 from flowfabric.model.limits import MAX_ROUNDS, MAX_TRIES
 from flowfabric.model.records import Binding, Execution, Flow, Lane, Signal, SigningKey, Waitpoint
@@ -125,31 +126,48 @@ def _hoped_absent(commands: Sequence[Any]) -> set[tuple[Any, Key]]:
     """What commands of this batch are about to insert and expect not to exist. The insert proves it."""
     absent: set[tuple[Any, Key]] = set()
     for command in commands:
-        if type(command) is CreateExecution:
-            _hope(command, absent)
-        elif type(command) is CreateExecutions:
-            for item in command.items:
-                _hope(item, absent)
-        elif type(command) is DeliverSignal:
-            if command.new_id:
-                absent.add((Signal, (command.partition, command.uuid, command.signal_id)))
-        elif type(command) is Suspend or type(command) is CreateWaitpoint:
-            absent.update((Waitpoint, (command.partition, each)) for each in command.fresh_waitpoints())
-        elif type(command) is Advance:
-            absent.update((Step, key) for key in command.step_keys())
-            for item in command.children:
-                _hope(item, absent)
-        elif type(command) is SubmitFlow:
-            absent.add((Flow, (command.flow.partition, command.flow.flow_id)))
-            for item in command.nodes:
-                _hope(item, absent)
+        brings = _BRINGS.get(type(command))
+        if brings is not None:
+            absent.update(brings(command))
     return absent
 
 
-def _hope(command: CreateExecution, absent: set[tuple[Any, Key]]) -> None:
-    absent.add((Execution, command.execution_id))
+def _created(command: CreateExecution) -> Iterator[tuple[Any, Key]]:
+    yield Execution, command.execution_id
     if command.idempotency_key:
-        absent.add((Binding, (command.namespace, command.idempotency_key)))
+        yield Binding, (command.namespace, command.idempotency_key)
+
+
+def _all_created(commands: Iterable[CreateExecution]) -> Iterator[tuple[Any, Key]]:
+    return chain.from_iterable(map(_created, commands))
+
+
+def _delivered(command: DeliverSignal) -> Iterator[tuple[Any, Key]]:
+    if command.new_id:
+        yield Signal, (command.partition, command.uuid, command.signal_id)
+
+
+def _waitpoints(command: Suspend | CreateWaitpoint) -> Iterator[tuple[Any, Key]]:
+    return ((Waitpoint, (command.partition, each)) for each in command.fresh_waitpoints())
+
+
+def _brought(command: Advance | Complete) -> Iterator[tuple[Any, Key]]:
+    return iter(()) if command.brought is None else ((Step, key) for key in command.brought.step_keys())
+
+
+#: What each kind of command is about to insert.
+_BRINGS: Mapping[type, Callable[[Any], Iterable[tuple[Any, Key]]]] = {
+    CreateExecution: _created,
+    CreateExecutions: lambda command: _all_created(command.items),
+    DeliverSignal: _delivered,
+    Suspend: _waitpoints,
+    CreateWaitpoint: _waitpoints,
+    Advance: lambda command: chain(_brought(command), _all_created(command.children)),
+    Complete: _brought,
+    SubmitFlow: lambda command: chain(
+        ((Flow, (command.flow.partition, command.flow.flow_id)),), _all_created(command.nodes)
+    ),
+}
 
 
 def _first_needs(view: View, commands: Sequence[Any]) -> list[Need]:
@@ -158,7 +176,7 @@ def _first_needs(view: View, commands: Sequence[Any]) -> list[Need]:
         for need in command.needs():
             if type(need) is Claimable or not view.has(need):
                 needs.append(need)
-            elif type(command) in ENDINGS:
+            elif type(command) in ENDINGS and type(need) is Get and need.kind is Execution:
                 # A member that is held and about to end will want to know who waits for it.
                 execution = view.get(Execution, command.handle.execution_id)
                 if execution is not None and execution.flow_id is not None:

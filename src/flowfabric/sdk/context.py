@@ -20,6 +20,7 @@ from flowfabric.model.errors import EngineError
 from flowfabric.model.frames import DurableSummary, Frame, FrameKind
 from flowfabric.sdk.errors import BudgetExceeded
 from flowfabric.sdk.options import Amount, Budget, amounts, shown_amount
+from flowfabric.sdk.patience import Patience
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
@@ -221,10 +222,9 @@ class Stream:
             raise self._error
 
     async def _write(self) -> None:
-        from flowfabric.sdk.worker.handling import FIRST_PAUSE_S, LONGEST_PAUSE_S
         from flowfabric.sdk.worker.renewal import is_passing
 
-        pause = FIRST_PAUSE_S
+        patience = Patience()
         try:
             # What is emitted in this turn of the loop goes together.
             await asyncio.sleep(0)
@@ -235,10 +235,9 @@ class Stream:
                 except EngineError as error:
                     if not is_passing(error) or self._job.is_lost or not self._job.lease.healthy:
                         raise
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, LONGEST_PAUSE_S)
+                    await patience.rest()
                     continue
-                pause = FIRST_PAUSE_S
+                patience.renew()
                 del self._waiting[: len(batch)]
                 self._bytes -= sum(len(frame.bytes) for frame in batch)
                 if self._room is not None and not self._room.done():

@@ -70,7 +70,7 @@ def _place(after: str | int) -> tuple[int, str]:
 
 async def follow(run: Run[Any], after: str | int, *, errors: bool = False) -> AsyncIterator[RunFrame]:
     """Frames of an attempt and the ones after it, until the run has ended and all of them were read."""
-    from flowfabric.sdk.run import ENDED
+    from flowfabric.sdk.ends import ENDED
 
     engine, completions = run.app.engine, run.app.completions
     attempt, cursor = _place(after)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from flowfabric.model.errors import State
 from flowfabric.model.results import ExecutionInfo
 from flowfabric.model.states import PublicState
+from flowfabric.sdk.ends import ENDED
 from flowfabric.sdk.errors import BadOptions
 from flowfabric.sdk.options import tag_key
-from flowfabric.sdk.run import ENDED, Run
+from flowfabric.sdk.run import Run
 
 if TYPE_CHECKING:
     from flowfabric.sdk.app import App

@@ -16,6 +16,7 @@ from flowfabric.model.errors import EngineError
 from flowfabric.model.results import ScannerFilter
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.durations import duration
+from flowfabric.sdk.ends import ENDED
 from flowfabric.sdk.errors import NotOpen, ResultTimeout, RunCancelled, RunEnded, RunExpired, RunFailed, RunSkipped
 from flowfabric.sdk.frames import ERROR_FRAME, read_frame
 
@@ -108,8 +109,6 @@ class Completions:
 
 async def result_of(run: Run[Any], timeout: timedelta | None) -> Any:
     """The result of a run, or the error that says how it ended."""
-    from flowfabric.sdk.run import ENDED
-
     completions = run.app.completions
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + duration(timeout, "timeout", zero=True).total_seconds()

@@ -11,6 +11,7 @@ from flowfabric.model.explain import Explanation
 from flowfabric.model.results import ExecutionSnapshot
 from flowfabric.model.states import PublicState
 from flowfabric.model.steps import StepRecord
+from flowfabric.sdk.ends import ENDED
 from flowfabric.sdk.errors import UnknownRun
 from flowfabric.sdk.frames import RunFrame
 
@@ -22,10 +23,6 @@ T = TypeVar("T")
 
 #: Where a run is: ``waiting``, ``active``, ``completed`` …
 RunStatus = PublicState
-#: The ways to end.
-ENDED = frozenset(
-    {PublicState.COMPLETED, PublicState.FAILED, PublicState.CANCELLED, PublicState.EXPIRED, PublicState.SKIPPED}
-)
 
 
 class Run(Generic[T]):

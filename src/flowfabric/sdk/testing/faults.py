@@ -14,7 +14,8 @@ from flowfabric.sdk.errors import BadOptions
 WRITES: dict[str, tuple[str, ...]] = {
     "complete": ("complete",),
     "fail": ("fail",),
-    "step": ("advance",),
+    # The steps that were done last are remembered by the end.
+    "step": ("advance", "complete"),
     "emit": ("append_frame", "append_frames"),
     "suspend": ("suspend",),
     "progress": ("progress",),
@@ -28,16 +29,18 @@ class Crash:
     def __init__(self, kind: str, step: str | None, write: str, after: bool, times: int) -> None:
         self.kind = kind
         self.step = step
-        self.operations = WRITES[write]
+        self.write = write
         self.after = after
         self.times = times
 
     def concerns(self, operation: str, kind: str, arguments: dict[str, Any]) -> bool:
         """Whether it happens at this call."""
-        if self.times <= 0 or operation not in self.operations:
+        if self.times <= 0 or operation not in WRITES[self.write]:
+            return False
+        names = [step.name for step in arguments.get("steps", ())]
+        if self.write == "step" and operation == "complete" and not names:
             return False
         if self.step is not None:
-            names = [step.name for step in arguments.get("steps", ())]
             return any(name == self.step or name.startswith((f"{self.step}[", f"{self.step}#")) for name in names)
         return kind == self.kind
 

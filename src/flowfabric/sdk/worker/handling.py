@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +18,7 @@ from flowfabric.model.errors import EngineError, Validation
 from flowfabric.model.frames import MAX_FRAME_BYTES, Frame
 from flowfabric.model.handles import Handle
 from flowfabric.model.results import ExecutionContext, FailureClass
+from flowfabric.model.steps import NewStep
 from flowfabric.model.trace import PARENT_TAG, TraceContext
 from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.definitions import Definition, Task, Workflow
@@ -33,6 +33,7 @@ from flowfabric.sdk.errors import (
     UnknownTask,
 )
 from flowfabric.sdk.injecting import Dependencies
+from flowfabric.sdk.patience import Patience
 from flowfabric.sdk.worker.renewal import Lease, Renewal, is_passing
 from flowfabric.telemetry.spans import span, telemetry
 
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flowfabric.worker")
 T = TypeVar("T")
 
-#: Pauses between repetitions of a call that the store did not answer.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 #: Tries to give a run back before that is left to its lease.
 GIVE_BACK_TRIES = 6
 MAX_REASON = 2_000
@@ -196,7 +195,7 @@ class Job:
         attempt is no longer ours to say.
         """
         self.open_handler = False
-        pause = FIRST_PAUSE_S
+        patience = Patience()
         while True:
             try:
                 answer = await call()
@@ -217,13 +216,13 @@ class Job:
             else:
                 self.ended = True
                 return answer
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+            await patience.rest()
 
-    async def complete(self, data: bytes | None) -> None:
-        """End with success."""
+    async def complete(self, data: bytes | None, steps: Sequence[NewStep] = (), known_steps: int = 0) -> None:
+        """End with success, and with the steps that were done last."""
+        more: dict[str, Any] = {"steps": steps, "known_steps": known_steps} if steps else {}
         try:
-            await self.conclude(lambda: self.engine.complete(self.handle, data))
+            await self.conclude(lambda: self.engine.complete(self.handle, data, **more))
         except Validation as error:
             raise BadResult(f"{self.kind}: its result was refused: {error}", task=self.kind) from error
 
@@ -276,7 +275,7 @@ class Job:
         failure nor a lost worker is counted."""
         self.open_handler = False
         self.ended = True
-        pause = FIRST_PAUSE_S
+        patience = Patience()
         for _ in range(GIVE_BACK_TRIES):
             try:
                 await self.engine.give_back(self.handle, reason)
@@ -285,8 +284,7 @@ class Job:
                 why = error
                 if not is_passing(error):
                     break
-            await asyncio.sleep(pause)
-            pause *= 2
+            await patience.rest()
         _log.warning("%r was not given back, its lease runs out: %s", self, why)
 
 

@@ -32,6 +32,7 @@ from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions
 from flowfabric.sdk.injecting import Dependencies
 from flowfabric.sdk.middleware import Layered
+from flowfabric.sdk.patience import Patience
 from flowfabric.sdk.worker.handling import Interruption, Job, WorkerShared, run_attempt
 from flowfabric.sdk.worker.health import LoopWatch
 from flowfabric.sdk.worker.processes import Processes
@@ -49,7 +50,7 @@ LONG_POLL_MS = 60_000
 AHEAD_S = 0.1
 #: How much one attempt moves the estimate of that pace.
 PACE_WEIGHT = 0.05
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
+LONGEST_PAUSE_S = 5.0
 #: How long cancelled handlers may take to unwind.
 UNWIND_S = 5.0
 
@@ -260,7 +261,7 @@ class Worker:
         self._changed.set()
 
     async def _claim_all(self, shared: WorkerShared) -> None:
-        pause = FIRST_PAUSE_S
+        patience = Patience(LONGEST_PAUSE_S)
         policy = ClaimPolicy(self.name, self.instance, self._lease_ms, LONG_POLL_MS)
         while not self._stopping:
             room = self._slots() + self._ahead() - len(self._queue)
@@ -279,11 +280,10 @@ class Worker:
                 level = logging.WARNING if is_passing(error) or error.retryable else logging.ERROR
                 _log.log(level, "%r cannot claim, trying again: %s", self, error)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(patience.next_s()):
                         await self._stopped()
-                pause = min(pause * 2, LONGEST_PAUSE_S)
             else:
-                pause = FIRST_PAUSE_S
+                patience.renew()
 
     async def _stopped(self) -> None:
         while not self._stopping:
@@ -321,7 +321,7 @@ class Worker:
     async def _contexts(
         self, engine: Engine, ids: list[ExecutionId], jobs: list[Job]
     ) -> Mapping[ExecutionId, ExecutionContext]:
-        pause = FIRST_PAUSE_S
+        patience = Patience(LONGEST_PAUSE_S)
         while True:
             try:
                 return await engine.read_execution_contexts(ids)
@@ -329,8 +329,7 @@ class Worker:
                 if all(job.is_lost for job in jobs):
                     return {}
                 _log.warning("%r cannot read what it has claimed, trying again: %s", self, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+            await patience.rest()
 
     # -- running -------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
@@ -24,22 +23,15 @@ from flowfabric.model.errors import EngineError, NotFound, State, Validation
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.states import PublicState
 from flowfabric.model.steps import Advanced, ChildWait, Ended, NewStep, StepOutcome, StepRecord
-from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.durations import milliseconds
-from flowfabric.sdk.errors import (
-    BadPayload,
-    BadResult,
-    BadStep,
-    RunCancelled,
-    RunEnded,
-    RunExpired,
-    RunFailed,
-    RunSkipped,
-)
-from flowfabric.sdk.options import Retry, StartOptions
-from flowfabric.sdk.worker.handling import Job, Parked, call_function
+from flowfabric.sdk.ends import ENDED, ENDS
+from flowfabric.sdk.errors import BadPayload, BadResult, BadStep
+from flowfabric.sdk.options import StartOptions
+from flowfabric.sdk.patience import Patience
+from flowfabric.sdk.worker.handling import Job, Parked
 from flowfabric.sdk.worker.renewal import is_passing
 from flowfabric.sdk.workflows.memory import Memory, error_step, remembered_error
+from flowfabric.sdk.workflows.stepping import run_step
 
 if TYPE_CHECKING:
     from flowfabric.sdk.asks import Ask
@@ -53,14 +45,6 @@ QUIET_TURNS = 8
 LOOK_AGAIN_MS = 2_000
 #: How long thrown-away code may take to let go.
 LETTING_GO_S = 1.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-_ENDS: dict[PublicState, type[RunEnded]] = {
-    PublicState.FAILED: RunFailed,
-    PublicState.CANCELLED: RunCancelled,
-    PublicState.EXPIRED: RunExpired,
-    PublicState.SKIPPED: RunSkipped,
-}
-ENDED = frozenset({PublicState.COMPLETED, *_ENDS})
 #: Why a child was cancelled whose call was.
 GIVEN_UP = "its workflow has given it up"
 
@@ -96,6 +80,9 @@ class Conductor:
         self._new_children: dict[str, dict[str, Any]] = {}
         self._new_steps: dict[str, NewStep] = {}
         self._savers: dict[str, asyncio.Future[StepRecord]] = {}
+        #: Set when the engine has heard everything; how many calls wait for that.
+        self._catching_up: asyncio.Future[None] | None = None
+        self._behind = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         #: Children that the function no longer waits for, to be cancelled.
         self._given_up: list[str] = []
@@ -223,7 +210,7 @@ class Conductor:
             self._new_steps[child.name] = NewStep(child.name, end.result)
             return self._read(child.name, end.result, child.read)
         reason = end.failure_reason or end.cancellation_reason or ""
-        error = _ENDS[end.state](_said(child, end.state, reason), run_id=str(end.execution_id), reason=reason)
+        error = ENDS[end.state](_said(child, end.state, reason), run_id=str(end.execution_id), reason=reason)
         remembered = self.memory.error_name(child.name)
         self._new_steps[remembered] = error_step(remembered, error)
         raise error
@@ -258,51 +245,33 @@ class Conductor:
         if known is not None:
             return known[0]
         self._progressed = True
-        self._busy += 1
-        try:
+        with self.work():
+            if self._new_steps:
+                # Nothing is done before what was done earlier is remembered.
+                await self._caught_up()
+                self.check()
             try:
-                value = await self._run_step(name, step, args, kwargs)
+                value = await run_step(self.job, name, step, args, kwargs)
                 data = step.signature.dump_result(value)
             except Exception as error:
                 self.check()
-                remembered = self.memory.error_name(name)
-                await self.saved(error_step(remembered, error))
+                await self.saved(error_step(self.memory.error_name(name), error))
                 raise
             self.check()
-            stored = await self.saved(NewStep(name, data))
+            # It is remembered with whatever is said next: before another step is done, or when the function ends.
+            self._new_steps[name] = NewStep(name, data)
+        return self._read(name, data, step.signature.load_result)
+
+    async def _caught_up(self) -> None:
+        """Return when everything that was done so far is remembered."""
+        if self._catching_up is None:
+            self._catching_up = asyncio.get_running_loop().create_future()
+        self._behind += 1
+        self._changed.set()
+        try:
+            await asyncio.shield(self._catching_up)
         finally:
-            self._busy -= 1
-            self._changed.set()
-        return self._read(name, stored.value, step.signature.load_result)
-
-    async def _run_step(self, name: str, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The step's function, as often as its retry allows."""
-        arguments = step.signature.bind(args, kwargs)
-        retry, timeout = step.options.retry, step.options.timeout
-        tries = 0
-        while True:
-            try:
-                if timeout is None:
-                    return await self._try_step(name, step, arguments)
-                async with asyncio.timeout(timeout.total_seconds()):
-                    return await self._try_step(name, step, arguments)
-            except Exception as error:
-                tries += 1
-                if tries > retry.most or retry.gives_up(error):
-                    raise
-                _log.info("step %s of %r failed and is tried again: %r", name, self.job, error)
-                await asyncio.sleep(_pause_s(retry, tries))
-
-    async def _try_step(self, name: str, step: Step[..., Any], arguments: dict[str, Any]) -> Any:
-        worker = self.job.worker
-        if not step.signature.injected:
-            return await call_function(worker, step, arguments, {})
-        context = Ctx(self.job, step.name, name)
-        async with worker.dependencies.attempt(context) as scope:
-            provided = await scope.resolve(step.signature.injected)
-            value = await call_function(worker, step, arguments, provided)
-        await context.flush()
-        return value
+            self._behind -= 1
 
     def saved(self, step: NewStep) -> asyncio.Future[StepRecord]:
         """Set when the step is remembered for good."""
@@ -349,16 +318,18 @@ class Conductor:
             self._changed.clear()
             if main.done():
                 await self._cancel_given_up()
-                if self._new_children or self._new_steps:
+                if self._new_children:
                     await self._tell(None)
                 return
             if not await self._quiet():
                 continue
             if self._given_up:
                 await self._cancel_given_up()
-            if self._savers or (self._new_children and self._busy):
+            waits = bool(self._children or self._sleeping)
+            untold = self._new_children or self._new_steps
+            if self._savers or self._behind or (untold and (self._busy or not waits)):
                 await self._tell(None)
-            elif not self._busy and (self._children or self._sleeping):
+            elif waits and not self._busy:
                 if await self._park():
                     raise Parked
             else:
@@ -394,8 +365,9 @@ class Conductor:
                 await self._changed.wait()
             if self._changed.is_set():
                 return False
-            if self._savers and (turn > 0 or len(self._savers) == self._busy):
-                # Somebody waits for his step to be remembered; others that end together with it have had their turn.
+            waiting = len(self._savers) + self._behind
+            if waiting and (turn > 0 or waiting == self._busy):
+                # Somebody waits for a step to be remembered; others that end together with it have had their turn.
                 return True
         return True
 
@@ -457,6 +429,7 @@ class Conductor:
         steps, self._new_steps = list(self._new_steps.values()), {}
         children, self._new_children = list(self._new_children.values()), {}
         savers, self._savers = self._savers, {}
+        behind, self._catching_up = self._catching_up, None
         if children:
             self._progressed = True
         try:
@@ -468,17 +441,25 @@ class Conductor:
         except BaseException:
             for future in savers.values():
                 future.cancel()
+            if behind is not None:
+                behind.cancel()
             raise
         for step in answer.steps:
             self.memory.add(step)
             saver = savers.get(step.name)
             if saver is not None and not saver.done():
                 saver.set_result(step)
+        if behind is not None and not behind.done():
+            behind.set_result(None)
         return answer
+
+    def done_last(self) -> Sequence[NewStep]:
+        """What the function did last and the engine has not heard yet."""
+        return tuple(self._new_steps.values())
 
     async def _repeated(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """A call that may be repeated, while the store does not answer and the lease may live."""
-        pause = _FIRST_PAUSE_S
+        patience = Patience()
         while True:
             try:
                 return await call()
@@ -486,8 +467,7 @@ class Conductor:
                 if not is_passing(error) or self.job.lost.is_set() or not self.job.lease.healthy:
                     raise
                 _log.warning("%r: the store does not answer, trying again: %s", self.job, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            await patience.rest()
 
     async def failed(self) -> None:
         """The function has raised: whatever it had caught is remembered, and that this trial is over."""
@@ -510,6 +490,7 @@ class Conductor:
         self._over = why
         waiting: list[asyncio.Future[Any]] = [child.waiting for child in self._children.values()]
         waiting += [future for _, future in self._sleeping.values()]
+        waiting += [] if self._catching_up is None else [self._catching_up]
         for future in (*waiting, *self._savers.values()):
             if not future.done():
                 future.set_exception(why)
@@ -531,9 +512,3 @@ class Conductor:
 def _said(child: Child, state: PublicState, reason: str) -> str:
     how = f"{child.name} {state.value}"
     return f"{how}: {reason}" if reason else how
-
-
-def _pause_s(retry: Retry, tries: int) -> float:
-    """How long to wait before one more try of a step."""
-    pause = min(retry.first * retry.factor ** (tries - 1), retry.longest).total_seconds()
-    return pause * random.uniform(0.5, 1.0) if retry.jitter else pause

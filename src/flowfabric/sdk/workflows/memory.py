@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 
 from flowfabric.model.steps import NewStep, StepOutcome, StepRecord
-from flowfabric.sdk.errors import RunCancelled, RunEnded, RunExpired, RunFailed, RunSkipped, StepFailed
+from flowfabric.sdk.ends import ENDS
+from flowfabric.sdk.errors import RunEnded, StepFailed
 
-_ENDS: dict[str, type[RunEnded]] = {each.code: each for each in (RunFailed, RunCancelled, RunExpired, RunSkipped)}
+_ENDS_BY_CODE = {each.code: each for each in ENDS.values()}
 _SHORT = 2_000
 #: What marks that the workflow has failed; no call has such a name.
 _FAILED = "!failed "
@@ -110,9 +111,9 @@ def remembered_error(name: str, step: StepRecord) -> Exception:
         stored = _decode(step.value or b"")
     except msgspec.MsgspecError:
         return StepFailed(f"step {name!r} failed; its error cannot be read", step=name)
-    if stored.code in _ENDS:
+    if stored.code in _ENDS_BY_CODE:
         reason = stored.args[0] if stored.args else ""
-        return _ENDS[stored.code](stored.message, run_id=stored.run, reason=reason)
+        return _ENDS_BY_CODE[stored.code](stored.message, run_id=stored.run, reason=reason)
     kind = _class(stored.module, stored.type)
     if kind is not None and (stored.args or not stored.message):
         try:

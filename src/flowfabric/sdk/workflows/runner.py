@@ -29,13 +29,14 @@ async def run_workflow(job: Job, workflow: Workflow[..., Any]) -> None:
     conductor = Conductor(job, Memory(steps), goes_on=not blank)
     wanted = workflow.signature.injected
     if not wanted:
-        await job.complete(await _run(workflow, conductor, arguments, {}))
+        data = await _run(workflow, conductor, arguments, {})
+        await job.complete(data, conductor.done_last(), conductor.memory.count)
         return
     ctx = Ctx(job, workflow.name)
     async with job.worker.dependencies.attempt(ctx) as scope:
         data = await _run(workflow, conductor, arguments, await scope.resolve(wanted))
     await ctx.flush()
-    await job.complete(data)
+    await job.complete(data, conductor.done_last(), conductor.memory.count)
 
 
 async def _run(

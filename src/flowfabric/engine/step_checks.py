@@ -1,0 +1,53 @@
+"""Checks of what durable functions hand in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flowfabric.core.remembering import Brought
+from flowfabric.engine import checks
+from flowfabric.model.errors import Validation
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import MAX_BULK, MAX_NAME_BYTES
+from flowfabric.model.steps import ChildWait, NewStep, StepOutcome
+
+_OUTCOMES = tuple(StepOutcome)
+
+
+def brought(identity: ExecutionId, steps: Iterable[NewStep], known_steps: int) -> Brought:
+    """Steps that have ended, each of another name."""
+    told = tuple(_step(step) for step in checks.sequence(steps, "steps"))
+    if len({step.name for step in told}) < len(told):
+        raise checks.invalid("steps: a name occurs twice")
+    known = checks.integer(known_steps, "known_steps", 0, 2**31 - 1)
+    return Brought(identity.partition, identity.uuid_text, told, known)
+
+
+def _step(step: Any) -> NewStep:
+    if not isinstance(step, NewStep):
+        raise checks.invalid(f"steps: expected NewStep, got {type(step).__name__}")
+    name = checks.text(step.name, "step name")
+    if not name or len(name.encode()) > MAX_NAME_BYTES:
+        raise checks.invalid(f"step name: between 1 and {MAX_NAME_BYTES} bytes, got {name[:50]!r}")
+    if step.outcome not in _OUTCOMES:
+        raise checks.invalid(f"step {name!r}: outcome {step.outcome!r} is none of {', '.join(StepOutcome)}")
+    try:
+        value = checks.payload(step.value, "value")
+    except Validation as error:
+        raise Validation(error.kind, f"step {name!r}: {error.detail}") from None
+    return NewStep(name, value, str(step.outcome))
+
+
+def wait_for(wait: Any) -> ChildWait:
+    """What a durable function waits for: children, a time, or both."""
+    if not isinstance(wait, ChildWait):
+        raise checks.invalid(f"wait: expected ChildWait, got {type(wait).__name__}")
+    awaited = tuple(dict.fromkeys(str.__str__(checks.execution_id(each)) for each in wait.awaited))
+    after = checks.integer(wait.wake_after, "wake_after", 0, MAX_BULK)
+    if after > len(awaited) or (awaited and not after):
+        raise checks.invalid(f"wake_after: {after} of {len(awaited)} awaited executions; expected 1 to {len(awaited)}")
+    until = checks.optional_time_ms(wait.until_ms, "until_ms")
+    if not awaited and until is None:
+        raise checks.invalid("wait: neither executions nor a time to wait for")
+    return ChildWait(awaited, after, until)
