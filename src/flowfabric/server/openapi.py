@@ -94,13 +94,21 @@ def _operation(operation: Operation, references: dict[Any, Any], schemas: dict[s
 
 def _path(operation: Operation) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": _path_schema(name)}
+        {"name": name, "in": "path", "required": True, "schema": _path_schema(name, operation.owner)}
         for name in _PARAMETER.findall(operation.path)
     ]
 
 
-def _path_schema(name: str) -> dict[str, Any]:
-    return {"type": "integer", "minimum": 0} if name == "idx" else {"type": "string"}
+_EXECUTION = {"type": "string", "format": "execution-id", "description": "`{fp:7}:` and a UUID, percent-encoded."}
+_UUID = {"type": "string", "format": "uuid"}
+
+
+def _path_schema(name: str, owner: str | None) -> dict[str, Any]:
+    if name == "idx":
+        return {"type": "integer", "minimum": 0}
+    if name == "id":
+        return {"execution": _EXECUTION, "flow": _UUID, "budget": _UUID}.get(owner or "", {"type": "string"})
+    return {"type": "string"}
 
 
 def _query(operation: Operation, references: dict[Any, Any], schemas: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,134 @@
+"""Files for deployments say what the program does."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from flowfabric import ClaimPolicy
+from flowfabric.engine import Engine
+from flowfabric.server import ServerConfig, create_app
+from flowfabric.telemetry.worker import WorkerMetrics
+from tests.server.conftest import client_of
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+PANELS = """
+    Claim-from-grant latency per lane|Claim-from-grant rate per lane|Lease renewals by outcome
+    |Worker-at-capacity rejections|Admission control|Scanner cycle duration p95|Scanner cycle cadence
+    |Cancel-reconciler backlog depth|HTTP request rate by status class|HTTP p95 latency by path
+    |Attempt outcomes per lane
+"""
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DEPLOY / "grafana-flowfabric-ops.json").read_text())
+    return found
+
+
+def test_the_dashboard_is_one() -> None:
+    found = dashboard()
+    assert found["uid"] == "flowfabric-ops"
+    assert found["title"]
+    assert found["schemaVersion"] >= 36
+    assert (found["refresh"], found["time"]) == ("30s", {"from": "now-1h", "to": "now"})
+    assert [each["name"] for each in found["templating"]["list"]] == ["datasource"]
+    panels = found["panels"]
+    assert len({each["id"] for each in panels}) == len(panels) > 0
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        assert panel["title"]
+        assert panel["type"]
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["targets"]
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == "${datasource}"
+            assert target["expr"].count("(") == target["expr"].count(")")
+    assert {" ".join(each.split()) for each in PANELS.split("|")} <= {each["title"] for each in panels}
+
+
+async def exposed() -> dict[str, set[str]]:
+    """Metrics that a server and a worker really tell of, with their labels."""
+    async with await Engine.open("memory://") as engine:
+        server = create_app(engine, ServerConfig())
+        async with client_of(server) as client:
+            await engine.create_execution(lane_id="a")
+            handle = await engine.claim("a", (), ClaimPolicy("w", "w-1"))
+            assert handle is not None
+            await engine.renew(handle)
+            await engine.complete(handle, b"")
+            await engine.create_execution(lane_id="a")
+            await engine.run_due()
+            await client.get("/v1/lanes")
+            text = (await client.get("/metrics")).text
+    found: dict[str, set[str]] = {}
+    declared = {metric.name: set(metric.labels) for metric in (*server.metrics.metrics, *WorkerMetrics().metrics)}
+    for name in re.findall(r"^# TYPE (\S+)", text + WorkerMetrics().text().decode(), re.MULTILINE):
+        found[name] = declared[name]
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name = re.sub(r"_(bucket|sum|count)$", "", re.split(r"[{ ]", line)[0])
+            labels = set(re.findall(r'(\w+)="', line)) - {"le"}
+            assert labels == found.get(name, found.get(re.split(r"[{ ]", line)[0])), line
+    return found
+
+
+async def test_the_dashboard_asks_for_metrics_that_are_there() -> None:
+    known = await exposed()
+    for panel in dashboard()["panels"]:
+        for target in panel["targets"]:
+            names = re.findall(r"\bff_\w+", target["expr"])
+            assert names
+            (name,) = {re.sub(r"_(bucket|count)$", "", each) for each in names}
+            assert name in known, panel["title"]
+            grouped = re.findall(r"by \(([^)]*)\)", target["expr"])
+            labels = {each.strip() for each in grouped[0].split(",")} if grouped else set()
+            assert labels <= known[name] | {"le", "instance", "class"}, panel["title"]
+            shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            assert shown <= labels, panel["title"]
+
+
+async def test_the_guide_names_every_metric() -> None:
+    guide = (ROOT / "docs" / "server.md").read_text().split("## Metrics")[1].split("\n## ")[0]
+    named = set(re.findall(r"`(ff_\w+)`", guide))
+    assert named == set(await exposed())
+
+
+def test_the_unit() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string((DEPLOY / "flowfabric.service").read_text())
+    assert unit["Service"]["ExecStart"].endswith("/bin/flowfabric server")
+    # As long as a shutdown may take: requests, streams and the engine, each within the grace.
+    assert int(unit["Service"]["TimeoutStopSec"]) > 3 * ServerConfig().grace_ms / 1000
+    assert unit["Service"]["EnvironmentFile"]
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
+
+
+def test_the_container() -> None:
+    lines = (DEPLOY / "Containerfile").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (extras,) = re.findall(r"\.\[([\w,]+)\]", lines)
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert 'ENTRYPOINT ["flowfabric"]' in lines
+    assert 'CMD ["server"]' in lines
+    assert str(ServerConfig().port) in re.findall(r"EXPOSE (\d+)", lines)
+    assert re.search(r"^USER \d+$", lines, re.MULTILINE)
+    for copied in re.findall(r"^COPY (?!--from)(.+) \S+$", lines, re.MULTILINE):
+        for each in copied.split():
+            assert (ROOT / each).exists(), each
+    assert "/healthz" in lines
+
+
+def test_the_guides_mention_them() -> None:
+    guides = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    for path in DEPLOY.iterdir():
+        assert f"deploy/{path.name}" in guides, path.name
