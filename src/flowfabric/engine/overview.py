@@ -30,7 +30,7 @@ from flowfabric.model.overview import (
     SuspensionLine,
     WaitpointLine,
 )
-from flowfabric.model.records import Attempt, Flow, Signal, Suspension, Waitpoint
+from flowfabric.model.records import Attempt, Flow, Signal, StreamSummary, Suspension, Waitpoint
 from flowfabric.model.states import BlockingReason
 from flowfabric.stores.questions import (
     CountEnded,
@@ -133,6 +133,8 @@ class Overview(Searching):
         execution = view.full(identity)
         if execution is None:
             raise NotFound("execution", identity)
+        stream = Get(StreamSummary, (identity, execution.attempt_index))
+        summary = (await self._view(stream)).get(StreamSummary, stream.key)
         attempts = view.select(Attempt, partition=key[0], uuid=key[1])
         waitpoints = view.select(Waitpoint, partition=key[0], uuid=key[1])
         signals = view.select(Signal, partition=key[0], uuid=key[1])
@@ -152,12 +154,14 @@ class Overview(Searching):
             cancellation_reason=execution.cancellation_reason or None,
             cancelled_by=execution.cancelled_by or None,
             creator_identity=str(raw.get("creator_identity") or ""),
+            payload_encoding=raw.get("payload_encoding") or None,
             parent=None if execution.parent is None else ExecutionId.of(identity.partition, execution.parent),
             forked_from=tags.get(FORKED_FROM) if isinstance(tags, dict) else None,
             budget_ids=tuple(filter(None, (execution.budget_ids or "").split(","))),
             quota_policy_id=execution.quota_policy_id,
             required_capabilities=tuple(execution.required_capabilities),
             policy=execution.policy,
+            has_summary=summary is not None,
             attempts=tuple(_attempt_line(each) for each in sorted(attempts, key=lambda each: each.attempt_index)),
             suspension=_suspension_line(view.get(Suspension, key)),
             waitpoints=tuple(_waitpoint_line(each) for each in sorted(waitpoints, key=lambda each: each.created_at_ms)),

@@ -137,12 +137,15 @@ class History(Struct, frozen=True, kw_only=True):
     cancellation_reason: str | None
     cancelled_by: str | None
     creator_identity: str
+    payload_encoding: str | None
     parent: ExecutionId | None
     forked_from: str | None
     budget_ids: tuple[str, ...]
     quota_policy_id: str | None
     required_capabilities: tuple[str, ...]
     policy: str | None
+    #: Whether the current attempt keeps a rolling document.
+    has_summary: bool
     attempts: tuple[AttemptLine, ...]
     suspension: SuspensionLine | None
     waitpoints: tuple[WaitpointLine, ...]

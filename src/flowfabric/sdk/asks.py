@@ -34,6 +34,7 @@ from flowfabric.sdk.errors import AskClosed, AskTimedOut, BadAnswer, BadOptions
 from flowfabric.sdk.schemas import check_against, schema_of
 
 if TYPE_CHECKING:
+    from flowfabric.engine import Engine
     from flowfabric.sdk.app import App
     from flowfabric.sdk.run import Run
     from flowfabric.sdk.worker.handling import Job
@@ -82,7 +83,7 @@ class Answers(msgspec.Struct, frozen=True):
     answers: tuple[Given, ...] = ()
 
 
-_read_question = msgspec.json.Decoder(Question).decode
+read_question = msgspec.json.Decoder(Question).decode
 _read_answers = msgspec.json.Decoder(Answers).decode
 
 
@@ -209,7 +210,7 @@ async def run_ask(job: Job) -> None:
     from flowfabric.sdk.worker.handling import Parked
 
     payload = job.context.input_payload
-    question = _read_question(payload)
+    question = read_question(payload)
     approvers = question.of or (ANYONE,)
     found = Answers("closed")
     if job.handle.kind is HandleKind.RESUMED:
@@ -283,7 +284,7 @@ class OpenAsk:
     """A question that waits for its answer."""
 
     def __init__(self, app: App, execution_id: str, payload: bytes, tags: dict[str, str]) -> None:
-        self._begin(app, execution_id, _read_question(payload), tags.get("ff.run", ""))
+        self._begin(app, execution_id, read_question(payload), tags.get("ff.run", ""))
         self._payload = payload
 
     def _begin(self, app: App, execution_id: str, question: Question, run_id: str) -> None:
@@ -342,12 +343,11 @@ class OpenAsk:
 
     async def link(self, by: str | None = None) -> str:
         """One text that holds everything ``app.answer`` needs: put it into a mail, a chat, a URL."""
-        text = f"{self.id} {self.waitpoint(by)} {await self.token(by)}"
-        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        return make_link(self.id, self.waitpoint(by), await self.token(by))
 
     async def answer(self, value: Any, by: str | None = None) -> None:
         """Answer for an approver, as this process is trusted to."""
-        payload, said = _checked(self._question, value)
+        payload, said = checked(self._question, value)
         await self._app.engine.deliver_signal(
             execution_id=self.id,
             waitpoint_id=self.waitpoint(by),
@@ -368,23 +368,38 @@ class OpenAsk:
         return by
 
 
-async def answer(app: App, link: str, value: Any, *, identity: str = "") -> None:
-    """Answer with a link. A link that was tampered with, has expired or is used up is refused by the engine."""
+def make_link(execution_id: str, waitpoint: str, token: str) -> str:
+    """A link: whoever has it can answer at this waitpoint."""
+    return base64.urlsafe_b64encode(f"{execution_id} {waitpoint} {token}".encode()).decode().rstrip("=")
+
+
+def read_link(link: str) -> tuple[ExecutionId, str, str]:
+    """The question, the waitpoint and the token of a link; whether the token is good shows when it is used."""
     try:
         padded = link + "=" * (-len(link) % 4)
         execution_id, waitpoint, token = base64.urlsafe_b64decode(padded.encode()).decode().split(" ")
-        parsed = ExecutionId.parse(execution_id)
+        return ExecutionId.parse(execution_id), waitpoint, token
     except (ValueError, UnicodeError, binascii.Error, EngineError):
         raise BadAnswer("the link is not one of ours; copy it whole", ask="") from None
-    context = await app.engine.read_execution_context(parsed)
+
+
+async def answer(app: App, link: str, value: Any, *, identity: str = "") -> None:
+    """Answer with a link. A link that was tampered with, has expired or is used up is refused by the engine."""
+    await answer_link(app.engine, link, value, identity=identity)
+
+
+async def answer_link(engine: Engine, link: str, value: Any, *, identity: str = "") -> None:
+    """The same, for whoever has an engine."""
+    parsed, waitpoint, token = read_link(link)
+    context = await engine.read_execution_context(parsed)
     if context.execution_kind == ASK_KIND:
-        payload, said = _checked(_read_question(context.input_payload), value)
+        payload, said = checked(read_question(context.input_payload), value)
     else:
         from flowfabric.sdk.budget_asks import YES_OR_NO, budget_signal
 
-        payload, said = _checked(YES_OR_NO, value)
+        payload, said = checked(YES_OR_NO, value)
         said = budget_signal(said)
-    await app.engine.deliver_signal(
+    await engine.deliver_signal(
         execution_id=parsed,
         waitpoint_id=waitpoint,
         waitpoint_token=token,
@@ -395,7 +410,7 @@ async def answer(app: App, link: str, value: Any, *, identity: str = "") -> None
     )
 
 
-def _checked(question: Question, value: Any) -> tuple[bytes, str]:
+def checked(question: Question, value: Any) -> tuple[bytes, str]:
     """An answer as it travels, and whether it is a yes or a no."""
     try:
         payload = codec_for(type(value)).encode(value)

@@ -12,6 +12,7 @@ from flowfabric.sdk.options import shown_amount
 from flowfabric.sdk.schemas import schema_of
 
 if TYPE_CHECKING:
+    from flowfabric.engine import Engine
     from flowfabric.model.results import ExecutionContext
     from flowfabric.sdk.app import App
 
@@ -50,17 +51,19 @@ async def budget_question(app: App, execution_id: str, context: ExecutionContext
     page = await app.engine.list_pending_waitpoints(execution_id=execution_id, limit=1)
     if not page.entries:
         return None
-    return BudgetQuestion(app, execution_id, context, page.entries[0].waitpoint_id, await _budgets(app, execution_id))
+    return BudgetQuestion(
+        app, execution_id, context, page.entries[0].waitpoint_id, await budgets_of(app.engine, execution_id)
+    )
 
 
-async def _budgets(app: App, execution_id: str) -> dict[str, Any]:
+async def budgets_of(engine: Engine, execution_id: str) -> dict[str, Any]:
     """The run's budgets that ask, as they stand: by name and dimension, what is spent and what is allowed."""
     identity = ExecutionId(execution_id)
-    fields = await app.engine.read_exec_core_fields(identity.partition, identity, ["budget_ids"])
+    fields = await engine.read_exec_core_fields(identity.partition, identity, ["budget_ids"])
     found: dict[str, Any] = {}
     for budget_id in filter(None, (fields["budget_ids"] or "").split(",")):
         try:
-            status = await app.engine.get_budget_status(budget_id)
+            status = await engine.get_budget_status(budget_id)
         except NotFound:
             continue
         if status.on_hard_limit != "ask":

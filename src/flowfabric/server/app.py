@@ -11,10 +11,11 @@ from urllib.parse import unquote
 
 from flowfabric.engine import Engine
 from flowfabric.model.errors import EngineError
-from flowfabric.server import accesslog, audit, problems, repeating
+from flowfabric.server import accesslog, audit, console, problems, repeating
 from flowfabric.server.access import ANYBODY, Gate, Principal
 from flowfabric.server.accesslog import Asked
 from flowfabric.server.answers import Answer, Streamed, plain
+from flowfabric.server.changes import Changes
 from flowfabric.server.config import EMBEDDED, ServerConfig, is_loopback
 from flowfabric.server.envelopes import Envelopes
 from flowfabric.server.limits import BodyRoom, RateLimits, check_headers
@@ -24,6 +25,7 @@ from flowfabric.server.permits import Permits
 from flowfabric.server.problems import Refused, refused
 from flowfabric.server.remote import Performer
 from flowfabric.server.requests import Gone, Receive, check_length, check_type, decode, read_body, read_query
+from flowfabric.server.sampling import Sampler
 from flowfabric.telemetry.logs import request_id
 from flowfabric.telemetry.spans import span, telemetry
 
@@ -56,6 +58,8 @@ class Server:
         self.bodies = BodyRoom(config.max_body_bytes)
         self.stream_ops = Permits("stream_ops", config.max_stream_ops)
         self.followers = Permits("event_streams", config.max_followers)
+        self.sampler = Sampler(engine)
+        self.changes = Changes(engine)
         self.rotations = Permits("admin_rotate", 1)
         #: Keys of requests that are being worked on.
         self.keys_at_work: set[str] = set()
@@ -148,6 +152,10 @@ class Server:
     ) -> Answer | Streamed:
         try:
             check_headers(len(scope["headers"]))
+            page = None if found is not None else self._page(scope, headers)
+            if page is not None:
+                asked.route = "console"
+                return page
             if operation is not None and operation.scope is None:
                 principal: Principal | None = ANYBODY
             else:
@@ -174,6 +182,13 @@ class Server:
         except Exception:
             _log.exception("%s %s failed", scope["method"], "?" if operation is None else operation.path)
             return plain({"error": "internal error", "retryable": False}, 500)
+
+    def _page(self, scope: Scope, headers: dict[bytes, bytes]) -> Answer | None:
+        """A file of the console, if the path names one."""
+        if not self.config.console or scope["method"] not in ("GET", "HEAD"):
+            return None
+        path = "/".join(_segments(scope))
+        return console.page(path, headers.get(b"if-none-match"), headers.get(b"accept-encoding"))
 
     async def _perform(self, call: Call, scope: Scope) -> Answer | Streamed:
         operation, headers = call.operation, call.headers
@@ -267,7 +282,7 @@ def _lost(found: Any) -> Answer:
 async def _send(send: Send, answer: Answer, method: str, named: tuple[bytes, bytes]) -> None:
     headers = [(b"content-type", answer.media), *answer.headers] if answer.body else [*answer.headers]
     headers.append(named)
-    if answer.status != 204:
+    if answer.status not in (204, 304):
         headers.append((b"content-length", str(len(answer.body)).encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})

@@ -60,6 +60,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     rate_limit: float = 0
     rate_burst: int = 1
     metrics: bool = True
+    #: Whether the web console is served at /.
+    console: bool = True
     #: Which log lines are written; see ``telemetry.logs``.
     log: str = ""
     sentry_dsn: str | None = None
@@ -122,6 +124,7 @@ def _read(given: Mapping[str, str], flags: dict[str, Any]) -> dict[str, Any]:
         "rate_limit": rate,
         "rate_burst": _whole(given, var.RATE_BURST) or max(1, round(2 * rate)),
         "metrics": given.get(var.METRICS.name, "1").lower() in ("1", "true"),
+        "console": given.get(var.CONSOLE.name, "1").lower() in ("1", "true"),
         "log": _log_filter(flags.get("log") or given.get(var.LOG.name, "")),
         "sentry_dsn": given.get(var.SENTRY_DSN.name) or None,
         "sentry_environment": given.get(var.SENTRY_ENVIRONMENT.name) or "production",

@@ -135,6 +135,7 @@ async def serve(config: ServerConfig) -> None:
             _log.warning("no FF_API_TOKEN: operator and admin routes ask for no credential")
             _log.warning("no FF_API_TOKEN: reads that show payloads and tokens ask for no credential")
         task = asyncio.ensure_future(running.run())
+        sampling = asyncio.ensure_future(server.sampler.run(server.closing))
         listening = asyncio.ensure_future(running.started())
         await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
         listening.cancel()
@@ -144,5 +145,6 @@ async def serve(config: ServerConfig) -> None:
             await task
         finally:
             await running.drain()
+            await sampling
     finally:
         await engine.close()

@@ -11,6 +11,7 @@ from flowfabric.model.doors import AuditPage
 from flowfabric.model.errors import EngineError, ResourceExhausted
 from flowfabric.model.examination import Examination
 from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.suspension import VerifyingKid
 from flowfabric.server import audit
 from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain
@@ -81,6 +82,19 @@ async def examine(call: Call) -> Answer:
     return plain(await call.engine.examine(call.query.cursor, call.query.limit))
 
 
+class Keys(Struct, frozen=True):
+    """Names of the keys that sign and verify; secrets are never told."""
+
+    current_kid: str | None
+    verifying: tuple[VerifyingKid, ...]
+
+
+async def keys(call: Call) -> Answer:
+    """Which keys there are."""
+    found = await call.engine.list_waitpoint_hmac_kids()
+    return plain(Keys(found.current_kid, found.verifying))
+
+
 OPERATIONS = (
     Operation(
         name="examine",
@@ -92,6 +106,16 @@ OPERATIONS = (
         query=ExamineQuery,
         everywhere=True,
         answers={200: Examination},
+    ),
+    Operation(
+        name="list_waitpoint_keys",
+        method="GET",
+        path="/v1/admin/waitpoint-keys",
+        scope=Scope.ADMIN,
+        summary="Names of the keys that sign and verify waitpoint tokens",
+        handler=keys,
+        everywhere=True,
+        answers={200: Keys},
     ),
     Operation(
         name="list_audit",

@@ -96,7 +96,7 @@ class BulkDone(Struct, frozen=True):
     next_cursor: str | None
 
 
-def _namespaces(call: Call, wanted: str | None) -> tuple[str, ...] | None:
+def namespaces_of(call: Call, wanted: str | None) -> tuple[str, ...] | None:
     """Those that are asked for and may be seen; a foreign one is as good as an empty one."""
     own = call.principal.namespaces
     if wanted is None:
@@ -104,7 +104,8 @@ def _namespaces(call: Call, wanted: str | None) -> tuple[str, ...] | None:
     return (wanted,) if call.principal.owns(wanted) else ()
 
 
-def _states(text: str | None) -> tuple[str, ...]:
+def states_of(text: str | None) -> tuple[str, ...]:
+    """States with commas between."""
     return () if not text else tuple(text.split(","))
 
 
@@ -119,9 +120,9 @@ async def search(call: Call) -> Answer:
         tag = (key, value)
     return plain(
         await call.engine.search_executions(
-            namespaces=_namespaces(call, query.namespace),
+            namespaces=namespaces_of(call, query.namespace),
             lane_id=query.lane_id,
-            states=_states(query.state),
+            states=states_of(query.state),
             execution_kind=query.kind,
             tag=tag,
             flow_id=query.flow_id,
@@ -141,7 +142,7 @@ async def members(call: Call) -> Answer:
         raise missing("flow", flow)
     return plain(
         await call.engine.search_executions(
-            flow_id=flow, states=_states(query.state), cursor=query.cursor, limit=query.limit
+            flow_id=flow, states=states_of(query.state), cursor=query.cursor, limit=query.limit
         )
     )
 
@@ -158,7 +159,7 @@ async def _to_all(call: Call, states: tuple[PublicState, ...], act: Callable[[Ex
     body: BulkBody = call.body
     wanted = body.filter
     page = await call.engine.search_executions(
-        namespaces=_namespaces(call, wanted.namespace),
+        namespaces=namespaces_of(call, wanted.namespace),
         lane_id=wanted.lane_id,
         states=states if wanted.states is None else wanted.states,
         execution_kind=wanted.kind,

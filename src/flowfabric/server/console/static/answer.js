@@ -1,0 +1,60 @@
+// The page of somebody who was sent a link: the question, what it is about, and the form. The link stays behind the #,
+// which browsers never send; it is taken out of the address at once, and travels in bodies only.
+import { html, render, useEffect, useState } from "./dom.js";
+import { get, post } from "./api.js";
+import { setNow } from "./session.js";
+import { moment, relative } from "./format.js";
+import { Json, Loading } from "./parts.js";
+import { Icon, Mark } from "./icons.js";
+import { AnswerForm } from "./schemaform.js";
+
+const KEPT = "ff.link";
+const given = location.hash.slice(1);
+if (given) {
+  // So that loading the page again finds it, and the history does not.
+  sessionStorage.setItem(KEPT, given);
+  history.replaceState(null, "", location.pathname);
+}
+const link = given || sessionStorage.getItem(KEPT) || "";
+
+const Box = ({ children }) => html`<main class="alone wide"><div class="card"><div class="inside"><span class="brand"><${Mark} /><span>FlowFabric</span></span>${children}</div></div></main>`;
+
+function Answer() {
+  const [asked, setAsked] = useState(null);
+  const [problem, setProblem] = useState(null);
+  const [done, setDone] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const [name, setName] = useState("");
+  useEffect(() => {
+    if (!link) {
+      setProblem(new Error("This address holds no link. Open the one you were sent, and copy it whole."));
+      return;
+    }
+    get("v1/me").then((found) => found.now && setNow(found.now), () => {});
+    post("v1/answers/look", { link }, { key: undefined }).then(setAsked, setProblem);
+  }, []);
+  const give = async (value) => {
+    setBusy(true);
+    setProblem(null);
+    try {
+      const { said } = await post("v1/answers", { link, value, identity: name.trim() }, { key: undefined });
+      sessionStorage.removeItem(KEPT);
+      setDone(said);
+    } catch (error) {
+      setProblem(error);
+    } finally {
+      setBusy(false);
+    }
+  };
+  if (done) return html`<${Box}><p class="sentence" data-tone=${done === "approve" ? "good" : "warn"}><${Icon} name="check" /><span><strong>Thank you.</strong> Your ${done === "approve" ? "yes" : "no"} was taken. You can close this page.</span></p></${Box}>`;
+  if (!asked) return html`<${Box}>${problem ? html`<h1>Nothing to answer here</h1><p class="problem" role="alert">${problem.message}</p>` : html`<${Loading} />`}</${Box}>`;
+  return html`<${Box}>
+    <div><h1 class="wrap-anywhere">${asked.question}</h1><p class="soft small">${asked.approver === "anyone" ? "You were asked" : html`Asked of <strong>${asked.approver}</strong>`} ${relative(asked.asked_at)}${asked.until ? `, open until ${moment(asked.until)}` : ""}.${asked.need > 1 ? ` ${asked.yeses} of ${asked.need} yeses so far.` : ""}</p></div>
+    ${asked.show !== null && html`<div class="stack tight"><h2>What it is about</h2><${Json} value=${asked.show} label="What it is about" /></div>`}
+    ${asked.answered ? html`<p class="note-box">You have answered this question. The first answer counts.</p>` : html`
+      <div class="field"><label for="name">Your name <span class="faint">(optional, kept with the answer)</span></label><input id="name" class="input" maxlength="256" autocomplete="name" value=${name} onInput=${(event) => setName(event.target.value)} /></div>
+      <${AnswerForm} schema=${asked.schema} approves=${asked.approves} busy=${busy} problem=${problem} onAnswer=${give} />`}
+  </${Box}>`;
+}
+
+render(html`<${Answer} />`, document.getElementById("root"));

@@ -1,0 +1,24 @@
+// Preact, htm and signals as one import. Everything shown goes through here, so everything shown is text.
+import { h, render, Fragment } from "./vendor/preact.js";
+import { useState, useEffect, useRef, useMemo, useCallback, useLayoutEffect } from "./vendor/hooks.js";
+import { signal, computed, effect, batch } from "./vendor/signals.js";
+import htm from "./vendor/htm.js";
+
+const html = htm.bind(h);
+
+/** The value of a signal; the component is drawn again when it changes. */
+function useValue(source) {
+  const [, again] = useState(0);
+  useEffect(() => {
+    let first = true;
+    return effect(() => {
+      source.value;
+      if (first) first = false;
+      else again((n) => n + 1);
+    });
+  }, [source]);
+  return source.peek();
+}
+
+export { html, h, render, Fragment, signal, computed, effect, batch, useValue };
+export { useState, useEffect, useRef, useMemo, useCallback, useLayoutEffect };

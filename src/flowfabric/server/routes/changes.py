@@ -1,0 +1,62 @@
+"""Hints for those who look: something has happened, look again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from flowfabric.model.subscriptions import EventFamily
+from flowfabric.server.access import Scope
+from flowfabric.server.answers import Streamed
+from flowfabric.server.operations import Call, Operation
+from flowfabric.server.routes.events import ALIVE_S, Stopped, event, while_listening
+
+
+async def changes(call: Call) -> Streamed:
+    """Say which outboxes have moved, as they move."""
+    call.server.followers.check()
+    last = call.headers.get(b"last-event-id", b"").decode("latin-1")
+    return Streamed(_hints(call, last))
+
+
+async def _hints(call: Call, last: str) -> AsyncGenerator[bytes, None]:
+    hub = call.server.changes
+    with call.server.followers.one(), contextlib.suppress(Stopped):
+        async with hub.listening():
+            known = await hub.place()
+            began = _told(known)
+            # Whoever was here before is told at once if something has happened meanwhile.
+            yield event("changed" if last and last != began else "begin", b"{}", began)
+            while True:
+                waiting = asyncio.ensure_future(hub.after(known))
+                try:
+                    place = await while_listening(call, waiting, ALIVE_S)
+                except TimeoutError:
+                    waiting.cancel()
+                    yield event("alive", b"{}", _told(known))
+                    continue
+                moved = [name for name, at in place.items() if known.get(name) != at]
+                known = place
+                yield event("changed", msgspec.json.encode({"families": moved}), _told(known))
+
+
+def _told(place: dict[str, str]) -> str:
+    return ".".join(place[family.value] for family in EventFamily)
+
+
+OPERATIONS = (
+    Operation(
+        name="follow_changes",
+        method="GET",
+        path="/v1/changes",
+        scope=Scope.READ,
+        summary="That something has happened, as server-sent events without details",
+        handler=changes,
+        everywhere=True,
+        answers={200: None},
+        media="text/event-stream",
+    ),
+)

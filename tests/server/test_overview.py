@@ -1,0 +1,177 @@
+"""For those who look after the whole: who they are, how it goes, what an execution went through."""
+
+from __future__ import annotations
+
+import base64
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from flowfabric import Frame
+from flowfabric.engine import Engine
+from flowfabric.model.credentials import Scope
+from flowfabric.model.frames import DurableSummary
+from flowfabric.model.steps import NewStep
+from flowfabric.server import ServerConfig, create_app
+from flowfabric.server.app import Server
+from flowfabric.server.sampling import STEPS_MS, Sampler
+from tests.server.conftest import client_of
+from tests.server.listening import events, listening
+from tests.server.making import at, claimed, created
+
+
+async def test_me(engine: Engine, client: httpx.AsyncClient) -> None:
+    me = (await client.get("/v1/me")).json()
+    assert (me["signed_in"], me["open"], me["namespaces"]) == (True, True, None)
+    guarded = create_app(engine, ServerConfig(require_credential=True))
+    made = await engine.create_credential(name="ann", scopes=[Scope.READ], namespaces=["acme"])
+    async with client_of(guarded) as anonymous, client_of(guarded, made.token) as ann:
+        nobody = (await anonymous.get("/v1/me")).json()
+        assert nobody == {
+            "signed_in": False, "open": False, "name": "", "scopes": [], "namespaces": [], "version": "", "store": "",
+            "now": 0,
+        }  # fmt: skip
+        assert not (await anonymous.get("/v1/me", headers={"authorization": "Bearer nonsense"})).json()["signed_in"]
+        me = (await ann.get("/v1/me")).json()
+        assert (me["signed_in"], me["open"], me["scopes"], me["namespaces"]) == (True, False, ["read"], ["acme"])
+        assert (await ann.get("/v1/namespaces")).json() == {"namespaces": ["acme"]}
+
+
+async def test_namespaces_and_flows(engine: Engine, client: httpx.AsyncClient) -> None:
+    await created(client, namespace="acme")
+    assert (await client.get("/v1/namespaces")).json() == {"namespaces": ["acme", "default"]}
+    flow = await engine.create_flow(flow_kind="etl", namespace="acme")
+    page = (await client.get("/v1/search/flows", params={"kind": "etl", "state": "open"})).json()
+    assert [each["flow_id"] for each in page["flows"]] == [flow.flow_id]
+    assert (await client.get("/v1/search/flows", params={"namespace": "other"})).json()["flows"] == []
+
+
+async def test_what_an_execution_went_through(engine: Engine, client: httpx.AsyncClient) -> None:
+    identity = await created(client, input_payload=base64.b64encode(b'{"a": 1}').decode(), tags={"acme.team": "red"})
+    handle = await claimed(engine)
+    await engine.advance(handle, steps=[NewStep("one", b"1"), NewStep("two", b"2" * 70_000), NewStep("three", b"3")])
+    await engine.append_frame(handle, Frame(b'{"done": 1}', mode=DurableSummary()))
+    given = (await client.get(at(identity, "input"))).json()
+    assert base64.b64decode(given["payload"]) == b'{"a": 1}'
+    assert (given["execution_kind"], given["tags"]) == ("resize", {"acme.team": "red"})
+    history = (await client.get(at(identity, "history"))).json()
+    assert [each["worker_instance_id"] for each in history["attempts"]] == ["w-1"]
+    assert history["has_summary"] is True
+    page = (await client.get(at(identity, "steps"), params={"limit": 2})).json()
+    assert [(each["name"], each["size"]) for each in page["steps"]] == [("one", 1), ("two", 70_000)]
+    assert len(base64.b64decode(page["steps"][1]["value"])) == 65_536
+    rest = (await client.get(at(identity, "steps"), params={"after": page["next_after"]})).json()
+    assert ([each["name"] for each in rest["steps"]], rest["next_after"]) == (["three"], None)
+
+
+async def test_fork(engine: Engine, client: httpx.AsyncClient) -> None:
+    identity = await created(client)
+    handle = await claimed(engine)
+    await engine.advance(handle, steps=[NewStep("one", b"1"), NewStep("two", b"2")])
+    key = {"idempotency-key": "once"}
+    forked = await client.post(at(identity, "fork"), json={"at": "two"}, headers=key)
+    assert forked.status_code == 201
+    assert forked.json()["steps"] == 1
+    assert (await client.post(at(identity, "fork"), json={"at": "two"}, headers=key)).json() == forked.json()
+    kept = (await client.get(at(forked.json()["execution_id"], "steps"))).json()["steps"]
+    assert [each["name"] for each in kept] == ["one"]
+    assert (await client.post(at(identity, "fork"), json={"at": "never"})).status_code == 404
+    other = await client.post(at(identity, "fork"), json={"input_payload": [1, 2]})
+    given = (await client.get(at(other.json()["execution_id"], "input"))).json()
+    assert base64.b64decode(given["payload"]) == b"\x01\x02"
+    assert [each["act"] for each in (await client.get("/v1/admin/audit")).json()["entries"]] == ["fork_execution"] * 2
+
+
+@pytest.mark.parametrize("window", [60_000, 900_000, 3_600_000, 86_400_000])
+async def test_charts(engine: Engine, client: httpx.AsyncClient, window: int) -> None:
+    for number in range(3):
+        await created(client)
+        handle = await claimed(engine)
+        if number:
+            await engine.complete(handle)
+        else:
+            await engine.fail(handle, "no", "permanent")
+    await created(client, lane_id="busy")
+    found = (await client.get("/v1/overview", params={"window_ms": window})).json()
+    series = found["series"]
+    assert series["step_ms"] in STEPS_MS
+    assert len(series["times"]) == window // series["step_ms"] <= 100
+    assert {name: sum(counts) for name, counts in series["ended"].items()} == {"success": 2, "failed": 1}
+    assert series["lanes_waiting"]["busy"][-1] == 1
+    assert series["gauges"]["active"][-1] == 0
+    assert all(each is None for each in series["gauges"]["active"][:-1])
+    assert [each["lane_id"] for each in found["now"]["queues"]] == ["busy"]
+    lengths = {len(each) for group in ("ended", "gauges", "lanes_waiting") for each in series[group].values()}
+    assert lengths == {len(series["times"])}
+
+
+async def test_samples_are_shared_by_all_who_look(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = 0
+    read = engine.read_pulse
+
+    async def counted() -> object:
+        nonlocal taken
+        taken += 1
+        return await read()
+
+    monkeypatch.setattr(engine, "read_pulse", counted)
+    sampler = Sampler(engine)
+    for _ in range(20):
+        await sampler.latest()
+    assert taken == 1
+
+
+async def test_what_needs_a_person(engine: Engine, client: httpx.AsyncClient, server: Server) -> None:
+    assert (await client.get("/v1/attention")).json() == {"matters": []}
+    await created(client, lane_id="shut")
+    await engine.set_lane_state("shut", "paused", "a move")
+    budget = "11111111-1111-4111-8111-111111111111"
+    await engine.create_budget(
+        budget_id=budget, scope_type="named", scope_id="acme", dimensions=["tokens"], hard_limits=[10], soft_limits=[0]
+    )
+    await engine.report_usage_admin(budget_id=budget, dimensions=["tokens"], deltas=[9])
+    server.sampler = Sampler(engine)
+    matters = (await client.get("/v1/attention")).json()["matters"]
+    assert [(each["kind"], each["subject"]) for each in matters] == [("lane", "shut"), ("budget", budget)]
+    assert matters[0]["sentence"] == "lane shut is paused while 1 waits in it"
+    assert matters[1]["sentence"] == "budget acme is nearly used up: 90% of its tokens"
+
+
+async def test_hints(engine: Engine) -> None:
+    async with listening(engine) as client:
+        stream = events(client, "/v1/changes")
+        assert (await anext(stream)).name == "begin"
+        await created(client)
+        handle = await claimed(engine)
+        first = await anext(stream)
+        assert (first.name, first.data) == ("changed", {"families": ["lease_history"]})
+        await stream.aclose()
+        await engine.complete(handle)
+        again = events(client, "/v1/changes", first.identity)
+        assert (await anext(again)).name == "changed", "whoever comes back is told that something has happened"
+        await again.aclose()
+        last = events(client, "/v1/changes")
+        begun = await anext(last)
+        assert begun.name == "begin"
+        await last.aclose()
+        settled = events(client, "/v1/changes", begun.identity)
+        assert (await anext(settled)).name == "begin"
+        await settled.aclose()
+
+
+async def test_keys(engine: Engine, client: httpx.AsyncClient) -> None:
+    await engine.seed_waitpoint_hmac_secret(kid="k1", secret_hex="ab" * 32)
+    assert (await client.get("/v1/admin/waitpoint-keys")).json()["current_kid"] == "k1"
+    await client.post("/v1/admin/rotate-waitpoint-secret", json={"new_kid": "k2", "new_secret_hex": "cd" * 32})
+    keys = (await client.get("/v1/admin/waitpoint-keys")).json()
+    assert (keys["current_kid"], [each["kid"] for each in keys["verifying"]]) == ("k2", ["k1"])
+    assert "cd" * 32 not in str(keys)
+
+
+async def test_unknown_executions(client: httpx.AsyncClient) -> None:
+    nobody = quote("{fp:3}:00000000-0000-4000-8000-000000000000", safe="")
+    for what in ("input", "history"):
+        assert (await client.get(f"/v1/executions/{nobody}/{what}")).status_code in (400, 404)
+    assert (await client.get(f"/v1/executions/{nobody}/steps")).json()["steps"] == []
+    assert (await client.get(f"/v1/asks/{nobody}")).status_code == 404
