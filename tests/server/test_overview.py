@@ -158,6 +158,8 @@ async def test_hints(engine: Engine) -> None:
         settled = events(client, "/v1/changes", begun.identity)
         assert (await anext(settled)).name == "begin"
         await settled.aclose()
+        wrong = await client.get("/v1/changes", headers={"last-event-id": "nonsense"})
+        assert wrong.status_code == 400
 
 
 async def test_keys(engine: Engine, client: httpx.AsyncClient) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from flowfabric.model.subscriptions import EventFamily
+from flowfabric.model.subscriptions import EventFamily, cursor_from_text
 from flowfabric.server.access import Scope
 from flowfabric.server.answers import Streamed
 from flowfabric.server.operations import Call, Operation
@@ -19,6 +19,8 @@ async def changes(call: Call) -> Streamed:
     """Say which outboxes have moved, as they move."""
     call.server.followers.check()
     last = call.headers.get(b"last-event-id", b"").decode("latin-1")
+    for part in last.split("."):
+        cursor_from_text(part)
     return Streamed(_hints(call, last))
 
 
