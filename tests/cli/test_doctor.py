@@ -15,8 +15,10 @@ from flowfabric import App, ClaimPolicy
 from flowfabric.core import budget_invariants, flow_invariants, invariants, wait_invariants
 from flowfabric.engine import Engine
 from flowfabric.model.examination import PROMISES
+from flowfabric.server import ServerConfig
 from tests.cli.filling import Output, complaint, fill, typed
 from tests.cli.pseudo import Terminal
+from tests.sdk.serving import serving
 
 
 @pytest.fixture
@@ -194,3 +196,14 @@ def test_every_promise_that_is_checked_is_explained() -> None:
         checked |= set(re.findall(r'"(I\d+)"', text))
     # Told by two looks or by the log of events, not by rows.
     assert checked - PROMISES.keys() == {"I4", "I6", "I8", "I19", "I20"}
+
+
+def test_through_a_server(path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{path}"
+    ids = asyncio.run(fill(url))
+    with serving(url, ServerConfig(port=0, api_token="secret")) as address:
+        monkeypatch.setenv("FF_URL", address)
+        monkeypatch.setenv("FF_API_TOKEN", "secret")
+        assert json.loads(typed(capsys, "doctor", "--json"))["ok"]
+        damage(path, "UPDATE ff_exec_core SET priority = -1 WHERE public_state = 'failed'")
+        assert [(each["code"], each["subject"]) for each in found(capsys)] == [("I11", ids["failed"])]

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flowfabric import App
 from flowfabric.conditions import Single
+from flowfabric.server import ServerConfig
 from tests.cli.filling import Output, complaint, fill, typed
+from tests.sdk.serving import serving
 
 NOBODY = "{fp:1}:00000000-0000-4000-8000-000000000000"
 
 
-@pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+TOKEN = "token-for-tests"
+direct = pytest.mark.parametrize("url", ["store"], indirect=True)
+
+
+@pytest.fixture(params=["store", "server", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A store's URL, to put something in; commands look at it, or at a server in front of it."""
     found = f"sqlite:///{tmp_path}/ff.db"
-    monkeypatch.setenv("FF_URL", found)
     monkeypatch.delenv("FF_API_TOKEN", raising=False)
     monkeypatch.chdir(tmp_path)
-    return found
+    if request.param != "server":
+        found = request.getfixturevalue("prepared_postgres_dsn") if request.param == "postgres" else found
+        monkeypatch.setenv("FF_URL", found)
+        yield found
+        return
+    with serving(found, ServerConfig(port=0, api_token=TOKEN)) as address:
+        monkeypatch.setenv("FF_URL", address)
+        monkeypatch.setenv("FF_API_TOKEN", TOKEN)
+        yield found
 
 
 def test_a_tour(url: str, capsys: Output) -> None:
@@ -230,6 +245,7 @@ async def _make(url: str) -> None:
         pass
 
 
+@direct
 def test_the_database(url: str, tmp_path: Path, capsys: Output) -> None:
     assert "to do" in typed(capsys, "db", "plan", code=3)
     assert "CREATE TABLE" in typed(capsys, "db", "plan", "--sql", code=3)
@@ -247,6 +263,41 @@ def test_the_database(url: str, tmp_path: Path, capsys: Output) -> None:
     assert "the store itself" in complaint(capsys, "db", "migrate", "--url", "http://127.0.0.1:1")
 
 
+def test_an_empty_postgresql_database(postgres_dsn: str, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FF_URL", postgres_dsn)
+    plan = json.loads(typed(capsys, "db", "plan", "--json", code=3))
+    assert plan["dialect"] == "postgres"
+    assert plan["applied"] == []
+    assert "migrations are missing" in typed(capsys, "db", "check", code=3)
+    assert json.loads(typed(capsys, "db", "migrate", "--json"))["applied"] == plan["pending"]
+    assert "nothing to do" in typed(capsys, "db", "plan")
+    assert json.loads(typed(capsys, "db", "check", "--json"))["store"] == "postgres"
+    assert "nothing is stuck" in typed(capsys, "doctor")
+    nobody = postgres_dsn.rpartition("/")[0] + "/nowhere"
+    assert "cannot open the database" in complaint(capsys, "db", "plan", "--url", nobody, code=1)
+    assert "cannot open the database" in complaint(capsys, "list", "--url", nobody, code=1)
+
+
+def test_a_server_that_is_not_there_or_does_not_know_us(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FF_API_TOKEN", raising=False)
+    with serving(f"sqlite:///{tmp_path}/ff.db", ServerConfig(port=0, api_token=TOKEN)) as address:
+        monkeypatch.setenv("FF_URL", address)
+        assert "FF_API_TOKEN" in complaint(capsys, "list", code=1)
+        assert "FF_API_TOKEN" in complaint(capsys, "list", "--token", "another", code=1)
+        assert "no runs" in typed(capsys, "list", "--token", TOKEN)
+        made = typed(capsys, "token", "create", "reader", "--scope", "read", "--token", TOKEN).strip()
+        assert "no runs" in typed(capsys, "list", "--token", made)
+        assert "scope" in complaint(capsys, "submit", "greet", "--token", made, code=1)
+        assert "scope" in complaint(capsys, "doctor", "--token", made, code=1)
+        own = typed(capsys, "token", "create", "acme", "-s", "read", "--for", "acme", "--token", TOKEN).strip()
+        assert "no runs" in typed(capsys, "list", "--namespace", "acme", "--token", own)
+        assert "namespace" in complaint(capsys, "list", "--token", own, code=1)
+    assert "transport" in complaint(capsys, "list", "--token", TOKEN, code=1)
+
+
+@direct
 def test_what_is_typed_wrongly(url: str, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no database" in complaint(capsys, "list")
     asyncio.run(_make(url))

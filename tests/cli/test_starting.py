@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from flowfabric import App
+from flowfabric.server import ServerConfig
 from tests.cli.filling import WORK, Output, complaint, typed
+from tests.sdk.serving import serving
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +90,20 @@ def test_what_is_submitted_is_there(folder: Path, capsys: Output) -> None:
             assert (await engine.read_execution_info(odd)).namespace == "other"  # type: ignore[union-attr]
 
     asyncio.run(look())
+
+
+def test_through_a_server(folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(f"sqlite:///{folder}/flowfabric.db", ServerConfig(port=0, api_token="secret")) as address:
+        monkeypatch.setenv("FF_URL", address)
+        monkeypatch.setenv("FF_API_TOKEN", "secret")
+        assert typed(capsys, "run", "work.py", "double", "21", "--here") == "working hard\n42\n"
+        run = typed(capsys, "submit", "work.py", "greet", "Ann").strip()
+        kind = typed(capsys, "submit", "greet", "name=Bob").strip()
+        assert {each["execution_id"] for each in json.loads(typed(capsys, "list", "--kind", "greet", "--json"))} == {
+            run,
+            kind,
+        }
+        assert typed(capsys, "check", "work.py") == "ok  0 runs under way remember only what the code calls\n"
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,8 @@ def run(arguments: list[str]) -> int:
     except Misused as error:
         return _said("flowfabric", error, MISUSED)
     except (SdkError, EngineError) as error:
-        return _said(str(getattr(error, "code", type(error).__name__)), error, REFUSED)
+        text = str(error).replace("give App(…, token=…) one that is", "say --token, or set FF_API_TOKEN")
+        return _said(str(getattr(error, "code", type(error).__name__)), text, REFUSED)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except BrokenPipeError:

@@ -259,7 +259,7 @@ class _Development:
         if self._app is None:
             stack.push_async_callback(engine.close)
         else:
-            self._app.url = self._settings.url
+            self._app.move(self._settings.url)
             await self._app.open_on(engine)
             stack.push_async_callback(self._app.close)
         kids = await engine.list_waitpoint_hmac_kids()

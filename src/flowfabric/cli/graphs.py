@@ -117,7 +117,7 @@ async def _read(app: App, what: str) -> tuple[FlowSnapshot | None, list[Executio
     flow = await app.engine.describe_flow(flow_id)
     if flow is None:
         raise Misused(f"{what}: there is no such flow")
-    question = {"flow_id": flow_id, "namespaces": None}
+    question = {"flow_id": flow_id, "namespaces": [flow.namespace]}
     members = [each async for each in finding.found(app, question, MOST, builtin=True)]
     return flow, members[::-1], await app.engine.list_flow_edges(flow_id)
 

@@ -193,10 +193,8 @@ def _started(run: str, where: Where) -> int:
 
 def placed(app: App, where: Where) -> App:
     """The app, on the store or server that was named instead of its own."""
-    if where.url is not None:
-        app.url = where.url
-    if is_server(app.url) and where.token is not None:
-        app.token = where.token  # type: ignore[attr-defined,unused-ignore]
+    if where.url is not None or (is_server(app.url) and where.token is not None):
+        app.move(where.url or app.url, where.token)
     return app
 
 

@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 #: The file that ``flowfabric dev`` makes, and that commands look at if nothing else is named.
 DEFAULT_FILE = "flowfabric.db"
+#: How long a person is kept waiting for a server that cannot be reached.
+PATIENCE_S = 3.0
 EVERYWHERE = Group("Where and how", sort_key=9)
 
 
@@ -83,9 +85,9 @@ def is_server(url: str | None) -> bool:
 
 def app_at(url: str, token: str | None, namespace: str = "default") -> App:
     """An app without definitions, for a store or a server."""
-    if is_server(url):
-        return App(url, namespace=namespace, token=token)  # type: ignore[call-arg,unused-ignore]
-    return App(url, namespace=namespace)
+    if not is_server(url):
+        return App(url, namespace=namespace)
+    return App(url, namespace=namespace, token=token, engine_options={"patience_s": PATIENCE_S})
 
 
 def on_store(

@@ -57,7 +57,7 @@ async def read(app: App, run: str) -> dict[str, Any]:
         "started_at": history.started_at,
         "ended_at": history.ended_at,
         "cancelled_by": history.cancelled_by,
-        "children": await _children(app, run, info.flow_id),
+        "children": await _children(app, run, info.flow_id, info.namespace),
         "result": None,
         "error": None,
     }
@@ -77,12 +77,12 @@ def _plain_step(step: StepRecord) -> dict[str, Any]:
     return msgspec.structs.asdict(step) | {"value": value}
 
 
-async def _children(app: App, run: str, flow_id: str | None) -> list[dict[str, Any]]:
+async def _children(app: App, run: str, flow_id: str | None, namespace: str) -> list[dict[str, Any]]:
     """What it has started: those of its flow that name it as their run."""
     if flow_id is None:
         return []
     try:
-        question = {"flow_id": flow_id, "namespaces": None, "tag": ("ff.run", run)}
+        question = {"flow_id": flow_id, "namespaces": [namespace], "tag": ("ff.run", run)}
         found = [each async for each in finding.found(app, question, _CHILDREN, builtin=True)]
     except EngineError:
         return []

@@ -94,6 +94,11 @@ REMOTE_CALLS: dict[str, RemoteCall] = {
     "ping": _calls(Gate.OPEN, *Scope),
     "server_time_ms": _calls(Gate.OPEN, *Scope),
     "capabilities": _calls(Gate.OPEN, *Scope),
+    # administering
+    "create_credential": _calls(Gate.EVERYWHERE, Scope.ADMIN, repeatable=False),
+    "list_credentials": _calls(Gate.EVERYWHERE, Scope.ADMIN),
+    "revoke_credential": _calls(Gate.EVERYWHERE, Scope.ADMIN),
+    "examine": _calls(Gate.EVERYWHERE, Scope.ADMIN),
     # flows
     "create_flow": _calls(Gate.NAMESPACE, _SUBMIT, repeatable=False),
     "describe_flow": _calls(Gate.FLOW, _READ, _WORKER),

@@ -169,6 +169,13 @@ class App:
             self.attach(engine)
         return self
 
+    def move(self, url: str, token: str | None = None) -> None:
+        """Another store or server than the one it was made with, before it is opened."""
+        if self._engine is not None:
+            raise BadOptions("url: the app is open; move it before that", option="url")
+        self.url = url
+        self._token = token if self.is_remote else None
+
     async def open_engine(self) -> Engine:
         """Another engine on the same store, bare and in the caller's hands; not for stores in memory."""
         if self.is_remote:

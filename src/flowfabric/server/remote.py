@@ -26,6 +26,7 @@ AUDITED = frozenset({
     "create_budget", "set_budget_limits", "create_quota_policy", "set_lane_state", "set_lane_fairness",
     "resume_execution", "set_execution_tags", "set_flow_tags", "cancel_flow", "reset_budget",
     "delete_schedule", "pause_schedule", "resume_schedule", "trigger_schedule",
+    "create_credential", "revoke_credential",
 })  # fmt: skip
 #: Arguments that say what an act was about.
 _SUBJECTS = (
@@ -37,6 +38,7 @@ _SUBJECTS = (
     "schedule_id",
     "namespace",
     "waitpoint_id",
+    "credential_id",
 )
 
 
