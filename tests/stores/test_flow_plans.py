@@ -14,7 +14,7 @@ from flowfabric import FlowGraph
 from flowfabric.engine import Engine
 from flowfabric.model.records import Edge
 from flowfabric.stores import questions as ask
-from flowfabric.stores.postgres import graph, reading
+from flowfabric.stores.postgres import graph, statements
 from flowfabric.stores.postgres.store import WRITER_SETTINGS
 from flowfabric.stores.sqlite import store as sqlite_store
 from flowfabric.stores.sqlite.reading import _LIVE_MEMBERS, DESCENDANTS, DOWNSTREAM, _select_by
@@ -68,7 +68,7 @@ async def test_what_waits_for_ended_members_is_looked_up(postgres: Any, locked: 
 
 
 async def test_members_and_descendants_are_looked_up(postgres: Any) -> None:
-    members = await plan(postgres, reading.LIVE_MEMBERS, 0, FLOW, None, 100)
+    members = await plan(postgres, statements.LIVE_MEMBERS, 0, FLOW, None, 100)
     assert "ff_exec_core_flow_idx" in members
     assert "Seq Scan" not in members
     descendants = await plan(postgres, graph.DESCENDANTS, 0, FLOW, FLOW)

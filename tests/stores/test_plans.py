@@ -25,7 +25,7 @@ from flowfabric.model.budget_records import (
 )
 from flowfabric.model.records import Signal, SignalDedup, SuspendDedup, Suspension, Waitpoint
 from flowfabric.model.start_records import EnqueueRequest
-from flowfabric.stores.postgres import fair, reading
+from flowfabric.stores.postgres import fair, statements
 from flowfabric.stores.postgres.store import WRITER_SETTINGS, Replanning
 from flowfabric.stores.postgres.writing import Statement
 from flowfabric.stores.questions import (
@@ -132,8 +132,8 @@ async def plan(connection: Any, sql: str, *arguments: Any) -> str:
 
 
 async def test_claims_walk_the_claim_index(postgres: Any) -> None:
-    plain = await plan(postgres, reading.CLAIM_PLAIN, "waiting", 10, 1)
-    able = await plan(postgres, reading.CLAIM_ABLE, "waiting", ["gpu"], 74, 10, 1)
+    plain = await plan(postgres, statements.CLAIM_PLAIN, "waiting", 10, 1)
+    able = await plan(postgres, statements.CLAIM_ABLE, "waiting", ["gpu"], 74, 10, 1)
     for found in (plain, able):
         assert "ff_exec_core_claim_idx" in found
         assert "Seq Scan" not in found
@@ -141,8 +141,8 @@ async def test_claims_walk_the_claim_index(postgres: Any) -> None:
 
 
 async def test_claims_within_namespaces_walk_an_index_of_their_own(postgres: Any) -> None:
-    plain = await plan(postgres, reading.CLAIM_WITHIN, "waiting", 10, 1, "default")
-    able = await plan(postgres, reading.CLAIM_ABLE_WITHIN, "waiting", ["gpu"], 74, 10, 1, ["default", "other"])
+    plain = await plan(postgres, statements.CLAIM_WITHIN, "waiting", 10, 1, "default")
+    able = await plan(postgres, statements.CLAIM_ABLE_WITHIN, "waiting", ["gpu"], 74, 10, 1, ["default", "other"])
     for found in (plain, able):
         assert "ff_exec_core_claim_within_idx" in found
         assert "ff_exec_core_claim_idx" not in found, "however much of other namespaces stands in front"
@@ -263,7 +263,7 @@ async def test_what_signals_look_at_is_found_by_key(postgres: Any, kind: Any, co
     uuid, number = str(uuid4()), 0
     for fields in {TABLES[kind].key, _EXECUTION if kind in (Waitpoint, Signal) else TABLES[kind].key}:
         columns = [[number if field == "partition" else uuid] * count for field in fields]
-        found = await plan(postgres, reading.select_by(kind, fields, True), *columns)
+        found = await plan(postgres, statements.select_by(kind, fields, True), *columns)
         assert "Seq Scan" not in found
         for condition in re.findall(r'"Index Cond": "([^"]*)"', found):
             assert condition.count("=") == len(fields), "the whole key must be looked up, not a part of it"
@@ -272,14 +272,14 @@ async def test_what_signals_look_at_is_found_by_key(postgres: Any, kind: Any, co
 async def test_who_waits_for_room_is_found_by_index(postgres: Any) -> None:
     from flowfabric.stores.postgres import store
 
-    blocked = await plan(postgres, reading._LISTED["blocked"] + " FOR UPDATE OF e SKIP LOCKED", "x", 33)
+    blocked = await plan(postgres, statements.LISTS["blocked"] + " FOR UPDATE OF e SKIP LOCKED", "x", 33)
     assert "ff_exec_core_waiting_idx" in blocked
     assert '"Sort"' not in blocked, "rows must come from the index in claim order"
-    naming = await plan(postgres, reading._LISTED["naming"] + " FOR UPDATE OF e SKIP LOCKED", "x", 100)
+    naming = await plan(postgres, statements.LISTS["naming"] + " FOR UPDATE OF e SKIP LOCKED", "x", 100)
     assert "ff_exec_core_budget_idx" in naming
-    recent = await plan(postgres, reading.RECENTLY, [0], [0], ["x"], [""], [1])
+    recent = await plan(postgres, statements.RECENTLY, [0], [0], ["x"], [""], [1])
     assert "ff_quota_window_pkey" in recent
-    slots = await plan(postgres, reading.SLOTS_TAKEN, ["x"])
+    slots = await plan(postgres, statements.SLOTS_TAKEN, ["x"])
     assert "ff_exec_core_slots_idx" in slots
     asked = store._QUESTIONS.compile(WaitedFor(("x",)))
     waited_for = await plan(postgres, store._dollars(asked.sql), *asked.params)
@@ -300,7 +300,7 @@ async def test_what_budgets_look_at_is_found_by_key(postgres: Any, kind: Any) ->
     table = TABLES[kind]
     types = {"partition": 0, "reservation_id": str(uuid4())}
     columns = [[types.get(field, "x")] * 50 for field in table.key]
-    found = await plan(postgres, reading.select_by(kind, table.key, True), *columns)
+    found = await plan(postgres, statements.select_by(kind, table.key, True), *columns)
     assert "Seq Scan" not in found
     for condition in re.findall(r'"Index Cond": "([^"]*)"', found):
         assert condition.count("=") == len(table.key), "the whole key must be looked up, not a part of it"
@@ -308,7 +308,7 @@ async def test_what_budgets_look_at_is_found_by_key(postgres: Any, kind: Any) ->
 
 async def test_reservations_of_an_execution_are_found_by_index(postgres: Any) -> None:
     fields = ("partition", "uuid", "state")
-    found = await plan(postgres, reading.select_by(Reservation, fields, True), [0], [str(uuid4())], ["open"])
+    found = await plan(postgres, statements.select_by(Reservation, fields, True), [0], [str(uuid4())], ["open"])
     assert "ff_budget_reservation_execution_idx" in found
 
 
