@@ -96,6 +96,10 @@ class ServerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it as a power failure would, if it has not ended, and let go of it."""
         if self._process.poll() is None:
             self._process.kill()
         self._end()
