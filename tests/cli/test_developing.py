@@ -37,6 +37,8 @@ def test_from_zero_in_an_empty_folder(tmp_path: Path) -> None:
         assert "from flowfabric import App" in shown, "it says what to do next"
         assert "flowfabric dev hello.py" in shown
         assert httpx.get(f"{base}/healthz").json() == {"status": "ok"}
+        console = httpx.get(f"{base}/", follow_redirects=True)
+        assert (console.status_code, console.headers["content-type"].split(";")[0]) == (200, "text/html")
         assert httpx.get(f"{base}/v1/search/executions").json()["executions"] == []
         assert (tmp_path / "flowfabric.db").exists()
         run = flowfabric(tmp_path, "submit", "greet", "name=Ann").stdout.strip()

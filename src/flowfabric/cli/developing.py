@@ -113,12 +113,13 @@ def dev(
     seen = snapshot(Path.cwd()) if app is not None and reload else {}
     target, broken = _loaded(app)
     url = _store(store, target)
-    host, port = _address(listen)
-    settings = Settings(app, url, host, port, reload, browse, how.json)
-    try:
-        again = asyncio.run(_Development(settings, target, broken, seen).run())
-    except (EngineError, OSError) as error:
-        return refused(str(error))
+    with _listening(listen) as door:
+        host, port = door.getsockname()[:2]
+        settings = Settings(app, url, host, port, reload, browse, how.json)
+        try:
+            again = asyncio.run(_Development(settings, target, broken, seen, door).run())
+        except (EngineError, OSError) as error:
+            return refused(str(error))
     if again:
         _begin_anew(port)
     return OK
@@ -162,23 +163,29 @@ def _store(store: str | None, app: App | None) -> str:
     return f"sqlite:///{DEFAULT_FILE}"
 
 
-def _address(listen: str | None) -> tuple[str, int]:
-    """Where to listen: what was asked for, or the first free port from 9090 on."""
-    if listen is not None:
-        host, colon, port = listen.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65_535:
-            raise Misused(f"--listen {listen}: expected an address and a port, such as 127.0.0.1:9090")
-        host = host.strip("[]") or "127.0.0.1"
-        if not _is_loopback(host) and not os.environ.get("FF_API_TOKEN"):
-            raise Misused(f"{host} can be reached by others: set FF_API_TOKEN, or listen on 127.0.0.1")
-        if int(port) and not _is_free(host, int(port)):
-            raise Misused(f"--listen {listen}: something else listens there; choose another port, or 0 for any")
-        return host, int(port)
-    first = int(os.environ.get(AGAIN, DEFAULT_PORT))
-    for number in range(first, first + 100):
-        if _is_free("127.0.0.1", number):
-            return "127.0.0.1", number
-    return "127.0.0.1", 0
+def _listening(listen: str | None) -> socket.socket:
+    """A socket where it was asked for, or at the first free port from 9090 on.
+
+    It is held from now on: of two that start at the same time, each gets one of its own.
+    """
+    again = int(os.environ.get(AGAIN, "0"))
+    if listen is None:
+        first = again or DEFAULT_PORT
+        for number in (*range(first, first + 100), 0):
+            found = _bound("127.0.0.1", number)
+            if found is not None:
+                return found
+        raise Misused("no port is free on 127.0.0.1; name one with --listen")
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65_535:
+        raise Misused(f"--listen {listen}: expected an address and a port, such as 127.0.0.1:9090")
+    host = host.strip("[]") or "127.0.0.1"
+    if not _is_loopback(host) and not os.environ.get("FF_API_TOKEN"):
+        raise Misused(f"{host} can be reached by others: set FF_API_TOKEN, or listen on 127.0.0.1")
+    found = _bound(host, int(port) or again)
+    if found is None:
+        raise Misused(f"--listen {listen}: something else listens there; choose another port, or 0 for any")
+    return found
 
 
 def _is_loopback(host: str) -> bool:
@@ -187,21 +194,27 @@ def _is_loopback(host: str) -> bool:
     return is_loopback(host)
 
 
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
+def _bound(host: str, port: int) -> socket.socket | None:
+    """A socket that listens there, unless another one does."""
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen(2048)
+    except OSError:
+        found.close()
+        return None
+    return found
 
 
 class _Development:
     """One engine; a server, and perhaps a worker, on it."""
 
-    def __init__(self, settings: Settings, app: App | None, broken: str | None, seen: dict[str, int]) -> None:
+    def __init__(
+        self, settings: Settings, app: App | None, broken: str | None, seen: dict[str, int], door: socket.socket
+    ) -> None:
         self._settings = settings
+        self._door = door
         self._app = app
         self._broken = broken
         self._seen = seen
@@ -233,12 +246,12 @@ class _Development:
             worker = self._worker()
             if worker is not None:
                 await stack.enter_async_context(worker)
-            serving = asyncio.ensure_future(running.run())
+            serving = asyncio.ensure_future(running.run(self._door))
             started = asyncio.ensure_future(running.started())
             await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
             tasks = [started]
             if not serving.done():
-                self._introduce(running.port)
+                self._introduce(settings.port)
                 tasks += [asyncio.ensure_future(self._tell_ends(engine))]
                 tasks += [asyncio.ensure_future(self._watch(running.stop))] if self._seen else []
             try:

@@ -75,9 +75,9 @@ class Running:
         port: int = self._listener.servers[0].sockets[0].getsockname()[1]
         return port
 
-    async def run(self) -> None:
-        """Serve until SIGINT or SIGTERM, or until ``stop``."""
-        await self._listener.serve()
+    async def run(self, door: socket.socket | None = None) -> None:
+        """Serve until SIGINT or SIGTERM, or until ``stop``; on a socket that listens already, if one is given."""
+        await self._listener.serve(None if door is None else [door])
 
     async def started(self) -> None:
         """Wait until connections are accepted."""
