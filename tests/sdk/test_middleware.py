@@ -200,6 +200,11 @@ async def test_tracing_by_spans() -> None:
     assert told == [
         ("ff_sdk.backend", {"method": "renew"}), ("engine_backend.call", "renew", False), Transport, "end",
     ]  # fmt: skip
+    told.clear()
+    fake.error = None
+    named: Any = Tracing(tracer=Tracer(), by_operation=True)(fake)
+    await named.renew()
+    assert told[0] == ("ff.renew", {"method": "renew"})
 
 
 async def test_metrics_by_family() -> None:

@@ -87,6 +87,7 @@ def test_filters_that_cannot_be_read(text: str) -> None:
         ("token k1:" + "0f" * 32 + " refused", "token k1:<REDACTED> refused"),
         ("ff_1a2b3c_SECRETSECRET", "<REDACTED>"),
         ("Authorization: Bearer abc.def", "Authorization: <REDACTED>"),
+        ("authorization=BEARER abc", "authorization=<REDACTED>"),
         ("postgresql://me:hunter2@db/x", "postgresql://me:<REDACTED>@db/x"),
         ("{fp:7}:11111111-1111-4111-8111-111111111111", "{fp:7}:11111111-1111-4111-8111-111111111111"),
     ],
@@ -98,3 +99,10 @@ def test_what_identifies_somebody_is_taken_out(written: io.StringIO, secret: str
     (line,) = lines(written)
     assert line["message"] == shown
     assert line["more"] == {"deep": shown}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("piece", ["a", "a.", "ff_", "a:", "a://", "bearer ", "x@", "0f"])
+def test_a_long_text_takes_no_longer_than_it_is_long(piece: str) -> None:
+    text = ":" + piece * (1_000_000 // len(piece))
+    assert len(redacted(text)) <= len(text) + 20

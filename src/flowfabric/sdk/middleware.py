@@ -139,10 +139,12 @@ class Hooks(_Layer):
 
 class Tracing(_Layer):
     """After each call a span ``ff_sdk.backend`` with the event ``engine_backend.call`` (method, elapsed_us, ok): by
-    OpenTelemetry if it is installed, else as a line in the log ``flowfabric.trace``."""
+    OpenTelemetry if it is installed, else as a line in the log ``flowfabric.trace``. With ``by_operation`` spans are
+    named after what was called, ``ff.complete`` for example."""
 
-    def __init__(self, level: int = logging.INFO, *, tracer: Any = None) -> None:
+    def __init__(self, level: int = logging.INFO, *, tracer: Any = None, by_operation: bool = False) -> None:
         self._level = level
+        self._by_operation = by_operation
         self._log = logging.getLogger("flowfabric.trace")
         self._tracer = tracer if tracer is not None else _opentelemetry()
 
@@ -155,7 +157,9 @@ class Tracing(_Layer):
             return
         now = time.time_ns()
         span = self._tracer.start_span(
-            "ff_sdk.backend", attributes={"method": method}, start_time=now - round(elapsed_s * 1_000_000_000)
+            f"ff.{method}" if self._by_operation else "ff_sdk.backend",
+            attributes={"method": method},
+            start_time=now - round(elapsed_s * 1_000_000_000),
         )
         span.add_event("engine_backend.call", facts, now)
         if isinstance(outcome, Exception):
