@@ -40,6 +40,12 @@ LIMITED = Target(0.80, 0.90)
 COMMITS_PER_STEP = Target(1.0, 0.1, of="value")
 IMPORT_MS = Target(150.0, 100.0, of="value")
 
+#: Requests with 64 connections against the same calls on the engine, and the 99th part of a hundred against the middle.
+HTTP = Target(0.30, 0.50)
+HTTP_TAIL = Target(5.0, 3.0, of="value")
+#: Processor time of a server with a thousand idle claims and a thousand idle readers, and what each of them takes.
+IDLE_CPU = Target(0.05, 0.02, of="value")
+
 #: Workflows of one step per second drained by one and by two workers of each peer, with the multiples asked of us.
 WORKFLOW_PEERS = {
     "postgres": {

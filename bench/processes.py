@@ -19,6 +19,8 @@ class Worker:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
+        #: What it said when it was ready.
+        self.greeting: Any = None
 
     @classmethod
     async def start(cls, program: str, *arguments: str) -> Self:
@@ -36,7 +38,7 @@ class Worker:
             limit=_LINE_LIMIT,
         )
         worker = cls(process)
-        await worker.hear()
+        worker.greeting = await worker.hear()
         return worker
 
     def tell(self, message: Any) -> None:

@@ -12,6 +12,8 @@ from bench.cases import (
     drain,
     events,
     flows,
+    http,
+    idle,
     importing,
     lifecycle,
     limits,
@@ -29,8 +31,8 @@ from bench.context import Case
 def every_case() -> list[Case]:
     """All there are."""
     modules = (
-        *(lifecycle, budgets, bulk, flows, renew, events, drain, worker, workflows, limits),
-        *(pickup, signals, backlog, routing, memory, importing),
+        *(lifecycle, budgets, bulk, flows, renew, events, drain, worker, workflows, limits, http),
+        *(pickup, signals, backlog, routing, memory, idle, importing),
     )
     return [case for module in modules for case in module.cases()]
 

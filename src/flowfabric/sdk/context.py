@@ -233,7 +233,11 @@ class Stream:
                 try:
                     await self._job.engine.append_frames(self._job.handle, batch)
                 except EngineError as error:
-                    if not is_passing(error) or self._job.is_lost or not self._job.lease.healthy:
+                    if not is_passing(error) or self._job.is_lost:
+                        raise
+                    if not self._job.lease.healthy:
+                        # Out of reach until the lease had run out: that is no failure of the task.
+                        self._job.lose(error)
                         raise
                     await patience.rest()
                     continue

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 #: A connection that was not used for so long is not used again: the server may be closing it right now.
-MAX_IDLE_S = 30.0
+MAX_IDLE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0
 MAX_HEAD_BYTES = 65_536
 

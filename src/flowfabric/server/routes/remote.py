@@ -52,18 +52,6 @@ class OneCall(Struct, frozen=True):
     arguments: Raw = field(default_factory=lambda: Raw(b"{}"))
 
 
-class CallsBody(Struct, kw_only=True):
-    """Calls that are made side by side."""
-
-    calls: Annotated[list[OneCall], Meta(max_length=MAX_CALLS)]
-
-
-class Answers(Struct, frozen=True):
-    """What came of each call, in the order of the calls: ``{"ok": …}`` or ``{"error": {"family", "code", …}}``."""
-
-    answers: list[dict[str, Any]]
-
-
 class ClaimBody(Struct, kw_only=True):
     """Who claims, from which lanes and namespaces, how much, and how long to wait for it."""
 
@@ -93,6 +81,21 @@ class Claimed(Struct, frozen=True):
     """What was claimed."""
 
     work: list[Work]
+
+
+class CallsBody(Struct, kw_only=True):
+    """Calls that are made side by side, and what to claim once they are done (without waiting)."""
+
+    calls: Annotated[list[OneCall], Meta(max_length=MAX_CALLS)]
+    claim: ClaimBody | None = None
+
+
+class Answers(Struct, frozen=True, omit_defaults=True):
+    """What came of each call, in the order of the calls: ``{"ok": …}`` or ``{"error": {"family", "code", …}}``; and
+    what was claimed."""
+
+    answers: list[dict[str, Any]]
+    work: list[Work] | None = None
 
 
 class RenewBody(Struct, kw_only=True):
@@ -135,22 +138,29 @@ async def calls(call: Call) -> Answer:
         found = [await performer.answer(call, wanted[0].op, wanted[0].arguments)]
     else:
         found = await asyncio.gather(*(performer.answer(call, each.op, each.arguments) for each in wanted))
-    return Answer(200, encode({"answers": found}))
+    if call.body.claim is None:
+        return Answer(200, encode({"answers": found}))
+    if not call.principal.may(Scope.WORKER):
+        raise refused(403, "this credential lacks the scope 'worker'", kind="forbidden", retryable=False)
+    return Answer(200, encode({"answers": found, "work": await _claimed(call, call.body.claim, 0)}))
 
 
 async def claim(call: Call) -> Answer:
     """Claim, now or as soon as there is something; the caller gets what to do along with its handles."""
-    body: ClaimBody = call.body
+    return Answer(200, encode(Claimed(await _claimed(call, call.body, call.body.wait_ms))))
+
+
+async def _claimed(call: Call, body: ClaimBody, wait_ms: int) -> list[Work]:
     within = _within(call, body.namespaces)
     lanes = body.lanes or {"default": 1}
-    policy = ClaimPolicy(body.worker_id, body.worker_instance_id, body.lease_ttl_ms, body.wait_ms or None)
+    policy = ClaimPolicy(body.worker_id, body.worker_instance_id, body.lease_ttl_ms, wait_ms or None)
     engine = call.engine
     if len(lanes) == 1:
         claiming = engine.claim_many(next(iter(lanes)), body.capabilities, policy, body.limit, within)
     else:
         claiming = engine.claim_from_lanes(lanes, body.capabilities, policy, body.limit, within)
-    handles = await (_while_open(call, claiming) if body.wait_ms else claiming)
-    return Answer(200, encode(Claimed(await _work(call, handles, within))))
+    handles = await (_while_open(call, claiming) if wait_ms else claiming)
+    return await _work(call, handles, within)
 
 
 def _within(call: Call, wanted: list[str] | None) -> list[str] | None:
@@ -177,6 +187,8 @@ async def _while_open(call: Call, claiming: Any) -> list[Handle]:
         if not task.done():
             task.cancel()
             await asyncio.wait((task,))
+            if not task.cancelled():
+                task.exception()  # nobody is left to hear of it
 
 
 async def _work(call: Call, handles: list[Handle], within: list[str] | None) -> list[Work]:
