@@ -101,7 +101,7 @@ class App:
     async def asks(self, run: Run[Any] | str | None = None, *, wait: timedelta | None = None) -> list[OpenAsk]:
         """Questions that wait for an answer: those of a run, or all of them. With ``wait``, as soon as there is one;
         the list is empty if there is none by then."""
-        from flowfabric.sdk.asks import open_asks, wait_for_asks
+        from flowfabric.sdk.open_asks import open_asks, wait_for_asks
 
         return await (open_asks(self, run) if wait is None else wait_for_asks(self, run, wait))
 

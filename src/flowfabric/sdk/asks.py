@@ -10,13 +10,12 @@ without one counts as a yes. ``need`` yeses decide, and so does the first no. Wh
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
 import typing
 import uuid
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import Generator, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -36,7 +35,6 @@ from flowfabric.sdk.schemas import check_against, schema_of
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
     from flowfabric.sdk.app import App
-    from flowfabric.sdk.run import Run
     from flowfabric.sdk.worker.handling import Job
 
 T = TypeVar("T")
@@ -46,9 +44,6 @@ APPROVE, DECLINE = "approve", "decline"
 #: Whoever has the link, if no approvers are named.
 ANYONE: Final = "anyone"
 _NOTHING: Final = object()
-_PAGE = 200
-#: How long to wait between looks for a question that is not there yet: at first, and at most.
-_FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -421,51 +416,3 @@ def checked(question: Question, value: Any) -> tuple[bytes, str]:
     if problem is not None:
         raise BadAnswer(f"ask {question.question!r}: the answer does not fit: {problem}", ask=question.question)
     return payload, _says(question, plain)
-
-
-async def open_asks(app: App, run: Run[Any] | str | None = None) -> list[OpenAsk]:
-    """Questions that wait: those of a run, or all of them."""
-    wanted = None if run is None else str(getattr(run, "id", run))
-    engine = app.engine
-    partitions = range(engine.partitions.flow) if wanted is None else (ExecutionId.parse(wanted).partition,)
-    found: list[OpenAsk] = []
-    for partition in partitions:
-        async for execution_id, reason in _waiting(app, partition):
-            context = await engine.read_execution_context(execution_id)
-            if wanted is not None and wanted not in (execution_id, context.tags.get("ff.run")):
-                continue
-            if reason == SuspensionReason.PAUSED_BY_BUDGET:
-                from flowfabric.sdk.budget_asks import budget_question
-
-                asked = await budget_question(app, str(execution_id), context)
-                if asked is not None:
-                    found.append(asked)
-            elif context.execution_kind == ASK_KIND:
-                found.append(OpenAsk(app, str(execution_id), context.input_payload, context.tags))
-    return found
-
-
-async def wait_for_asks(app: App, run: Run[Any] | str | None, wait: timedelta) -> list[OpenAsk]:
-    """The same as soon as there is one, or when the time is over."""
-    most_s = duration(wait, "wait", zero=True).total_seconds()
-    deadline = asyncio.get_running_loop().time() + most_s
-    pause = _FIRST_LOOK_S
-    while True:
-        found = await open_asks(app, run)
-        rest = deadline - asyncio.get_running_loop().time()
-        if found or rest <= 0:
-            return found
-        await asyncio.sleep(min(pause, rest))
-        pause = min(pause * 2, _LAST_LOOK_S)
-
-
-async def _waiting(app: App, partition: int) -> AsyncIterator[tuple[ExecutionId, str]]:
-    cursor = None
-    while True:
-        page = await app.engine.list_suspended(partition, cursor, _PAGE)
-        for entry in page.entries:
-            if entry.reason in (SuspensionReason.WAITING_FOR_APPROVAL, SuspensionReason.PAUSED_BY_BUDGET):
-                yield entry.execution_id, entry.reason
-        cursor = page.next_cursor
-        if cursor is None:
-            return

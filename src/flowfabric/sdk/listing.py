@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from flowfabric.model.errors import State
-from flowfabric.model.results import ExecutionInfo
+from flowfabric.model.search import ExecutionSummary
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.ends import ENDED
 from flowfabric.sdk.errors import BadOptions
@@ -24,8 +23,7 @@ _PAGE: Final = 200
 class Runs:
     """The runs of an app that fit: ``async for run in app.runs(state="failed"): …``.
 
-    Looks through the whole store, partition by partition, and sees what is committed when it comes there; meant for
-    operators and tools, not for the way of a request.
+    The newest come first. What is started meanwhile is not seen, and nothing is given twice.
     """
 
     def __init__(
@@ -54,38 +52,36 @@ class Runs:
 
     async def _found(self) -> AsyncIterator[Run[Any]]:
         left = self._limit
-        engine = self._app.engine
-        for partition in range(engine.partitions.flow):
-            cursor = None
-            while left is None or left > 0:
-                page = await engine.list_executions(partition, cursor, _PAGE)
-                infos = await asyncio.gather(*(engine.read_execution_info(each) for each in page.executions))
-                for info in infos:
-                    if info is None or not await self._fits(info):
-                        continue
-                    if left is not None:
-                        if left == 0:
-                            return
-                        left -= 1
-                    definition = self._app.definitions.get(info.execution_kind)
-                    yield Run(self._app, info.execution_id, None if definition is None else definition.signature)
-                cursor = page.next_cursor
-                if cursor is None:
-                    break
+        cursor = None
+        while left is None or left > 0:
+            page = await self._app.engine.search_executions(
+                namespaces=(self._app.namespace,),
+                lane_id=self._lane,
+                states=() if self._state is None else (self._state,),
+                execution_kind=self._name,
+                tag=next(iter(self._tags.items()), None),
+                cursor=cursor,
+                limit=_PAGE,
+            )
+            for line in await self._fitting(page.executions):
+                if left is not None:
+                    if left == 0:
+                        return
+                    left -= 1
+                definition = self._app.definitions.get(line.execution_kind)
+                yield Run(self._app, line.execution_id, None if definition is None else definition.signature)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
-    async def _fits(self, info: ExecutionInfo) -> bool:
-        if info.namespace != self._app.namespace or info.execution_kind.startswith("$"):
-            return False
-        if self._state is not None and info.public_state is not self._state:
-            return False
-        if self._name is not None and info.execution_kind != self._name:
-            return False
-        if self._lane is not None and info.lane_id != self._lane:
-            return False
-        if not self._tags:
-            return True
-        tags = (await self._app.engine.read_execution_context(info.execution_id)).tags
-        return self._tags.items() <= tags.items()
+    async def _fitting(self, lines: Sequence[ExecutionSummary]) -> list[ExecutionSummary]:
+        """Those that carry all tags and are runs: questions and the like are not."""
+        found = [line for line in lines if not line.execution_kind.startswith("$")]
+        if len(self._tags) < 2 or not found:
+            return found
+        contexts = await self._app.engine.read_execution_contexts([line.execution_id for line in found])
+        wanted = self._tags.items()
+        return [line for line in found if (its := contexts.get(line.execution_id)) and wanted <= its.tags.items()]
 
     async def all(self) -> list[Run[Any]]:
         """All of them."""

@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from flowfabric.engine import Engine
-from flowfabric.sdk.asks import Ask, OpenAsk, open_asks
+from flowfabric.sdk.asks import Ask, OpenAsk
 from flowfabric.sdk.definitions import Definition
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions, SdkError
+from flowfabric.sdk.open_asks import open_asks
 from flowfabric.sdk.results import Completions
 from flowfabric.sdk.testing.clock import BEGINNING, VirtualClock
 from flowfabric.sdk.testing.faults import FaultyEngine, crash_of
