@@ -103,7 +103,9 @@ def test_through_a_server(folder: Path, capsys: Output, monkeypatch: pytest.Monk
             run,
             kind,
         }
+        assert "FF_API_TOKEN" in complaint(capsys, "submit", "work.py", "greet", "Ann", "--token", "another", code=1)
         assert typed(capsys, "check", "work.py") == "ok  0 runs under way remember only what the code calls\n"
+    assert "transport" in complaint(capsys, "submit", "work.py", "greet", "Ann", code=1)
 
 
 @pytest.mark.parametrize(

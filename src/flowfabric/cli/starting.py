@@ -16,7 +16,7 @@ from flowfabric.cli import arguments as typed
 from flowfabric.cli.application import ACTING, OK, REFUSED, STARTING, application, command, load_app
 from flowfabric.cli.finding import milliseconds
 from flowfabric.cli.runs import followed
-from flowfabric.cli.stores import NOWHERE, Namespace, RunId, Where, is_server, on_store
+from flowfabric.cli.stores import NOWHERE, PATIENCE_S, Namespace, RunId, Where, is_server, on_store
 from flowfabric.cli.terminal import Misused, err, say_json, say_line, told
 from flowfabric.model.ids import ExecutionId
 from flowfabric.sdk.app import App
@@ -191,10 +191,11 @@ def _started(run: str, where: Where) -> int:
     return OK
 
 
-def placed(app: App, where: Where) -> App:
-    """The app, on the store or server that was named instead of its own."""
+def placed(app: App, where: Where, *, patient: bool = False) -> App:
+    """The app, on the store or server that was named instead of its own. People are not patient, workers are."""
+    patience = None if patient else timedelta(seconds=PATIENCE_S)
     if where.url is not None or (is_server(app.url) and where.token is not None):
-        app.move(where.url or app.url, where.token)
+        app.move(where.url or app.url, where.token, patience=patience)
     return app
 
 

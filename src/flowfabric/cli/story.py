@@ -149,6 +149,7 @@ def _step(step: dict[str, Any]) -> str:
 def _attempt(attempt: dict[str, Any]) -> str:
     began, ended = attempt["started_at"], attempt["ended_at"]
     outcome = attempt["outcome"] or ("running" if attempt["worker_instance_id"] else "given back")
+    outcome = outcome.removeprefix("attempt_")
     colour = {"success": "green", "failed": "red", "running": "cyan"}.get(outcome, "yellow")
     took = "" if began is None or ended is None else f"  took {span(ended - began)}"
     worker = attempt["worker_instance_id"] or attempt["worker_id"]

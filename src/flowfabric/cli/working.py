@@ -61,7 +61,7 @@ def worker(
     from flowfabric.sdk.worker.worker import run_worker
 
     speak(verbose)
-    target = placed(load_app(app), where)
+    target = placed(load_app(app), where, patient=True)
     if where.json:
         say_line({"app": target.namespace, "lanes": lane or (target.lane,), "kinds": sorted(target.definitions)})
     run_worker(

@@ -169,12 +169,15 @@ class App:
             self.attach(engine)
         return self
 
-    def move(self, url: str, token: str | None = None) -> None:
-        """Another store or server than the one it was made with, before it is opened."""
+    def move(self, url: str, token: str | None = None, *, patience: timedelta | None = None) -> None:
+        """Another store or server than the one it was made with, before it is opened. ``patience`` is how long a server
+        that cannot be reached is waited for."""
         if self._engine is not None:
             raise BadOptions("url: the app is open; move it before that", option="url")
         self.url = url
         self._token = token if self.is_remote else None
+        if patience is not None and self.is_remote:
+            self._engine_options["patience_s"] = patience.total_seconds()
 
     async def open_engine(self) -> Engine:
         """Another engine on the same store, bare and in the caller's hands; not for stores in memory."""
