@@ -54,3 +54,11 @@ def test_refusals_end_with_one_sentence(
     assert done.returncode == 1
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_one_variable_names_the_store_for_servers_and_commands(tmp_path: Path) -> None:
+    variables = environment(FF_STORE_URL=f"sqlite:///{tmp_path}/ff.db")
+    command = [*COMMAND[:-1], "db", "migrate"]
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "ff.db").exists()
