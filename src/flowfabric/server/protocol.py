@@ -1,8 +1,9 @@
-"""Connections that may be refused, and requests that must arrive: what uvicorn itself leaves open.
+"""HTTP/1.1 connections: read strictly, answered in one write, and bounded in number, time and memory.
 
-A connection has so long to say what it wants: from when it is opened, or from the first byte after its last answer.
-One that trickles headers, or a body that nobody reads any more, is closed then. A body that is read has a time of its
-own.
+uvicorn listens and shuts down; this is what it makes of each connection. A connection has so long to say what it wants:
+from when it is opened, or from the first byte after its last answer. One that trickles headers, or a body that nobody
+reads any more, is closed then. A body that is read has a time of its own, and no more of it is taken in than somebody
+reads. Whatever could be understood in two ways is refused, and the connection closed.
 """
 
 from __future__ import annotations
@@ -10,66 +11,157 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
+from flowfabric.server.exchange import Exchange
+from flowfabric.server.heads import BadHead, Head, parse_head, refusal
 from flowfabric.telemetry.metrics import Counter
 
-_BUSY = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 87\r\n"
-    b"retry-after: 1\r\nconnection: close\r\n\r\n"
-    b'{"error":"too many connections; try again later","kind":"unavailable","retryable":true}'
-)
-_LATE = (
-    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\ncontent-length: 46\r\n"
-    b"connection: close\r\n\r\n"
-    b'{"error":"the request did not arrive in time"}'
-)
+_BUSY = refusal(503, "Service Unavailable", "too many connections; try again later", b"retry-after: 1\r\n", retry=True)
+_LATE = refusal(408, "Request Timeout", "the request did not arrive in time")
+#: Bytes of a first line and headers; bytes that are taken in ahead of whoever reads them.
+MAX_HEAD_BYTES = 65_536
+AHEAD_BYTES = 65_536
 
 
-class Guarded(H11Protocol):
+class Guarded(asyncio.Protocol):
     """One connection. ``guard`` makes a class of its own for a server's limits."""
 
     max_connections = 5_000
     header_timeout_s = 10.0
     turned_away: Counter
 
-    _deadline: asyncio.TimerHandle | None = None
-    _heard = False
+    def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
+        self.app = config.loaded_app
+        self.loop = _loop or asyncio.get_running_loop()
+        self.state = server_state
+        self.app_state = app_state
+        self.root_path = config.root_path
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.ends: tuple[tuple[str, int] | None, tuple[str, int] | None] = (None, None)
+        #: Set while the other side takes nothing in.
+        self.clogged: asyncio.Future[None] | None = None
+        self._keep_alive_s = config.timeout_keep_alive
+        self._buffer = bytearray()
+        self._exchange: Exchange | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._goodbye: asyncio.TimerHandle | None = None
+        self._reading = True
+        self._leaving = False
+
+    # -- asyncio -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         """Take the connection, or say that there are too many."""
-        super().connection_made(transport)
-        if len(self.connections) > self.max_connections:
+        self.transport = transport
+        self.state.connections.add(self)
+        self.ends = (_address(transport, "sockname"), _address(transport, "peername"))
+        if len(self.state.connections) > self.max_connections:
             self.turned_away.add(("connections",))
-            transport.write(_BUSY)
-            transport.close()
+            self._turn_away(_BUSY)
             return
         self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it; whoever answers is told that nobody listens."""
+        self.state.connections.discard(self)
+        self._relax()
+        self._stay()
+        self.resume_writing()
+        if self._exchange is not None:
+            self._exchange.disconnected()
+
+    def eof_received(self) -> bool:
+        """The other side says no more: it is gone."""
+        return False
+
+    def pause_writing(self) -> None:
+        """What was written is not taken in."""
+        if self.clogged is None:
+            self.clogged = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        """It is now."""
+        clogged, self.clogged = self.clogged, None
+        if clogged is not None and not clogged.done():
+            clogged.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         """Go on with the request; if it is not complete yet, not for ever."""
         if self.transport.is_closing():
             return
-        self._heard = True
-        super().data_received(data)
-        if self._is_answering():
-            self._relax()
-        elif self._deadline is None:
-            self._expect()
+        self._stay()
+        self._buffer += data
+        self._go_on()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Make of what has come what can be made of it."""
+        try:
+            exchange = self._exchange
+            if exchange is None:
+                head = parse_head(self._buffer, MAX_HEAD_BYTES)
+                if head is None:
+                    if self._deadline is None:
+                        self._expect()
+                    return
+                exchange = self._begin(head)
+            if not exchange.feed(self._buffer):
+                # More than somebody reads: the rest stays where it is.
+                self._pace(len(self._buffer) < AHEAD_BYTES and exchange.held < AHEAD_BYTES)
+        except BadHead as problem:
+            self._refuse(problem)
+
+    def _begin(self, head: Head) -> Exchange:
         self._relax()
-        super().connection_lost(exc)
+        self.state.total_requests += 1
+        exchange = self._exchange = Exchange(self, head)
+        task = self.loop.create_task(exchange.run())
+        self.state.tasks.add(task)
+        task.add_done_callback(self.state.tasks.discard)
+        return exchange
 
-    def on_response_complete(self) -> None:
-        """The answer is out: what comes next is not part of this request."""
-        self._heard = False
-        super().on_response_complete()
+    def _refuse(self, problem: BadHead) -> None:
+        exchange = self._exchange
+        if exchange is not None:
+            # A body that is none: whoever reads it is told that it ended.
+            exchange.disconnected()
+        self._turn_away(refusal(problem.status, problem.phrase, str(problem)))
 
-    def _is_answering(self) -> bool:
-        cycle: Any = self.cycle
-        return cycle is not None and not cycle.response_complete
+    def answered(self, *, keep: bool) -> None:
+        """An answer is out: what comes next is another request."""
+        self._exchange = None
+        if not keep or self._leaving or self.transport.is_closing():
+            self.transport.close()
+            return
+        self._pace(True)
+        if self._buffer:
+            self.loop.call_soon(self._next)
+        else:
+            self._goodbye = self.loop.call_later(self._keep_alive_s, self.transport.close)
+
+    def _next(self) -> None:
+        if self._exchange is None and not self.transport.is_closing():
+            self._go_on()
+
+    def read_on(self) -> None:
+        """Whoever reads a body has taken what there was."""
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if self._buffer:
+            self._go_on()
+        if exchange.held < AHEAD_BYTES and len(self._buffer) < AHEAD_BYTES:
+            self._pace(True)
+
+    def _pace(self, reading: bool) -> None:
+        if reading is not self._reading and not self.transport.is_closing():
+            self._reading = reading
+            if reading:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    # -- time ----------------------------------------------------------------------------------------------------
 
     def _expect(self) -> None:
         self._deadline = self.loop.call_later(self.header_timeout_s, self._late)
@@ -79,15 +171,41 @@ class Guarded(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _stay(self) -> None:
+        if self._goodbye is not None:
+            self._goodbye.cancel()
+            self._goodbye = None
+
     def _late(self) -> None:
         self._deadline = None
-        if self._is_answering() or self.transport.is_closing():
+        if self._exchange is not None or self.transport.is_closing():
             return
         self.turned_away.add(("slow",))
-        cycle: Any = self.cycle
-        if self._heard and cycle is None:
-            self.transport.write(_LATE)
-        self.transport.close()
+        if self._buffer:
+            self._turn_away(_LATE)
+        else:
+            self.transport.close()
+
+    def _turn_away(self, answer: bytes) -> None:
+        if not self.transport.is_closing():
+            if self._exchange is None or not self._exchange.begun:
+                self.transport.write(answer)
+            self.transport.close()
+
+    # -- stopping ------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """The server stops: what is being answered is still answered."""
+        self._leaving = True
+        if self._exchange is None:
+            self.transport.close()
+        else:
+            self._exchange.last()
+
+
+def _address(transport: Any, name: str) -> tuple[str, int] | None:
+    found = transport.get_extra_info(name)
+    return (str(found[0]), int(found[1])) if isinstance(found, tuple | list) and len(found) >= 2 else None
 
 
 def guard(most: int, timeout_s: float, turned_away: Counter) -> type[Guarded]:

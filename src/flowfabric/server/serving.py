@@ -20,9 +20,6 @@ from flowfabric.server.protocol import guard
 
 _log = logging.getLogger("flowfabric.server")
 
-#: Bytes of a request's first line and headers.
-MAX_HEADER_BYTES = 65_536
-
 
 class _Listener(uvicorn.Server):
     """Tells when it listens, and tells the application when it is about to stop."""
@@ -60,9 +57,8 @@ class Running:
             access_log=False,
             lifespan="off",
             server_header=False,
-            # The other implementation that uvicorn knows has no limit on headers.
+            # uvicorn's own ones have no limits, or are slow.
             http=guard(config.max_connections, config.header_timeout_s, server.metrics.limited),
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             timeout_keep_alive=config.keep_alive_s,
             backlog=min(2_048, config.max_connections),
             timeout_graceful_shutdown=max(1, config.grace_ms // 1000),

@@ -1,0 +1,121 @@
+"""First lines and headers, read strictly: what two programs could understand differently is understood by none."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+_FIRST = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([!-~\x80-\xff]{1,65536}) HTTP/1\.([01])")
+#: All lines of headers: names of the allowed characters, values without control characters.
+_HEADERS = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*\r\n)*")
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+#: Headers that say how a request is to be read; there is at most one of each.
+_ONCE = frozenset({b"content-length", b"transfer-encoding", b"host"})
+
+
+class BadHead(Exception):
+    """A request that cannot be read, and the status that says why."""
+
+    def __init__(self, text: str, status: int = 400, phrase: str = "Bad Request") -> None:
+        super().__init__(text)
+        self.status = status
+        self.phrase = phrase
+
+
+class Head(NamedTuple):
+    """What a request begins with."""
+
+    method: str
+    path: str
+    raw_path: bytes
+    query: bytes
+    version: str
+    headers: list[tuple[bytes, bytes]]
+    #: Bytes of the body; ``None`` if it comes in chunks.
+    length: int | None
+    keep: bool
+    waits: bool
+
+
+def refusal(status: int, phrase: str, text: str, extra: bytes = b"", *, retry: bool = False) -> bytes:
+    """A whole answer that ends the connection."""
+    said: dict[str, object] = {"error": text}
+    if retry:
+        said |= {"kind": "unavailable", "retryable": True}
+    body = msgspec.json.encode(said)
+    head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    return head.encode() + extra + b"connection: close\r\n\r\n" + body
+
+
+def parse_head(buffer: bytearray, most: int) -> Head | None:
+    """Take the head of a request out of what has come; ``None`` while it is not complete."""
+    while buffer[:2] == b"\r\n":  # some clients end a body with one
+        del buffer[:2]
+    end = buffer.find(b"\r\n\r\n")
+    if end < 0 or end > most:
+        if len(buffer) > most:
+            raise BadHead("the headers are too long", 431, "Request Header Fields Too Large")
+        return None
+    first, _, lines = bytes(buffer[: end + 2]).partition(b"\r\n")
+    found = _FIRST.fullmatch(first)
+    if found is None:
+        raise BadHead("the first line is not that of an HTTP/1.1 request")
+    if _HEADERS.fullmatch(lines) is None:
+        raise BadHead("the headers are malformed")
+    del buffer[: end + 4]
+    headers: list[tuple[bytes, bytes]] = []
+    known: dict[bytes, bytes] = {}
+    for line in lines[:-2].split(b"\r\n") if lines else ():
+        name, _, value = line.partition(b":")
+        name, value = name.lower(), value.strip(b" \t")
+        if name in known:
+            if name in _ONCE:
+                raise BadHead(f"the header {name.decode()} is there twice")
+        else:
+            known[name] = value
+        headers.append((name, value))
+    method, target, minor = found.groups()
+    path, _, query = _target(target).partition(b"?")
+    newer = minor == b"1"
+    if newer and b"host" not in known:
+        raise BadHead("the header host is missing")
+    connection = known.get(b"connection", b"").lower()
+    return Head(
+        method.decode(),
+        (unquote_to_bytes(path) if b"%" in path else path).decode("utf-8", "replace"),
+        path,
+        query,
+        "1.1" if newer else "1.0",
+        headers,
+        _length(known, newer),
+        b"close" not in connection if newer else b"keep-alive" in connection,
+        newer and known.get(b"expect", b"").lower() == b"100-continue",
+    )
+
+
+def _target(target: bytes) -> bytes:
+    if target[:1] == b"/":
+        return target
+    scheme, found, rest = target.partition(b"://")
+    if found and scheme.lower() in (b"http", b"https"):  # as to a proxy
+        slash = rest.find(b"/")
+        return rest[slash:] if slash >= 0 else b"/"
+    return b"/" + target
+
+
+def _length(known: dict[bytes, bytes], newer: bool) -> int | None:
+    length, coding = known.get(b"content-length"), known.get(b"transfer-encoding")
+    if coding is not None:
+        if length is not None or not newer:
+            raise BadHead("a body has a length or comes in chunks, not both")
+        if coding.lower() != b"chunked":
+            raise BadHead("the transfer coding is not known here", 501, "Not Implemented")
+        return None
+    if length is None:
+        return 0
+    if _LENGTH.fullmatch(length) is None:
+        raise BadHead("invalid Content-Length")
+    return int(length)
