@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -202,6 +203,19 @@ async def test_a_handle_is_of_no_use_in_other_namespaces(guarded: Server, engine
         foreign = await client.post("/v1/remote/claim", json={**WORKER, "namespaces": ["mine"]})
         assert foreign.status_code == 403
     assert await engine.read_execution_info(held["execution_id"]) == before
+
+
+async def test_children_stay_within_the_workers_namespaces(
+    guarded: Server, engine: Engine, held: dict[str, Any]
+) -> None:
+    prefix = held["execution_id"].split(":")[:2]
+    async with client_of(guarded, await token(engine, Scope.WORKER, namespaces=["mine"])) as client:
+        for namespace, status in (("theirs", 403), (None, 403), ("mine", None)):
+            child_id = ":".join((*prefix, str(uuid.uuid4())))
+            child = {"execution_id": child_id, "execution_kind": "k"} | ({"namespace": namespace} if namespace else {})
+            [answer] = await calls(client, ("advance", {"handle": held["handle"], "children": [child]}))
+            assert answer.get("error", {}).get("status") == status
+            assert (await engine.read_execution_state(child_id) is None) == (status is not None)
 
 
 async def test_what_was_claimed_in_all_namespaces_belongs_to_one(guarded: Server, engine: Engine) -> None:

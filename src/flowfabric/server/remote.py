@@ -156,6 +156,8 @@ async def _check(call: Call, remote: RemoteCall, name: str, options: dict[str, A
             if options.get("handle") is None:
                 text = "this credential is limited to namespaces: give the handle of the execution that it is about"
                 raise refused(403, text, kind="forbidden", retryable=False)
+            for child in options.get("children", ()):
+                call.check_namespace(child.get("namespace", "default"))
         case Gate.EXECUTION:
             if "execution_id" in options and not await _owns(call, options["execution_id"]):
                 raise NotFound("execution")
