@@ -34,8 +34,7 @@ from flowfabric.engine import Engine
 from flowfabric.model.records import Flow
 from flowfabric.model.results import ResumeGrant, ResumeToken
 from tests.contract.bad_steps import BAD_STEPS
-from tests.contract.bad_values import BAD as PLAIN_BAD
-from tests.contract.bad_values import Bad
+from tests.contract.bad_values import BAD as PLAIN_BAD, Bad
 from tests.contract.bad_waits import BAD_WAITS
 from tests.contract.probe import START_MS, Probe, claimed, create, fence_of, id_of, policy, unchanged
 from tests.contract.seeding import flow_of, seed

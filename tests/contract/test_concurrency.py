@@ -27,8 +27,7 @@ from flowfabric import (
     Validation,
     ValidationKind,
 )
-from flowfabric.engine import Engine
-from flowfabric.engine import claiming as engine_claiming
+from flowfabric.engine import Engine, claiming as engine_claiming
 from tests.contract.probe import ManualClock, Probe, claimed, create, id_of, policy
 
 Rivals = tuple[Engine, Engine]

@@ -26,8 +26,7 @@ from flowfabric import (
     Validation,
     ValidationKind,
 )
-from flowfabric.engine import Engine
-from flowfabric.engine import streams as stream_engine
+from flowfabric.engine import Engine, streams as stream_engine
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, id_of, policy, refused, shared_stores_only
 from tests.contract.seeding import alter_attempt
 

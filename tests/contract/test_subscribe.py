@@ -9,8 +9,7 @@ from uuid import uuid4
 import pytest
 
 from flowfabric import CompletionEvent, CompletionOutcome, LeaseHistoryEvent, ScannerFilter, Unavailable
-from flowfabric.engine import Engine
-from flowfabric.engine import subscriptions as subject
+from flowfabric.engine import Engine, subscriptions as subject
 from flowfabric.model import events as rows
 from flowfabric.model.subscriptions import cursor_at, event_id_of
 from tests.contract.following import LONG_S, finished, many_finished, names, now, rest, take

@@ -10,8 +10,7 @@ from uuid import uuid4
 import pytest
 
 from flowfabric import EngineError, StreamDisconnected, Transport, TransportKind, Validation, ValidationKind
-from flowfabric.engine import Engine
-from flowfabric.engine import subscriptions as subject
+from flowfabric.engine import Engine, subscriptions as subject
 from flowfabric.model.events import InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
 from flowfabric.model.subscriptions import cursor_at
 from flowfabric.stores.protocol import Conflict

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +69,17 @@ def test_every_name_is_there() -> None:
     for name in flowfabric.__all__:
         assert getattr(flowfabric, name) is not None
         assert name in dir(flowfabric)
-    assert set(flowfabric._HOMES) == set(flowfabric.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = flowfabric.Nothing
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    stub = ast.parse(Path(flowfabric.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    homes = {
+        alias.asname: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    assert homes == {name: f"flowfabric.{module}" for name, module in flowfabric._HOMES.items()}  # type: ignore[attr-defined]

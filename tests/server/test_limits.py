@@ -11,8 +11,7 @@ import pytest
 
 from flowfabric.engine import Engine
 from flowfabric.model.credentials import Scope
-from flowfabric.server import ServerConfig, create_app
-from flowfabric.server import limits as limiting
+from flowfabric.server import ServerConfig, create_app, limits as limiting
 from flowfabric.server.limits import BodyRoom, RateLimits
 from flowfabric.server.problems import Refused
 from flowfabric.server.serving import Running

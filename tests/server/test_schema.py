@@ -16,8 +16,7 @@ import httpx
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from flowfabric import ClaimPolicy, FlowEdge, FlowGraph

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import note
-from hypothesis import strategies as st
+from hypothesis import note, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from flowfabric import ClaimPolicy

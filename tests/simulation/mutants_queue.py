@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowfabric.core import admission, claim, create, grants, operator
-from flowfabric.core import workers as registry
+from flowfabric.core import admission, claim, create, grants, operator, workers as registry
 from flowfabric.core.streams import AppendFrame
 from flowfabric.model.changes import Decision, TrimStream, change
 from flowfabric.model.events import OperatorEvent

@@ -12,8 +12,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, event, given, settings, strategies as st
 
 from flowfabric.stores.schema import TABLES
 from tests.conftest import full_run

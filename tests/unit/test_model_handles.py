@@ -7,8 +7,7 @@ import pickle
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.handles import BackendTag, Handle, HandleKind, HandlePayload, decode, decode_for, encode

@@ -8,8 +8,7 @@ import uuid
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowfabric.model import ids
 from flowfabric.model.errors import Validation, ValidationKind

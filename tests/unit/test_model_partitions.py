@@ -5,8 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.partitions import (

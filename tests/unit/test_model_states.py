@@ -7,8 +7,7 @@ from enum import StrEnum
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowfabric.model import literals, states
 from flowfabric.model.errors import Validation, ValidationKind

@@ -9,8 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 

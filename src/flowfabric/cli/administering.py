@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-from cyclopts import App as Commands
-from cyclopts import Parameter
+from cyclopts import App as Commands, Parameter
 
 from flowfabric.cli.application import MISUSED, OK, OPERATING, application, command, examples
 from flowfabric.cli.stores import AS_TEXT, How

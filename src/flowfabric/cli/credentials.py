@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from cyclopts import App as Commands
-from cyclopts import Parameter
+from cyclopts import App as Commands, Parameter
 from rich.markup import escape
 
 from flowfabric.cli.application import OK, OPERATING, application, command, examples

@@ -6,8 +6,7 @@ import asyncio
 import sys
 from typing import Annotated, Any
 
-from cyclopts import App as Commands
-from cyclopts import Parameter
+from cyclopts import App as Commands, Parameter
 from rich.markup import escape
 
 from flowfabric.cli.application import OK, OPERATING, PROBLEMS, application, command, examples

@@ -6,8 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 import msgspec
-from cyclopts import App as Commands
-from cyclopts import Parameter
+from cyclopts import App as Commands, Parameter
 from rich.markup import escape
 
 from flowfabric.cli.application import OK, OPERATING, application, command, examples

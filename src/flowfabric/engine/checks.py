@@ -18,9 +18,9 @@ from flowfabric.model.ids import (
     LaneIdError,
     LeaseFence,
     canonical_uuid,
+    check_capabilities as _check_tokens,
     check_tag_key,
 )
-from flowfabric.model.ids import check_capabilities as _check_tokens
 from flowfabric.model.jsontext import holds_nul
 from flowfabric.model.limits import (
     MAX_FRAMES,

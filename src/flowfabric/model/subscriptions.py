@@ -16,8 +16,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from flowfabric.model import events as rows
-from flowfabric.model import literals as lit
+from flowfabric.model import events as rows, literals as lit
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.ids import ExecutionId, canonical_uuid
 

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from flowfabric.core import ending, finish, mailboxes, resume, signals, signing, timers, waits
 from flowfabric.core.suspend import Suspend
-from flowfabric.model import conditions
-from flowfabric.model import literals as lit
+from flowfabric.model import conditions, literals as lit
 from flowfabric.model.events import LeaseEvent, SignalEvent
 from flowfabric.model.records import Attempt, Execution, Signal, Suspension
 from flowfabric.model.suspension import TimeoutBehavior

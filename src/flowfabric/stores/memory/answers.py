@@ -13,8 +13,14 @@ from flowfabric.model import literals as lit
 from flowfabric.model.records import Attempt, Execution, FrameRow, Lane, Suspension, Waitpoint, Worker
 from flowfabric.model.steps import Step
 from flowfabric.stores import questions as ask
-from flowfabric.stores.memory import budgetanswers, flowanswers, overviewanswers, searchanswers, startanswers
-from flowfabric.stores.memory import indexes as index
+from flowfabric.stores.memory import (
+    budgetanswers,
+    flowanswers,
+    indexes as index,
+    overviewanswers,
+    searchanswers,
+    startanswers,
+)
 from flowfabric.stores.memory.reading import forgotten_by_grants
 from flowfabric.stores.memory.tables import Tables, wire_id
 

@@ -16,8 +16,7 @@ from flowfabric.model.errors import EngineError, Transport, TransportKind
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.records import StreamHead
-from flowfabric.stores import migrate as migrations
-from flowfabric.stores import questions
+from flowfabric.stores import migrate as migrations, questions
 from flowfabric.stores.flowquestions import Asked
 from flowfabric.stores.postgres.codec import DIALECT
 from flowfabric.stores.postgres.feed import PostgresFeed

@@ -16,8 +16,7 @@ from flowfabric.model.changes import Key, Need, Writes
 from flowfabric.model.errors import Contention, ContentionKind, Transport, TransportKind, Validation, ValidationKind
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
-from flowfabric.stores import migrate as migrations
-from flowfabric.stores import questions
+from flowfabric.stores import migrate as migrations, questions
 from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.protocol import Conflict, Filling, Versions
 from flowfabric.stores.schema import OUTBOXES
