@@ -100,7 +100,7 @@ _MODULES = {
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [*sorted(_HOMES)]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
