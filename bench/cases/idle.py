@@ -42,7 +42,7 @@ async def run(store: str, bench: Bench) -> list[Row]:
     """Once: nothing happens, so nothing varies."""
     count = _FEW if bench.quick else WAITING
     database = await bench.places.database(store)
-    worker = await Worker.start("serve", database.url)
+    worker = await Worker.start("serve", database.url, "timers")
     address = Address.parse(f"http://127.0.0.1:{worker.greeting['port']}")
     clients: list[Client] = []
     try:

@@ -22,9 +22,9 @@ async def so_many_wait(engine: Engine, count: int) -> None:
     raise RuntimeError(f"{len(engine._lanes)} claims wait, {count} should")
 
 
-async def main(url: str) -> None:
+async def main(url: str, timers: bool) -> None:
     """One answer per order: processor seconds and memory so far; an order that is a number waits for so many claims."""
-    async with await Engine.open(url, single_node=True, timers=True) as engine:
+    async with await Engine.open(url, single_node=True, timers=timers) as engine:
         config = ServerConfig(port=0, max_followers=10_000, keep_alive_s=600)
         server = create_app(engine, config)
         running = Running(server, config, server)
@@ -39,4 +39,4 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(sys.argv[1], sys.argv[2:] == ["timers"]))

@@ -204,6 +204,7 @@ METHODS: dict[str, Method] = {
                              {**FENCED, "failure_reason": "text", "failure_category": "name", "source": "name",
                               "retry_policy_json": "retry json"}),
     "cancel": Method(_held, {"handle": "handle", "reason": "text"}),
+    "renew_many": Method(lambda w: {"handles": [w.handle]}, {"handles": "handles"}),
     "give_back": Method(_held, {"handle": "handle", "reason": "text"}),
     "derived_keys": Method(lambda w: {"purpose": "x"}, {"purpose": "name+"}),
     # waiting

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import LeaseRenewal, Renewed, Validation, ValidationKind
+from flowfabric import Contention, LeaseRenewal, Renewed, Validation, ValidationKind
 from flowfabric.engine import Engine
 from flowfabric.model.events import LeaseEvent
 from tests.contract.probe import (
@@ -168,3 +168,15 @@ async def test_progress_on_an_unreadable_document_is_corruption(engine: Engine, 
     async with refused(probe, Validation, ValidationKind.CORRUPTION, "raw_fields: not a JSON object"):
         await engine.progress(handle, 5)
     assert (await engine.renew(handle)).lease_epoch == 1
+
+
+async def test_many_leases_are_renewed_at_once_and_each_is_answered(engine: Engine, clock: ManualClock) -> None:
+    handles = [await claimed(engine) for _ in range(3)]
+    await engine.complete(handles[1])
+    clock.advance(1_000)
+    first, ended, last = await engine.renew_many(handles)
+    for renewed in (first, last):
+        assert isinstance(renewed, LeaseRenewal)
+        assert renewed.expires_at_ms == clock() + 30_000
+    assert isinstance(ended, Contention)
+    assert await engine.renew_many([]) == []

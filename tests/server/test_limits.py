@@ -229,4 +229,4 @@ async def test_a_head_that_is_too_large(engine: Engine) -> None:
                 writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " if _ == 0 else b"y" * 1_000)
                 await writer.drain()
         with contextlib.suppress(ConnectionError):
-            assert (await answer(reader)).startswith(b"HTTP/1.1 400 ")
+            assert (await answer(reader)).startswith(b"HTTP/1.1 431 ")

@@ -17,10 +17,11 @@ from flowfabric.core.reclaim import IssueReclaimGrant, ReclaimExecution
 from flowfabric.core.streams import AppendFrame, AppendFrames
 from flowfabric.engine import checks, step_checks
 from flowfabric.engine.claiming import Claiming
+from flowfabric.model.errors import EngineError
 from flowfabric.model.frames import AppendFrameOutcome, Frame
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId, LeaseFence
-from flowfabric.model.limits import MAX_REASON_BYTES
+from flowfabric.model.limits import MAX_CLAIM, MAX_REASON_BYTES
 from flowfabric.model.results import (
     Cancelled,
     Claimed,
@@ -267,6 +268,14 @@ class Leases(Claiming):
         """Keep the lease for another time to live."""
         answer: LeaseRenewal = await self._submit(Renew(self._payload(handle)))
         return answer
+
+    async def renew_many(self, handles: Iterable[Handle]) -> list[LeaseRenewal | EngineError]:
+        """Keep many leases, in as few commits as possible; for each what came of it."""
+        given = list(checks.sequence(handles, "handles"))
+        if len(given) > MAX_CLAIM:
+            raise checks.invalid(f"handles: at most {MAX_CLAIM} at once, got {len(given)}")
+        commands = [Renew(self._payload(handle)) for handle in given]
+        return await self._batcher.call_all(commands) if commands else []
 
     async def renew_lease(
         self,

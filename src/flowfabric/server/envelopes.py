@@ -24,6 +24,8 @@ from flowfabric.model.tokens import DerivedKeys
 PURPOSE = "handle envelopes"
 #: How long keys are taken for good; a key that is not known is looked for at once, but not more often than this.
 KNOWN_S, LOOK_AGAIN_S = 60.0, 1.0
+#: Envelopes that are remembered.
+MAX_OPENED = 10_000
 _KINDS = tuple(HandleKind)
 _namespaces = msgspec.json.Decoder(list[str] | None)
 
@@ -35,6 +37,8 @@ class Envelopes:
         self._engine = engine
         self._keys: DerivedKeys | None = None
         self._looked_at = 0.0
+        #: What was opened lately: the same lease is renewed and worked with many times.
+        self._opened: dict[str, tuple[Handle, frozenset[str] | None]] = {}
 
     async def ready(self) -> None:
         """Have keys that are fresh enough."""
@@ -43,6 +47,7 @@ class Envelopes:
 
     async def _look(self) -> DerivedKeys:
         self._keys = keys = await self._engine.derived_keys(PURPOSE)
+        self._opened.clear()
         self._looked_at = time.monotonic()
         return keys
 
@@ -58,9 +63,12 @@ class Envelopes:
 
     async def open(self, envelope: str) -> tuple[Handle, frozenset[str] | None]:
         """The handle and where it was claimed; refused if it was not sealed with a key of the store."""
+        await self.ready()
+        known = self._opened.get(envelope)
+        if known is not None:
+            return known
         kid, _, rest = envelope.partition(".")
         text, _, signature = rest.partition(".")
-        await self.ready()
         assert self._keys is not None
         key = self._keys.keys.get(kid)
         if key is None and time.monotonic() - self._looked_at > LOOK_AGAIN_S:
@@ -74,7 +82,11 @@ class Envelopes:
             handle = Handle(self._engine.store.tag, _KINDS[content[0]], content[5 + size :])
         except (binascii.Error, msgspec.DecodeError, IndexError, ValueError):
             raise forged() from None
-        return handle, None if within is None else frozenset(within)
+        found = (handle, None if within is None else frozenset(within))
+        if len(self._opened) >= MAX_OPENED:
+            self._opened.clear()
+        self._opened[envelope] = found
+        return found
 
 
 def _signature(key: bytes, text: str) -> str:

@@ -135,6 +135,14 @@ class Exchange:
             await self._waiting
         return {"type": "http.disconnect"}
 
+    def whole(self) -> bytes | None:
+        """The whole body, if all of it is there and nobody has read any of it."""
+        if not self._complete or self.held < 0 or self._gone:
+            return None
+        chunks, self._body = self._body, []
+        self.held = -1
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None and not waiting.done():
@@ -249,4 +257,4 @@ class Exchange:
     def _end(self, *, keep: bool) -> None:
         self._done = True
         self._wake()
-        self._connection.answered(keep=keep)
+        self._connection.answered(keep=keep, whole=self._complete)

@@ -20,6 +20,8 @@ _LATE = refusal(408, "Request Timeout", "the request did not arrive in time")
 #: Bytes of a first line and headers; bytes that are taken in ahead of whoever reads them.
 MAX_HEAD_BYTES = 65_536
 AHEAD_BYTES = 65_536
+#: How long what a client still sends is thrown away, once it was told that nobody will read it.
+LINGER_S = 5.0
 
 
 class Guarded(asyncio.Protocol):
@@ -46,6 +48,8 @@ class Guarded(asyncio.Protocol):
         self._goodbye: asyncio.TimerHandle | None = None
         self._reading = True
         self._leaving = False
+        #: Whether all is said, and what still comes is thrown away.
+        self._deaf = False
 
     # -- asyncio -------------------------------------------------------------------------------------------------
 
@@ -56,7 +60,8 @@ class Guarded(asyncio.Protocol):
         self.ends = (_address(transport, "sockname"), _address(transport, "peername"))
         if len(self.state.connections) > self.max_connections:
             self.turned_away.add(("connections",))
-            self._turn_away(_BUSY)
+            transport.write(_BUSY)
+            transport.close()
             return
         self._expect()
 
@@ -86,7 +91,7 @@ class Guarded(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Go on with the request; if it is not complete yet, not for ever."""
-        if self.transport.is_closing():
+        if self._deaf or self.transport.is_closing():
             return
         self._stay()
         self._buffer += data
@@ -127,9 +132,12 @@ class Guarded(asyncio.Protocol):
             exchange.disconnected()
         self._turn_away(refusal(problem.status, problem.phrase, str(problem)))
 
-    def answered(self, *, keep: bool) -> None:
-        """An answer is out: what comes next is another request."""
+    def answered(self, *, keep: bool, whole: bool) -> None:
+        """An answer is out: what comes next is another request, or what is left of this one."""
         self._exchange = None
+        if not whole:
+            self._hang_up()
+            return
         if not keep or self._leaving or self.transport.is_closing():
             self.transport.close()
             return
@@ -140,7 +148,7 @@ class Guarded(asyncio.Protocol):
             self._goodbye = self.loop.call_later(self._keep_alive_s, self.transport.close)
 
     def _next(self) -> None:
-        if self._exchange is None and not self.transport.is_closing():
+        if self._exchange is None and not self._deaf and not self.transport.is_closing():
             self._go_on()
 
     def read_on(self) -> None:
@@ -190,7 +198,22 @@ class Guarded(asyncio.Protocol):
         if not self.transport.is_closing():
             if self._exchange is None or not self._exchange.begun:
                 self.transport.write(answer)
-            self.transport.close()
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Say no more. A client that is still sending would lose the answer if the connection were cut at once."""
+        transport = self.transport
+        if self._deaf or transport.is_closing():
+            return
+        if not transport.can_write_eof():
+            transport.close()
+            return
+        self._deaf = True
+        self._buffer.clear()
+        transport.write_eof()
+        self._pace(True)
+        self._stay()
+        self._goodbye = self.loop.call_later(LINGER_S, transport.close)
 
     # -- stopping ------------------------------------------------------------------------------------------------
 

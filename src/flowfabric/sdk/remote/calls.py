@@ -181,6 +181,16 @@ class Calls:
             raise Transport(BACKEND, TransportKind.PROTOCOL, f"{len(found)} answers to {len(batch)} calls")
         return found
 
+    def all_of(self, response: Response) -> list[Raw | Exception]:
+        """What each part of a request came to."""
+        found: list[Raw | Exception] = []
+        for said in _answers.decode(response.body).answers:
+            if said.error is not UNSET:
+                found.append(said_error(said.error, "the call"))
+            else:
+                found.append(said.ok if said.ok is not UNSET else Raw(b"null"))
+        return found
+
     def only(self, response: Response) -> Raw:
         """What the single call of a request of its own came to."""
         (said,) = _answers.decode(response.body).answers

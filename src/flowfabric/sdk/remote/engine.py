@@ -18,9 +18,10 @@ from flowfabric.engine.wire import Shapes, body_of, result_of
 from flowfabric.model.errors import Transport, TransportKind, Unavailable, Validation, ValidationKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.policy import parse_policy
-from flowfabric.model.results import ClaimPolicy, Created, Duplicate, ExecutionContext, ScannerFilter
+from flowfabric.model.results import ClaimPolicy, Created, Duplicate, ExecutionContext, LeaseRenewal, ScannerFilter
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.errors import BadOptions
 from flowfabric.sdk.remote.calls import BACKEND, PATIENCE_S, Calls, OneCall, out_of_reach, problem_of
@@ -81,6 +82,8 @@ class RemoteEngine:
         self._shapes = Shapes(sealed, unsealed)
         #: What was claimed with its context, until somebody asks for that.
         self._contexts: dict[str, ExecutionContext] = {}
+        self._renewing: list[tuple[Handle, asyncio.Future[LeaseRenewal]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self.partitions = PartitionCounts()
         self.backend_label = ""
@@ -110,6 +113,10 @@ class RemoteEngine:
         """Close all connections."""
         self._closed = True
         self._servers.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._calls.close()
 
     async def __aenter__(self) -> Self:
@@ -285,6 +292,40 @@ class RemoteEngine:
         body = self._shapes.dump({"handles": given})
         response = await self._ask("POST", "/v1/remote/lost", body, SPARE_S, True)
         return [given[place] for place in _lost.decode(response.body).lost]
+
+    async def renew(self, handle: Handle) -> LeaseRenewal:
+        """Keep the lease. Renewals that are made together travel together."""
+        self._check_open()
+        future: asyncio.Future[LeaseRenewal] = asyncio.get_running_loop().create_future()
+        self._renewing.append((handle, future))
+        if len(self._renewing) == 1:
+            asyncio.get_running_loop().call_soon(self._renew_all)
+        return await future
+
+    def _renew_all(self) -> None:
+        waiting, self._renewing = self._renewing, []
+        for start in range(0, len(waiting), MAX_CLAIM):
+            task = asyncio.get_running_loop().create_task(self._renew(waiting[start : start + MAX_CLAIM]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _renew(self, renewals: list[tuple[Handle, asyncio.Future[LeaseRenewal]]]) -> None:
+        try:
+            body = self._shapes.dump({"handles": [handle for handle, _ in renewals]})
+            response = await self._ask("POST", "/v1/remote/renew", body, SPARE_S, True)
+            for (_, future), said in zip(renewals, self._calls.all_of(response), strict=True):
+                if future.done():
+                    continue
+                if isinstance(said, Exception):
+                    future.set_exception(said)
+                else:
+                    future.set_result(self._read("renew", said))
+        except BaseException as error:
+            for _, future in renewals:
+                if not future.done():
+                    future.set_exception(error if isinstance(error, Exception) else out_of_reach(Lost("closed")))
+            if not isinstance(error, Exception):
+                raise
 
     async def fail(
         self, handle: Handle, reason: str, failure_class: Any = "transient", detail: bytes | str | None = None

@@ -156,6 +156,11 @@ class Worker:
         ready = asyncio.ensure_future(self._ready.wait())
         try:
             await asyncio.wait((self._main, ready), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # Whoever gives up while the worker starts leaves none behind.
+            self.stop(now=True)
+            await asyncio.wait((self._main,))
+            raise
         finally:
             ready.cancel()
         if self._main.done():

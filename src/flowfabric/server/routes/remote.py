@@ -220,15 +220,20 @@ async def _work(call: Call, handles: list[Handle], within: list[str] | None) -> 
 async def renew(call: Call) -> Answer:
     """Keep many leases in one commit."""
     performer = call.server.performer
-
-    async def one(envelope: str) -> dict[str, Any]:
+    answers: list[dict[str, Any]] = [{} for _ in call.body.handles]
+    held: list[tuple[dict[str, Any], Handle]] = []
+    for answer, envelope in zip(answers, call.body.handles, strict=True):
         try:
-            handle, _ = await performer.opened(call, envelope)
-            return {"ok": await call.engine.renew(handle)}
+            held.append((answer, (await performer.opened(call, envelope))[0]))
         except EngineError as error:
-            return {"error": error_to_wire(error)}
-
-    return Answer(200, encode({"answers": await asyncio.gather(*(one(each) for each in call.body.handles))}))
+            answer["error"] = error_to_wire(error)
+    found = await call.engine.renew_many([handle for _, handle in held])
+    for (answer, _), said in zip(held, found, strict=True):
+        if isinstance(said, EngineError):
+            answer["error"] = error_to_wire(said)
+        else:
+            answer["ok"] = said
+    return Answer(200, encode({"answers": answers}))
 
 
 async def lost(call: Call) -> Answer:
