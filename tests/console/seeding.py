@@ -287,11 +287,18 @@ async def _flow(engine: Engine) -> str:
         for handle in await engine.claim_many("etl", policy=policy, limit=1):
             await engine.complete(handle, b'"done"')
             await engine.run_due()
-    for number, handle in enumerate(await engine.claim_many("etl", policy=policy, limit=5)):
-        if number < 2:
-            await engine.complete(handle, b"42")
-        elif number == 2:
-            await engine.fail(handle, "ValueError: shard 2 is empty", "permanent")
+    kinds = {str(made.execution_ids[name]): name for name in nodes}
+    claimed = await engine.claim_many("etl", policy=policy, limit=8)
+    shards = sorted(
+        (kinds[str(each.execution_id)], number)
+        for number, each in enumerate(claimed)
+        if kinds[str(each.execution_id)].startswith("shard")
+    )
+    for name, number in shards:
+        if name in ("shard 0", "shard 3"):
+            await engine.complete(claimed[number], b"42")
+        elif name == "shard 2":
+            await engine.fail(claimed[number], "ValueError: shard 2 is empty", "permanent")
     await engine.run_due()
     return str(made.flow_id)
 

@@ -31,23 +31,31 @@ const PAGES = [
 ];
 const seen = () => PAGES.filter((page) => page === null || ((!page.scope || may(page.scope)) && (!page.everywhere || everywhere())));
 
-export const route = signal(parse());
+
+const plainText = (text) => {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+};
 
 function parse() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [page = "", ...rest] = path.split("/");
-  return { page: page || "overview", id: rest.length ? decodeURIComponent(rest.join("/")) : null, query: new URLSearchParams(query || "") };
+  return { page: page || "overview", id: rest.length ? plainText(rest.join("/")) : null, query: new URLSearchParams(query || "") };
 }
+export const route = signal(parse());
 addEventListener("hashchange", () => { route.value = parse(); });
 
 const loaded = {};
 function usePage(name) {
   const [, again] = useState(0);
   useEffect(() => {
-    if (loaded[name]) return;
+    if (!name || loaded[name]) return;
     import(`./pages/${name}.js`).then((module) => { loaded[name] = module.default; }, () => { loaded[name] = Lost; }).then(() => again((n) => n + 1));
   }, [name]);
-  return loaded[name];
+  return name ? loaded[name] : null;
 }
 
 const Lost = () => html`<div class="page"><h1>There is no such page</h1><p><a href="#/overview">To the overview</a></p></div>`;
@@ -168,7 +176,7 @@ function Side({ current }) {
 
 function Main({ at }) {
   const known = seen().some((page) => page?.path === at.page);
-  const Page = usePage(known ? at.page : "none");
+  const Page = usePage(known ? at.page : null);
   return html`<main class="main" id="main" tabindex="-1">
     ${useValue(connection) === "offline" && html`<div class="banner" role="alert">The connection to the server is lost. What you see may be old; trying again…</div>`}
     ${Page ? html`<${Page} key=${at.id ?? at.page} id=${at.id} query=${at.query} />` : known ? null : html`<${Lost} />`}

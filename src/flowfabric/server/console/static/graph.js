@@ -19,6 +19,7 @@ class Picture {
     this.hover = null;
     this.found = null;
     this.fitted = false;
+    this.touched = false;
     this.frame = 0;
     this.colours();
   }
@@ -31,7 +32,8 @@ class Picture {
     this.nodes = members.map((member, index) => ({ member, x: places[index][0], y: places[index][1], group: groups.get(member.execution_id) }));
     const at = new Map(this.nodes.map((node) => [node.member.execution_id, node]));
     this.edges = edges.map((edge) => ({ from: at.get(edge.from), to: at.get(edge.to), state: edge.state })).filter((edge) => edge.from && edge.to);
-    if (!this.fitted) this.fit();
+    // Unless somebody has looked around already.
+    if (!this.touched) this.fit();
     this.draw();
   }
   update(members, groups) {
@@ -56,6 +58,7 @@ class Picture {
     this.draw();
   }
   zoom(factor, cx = this.canvas.clientWidth / 2, cy = this.canvas.clientHeight / 2) {
+    this.touched = true;
     const next = Math.max(0.02, Math.min(2.5, this.scale * factor));
     this.x = cx - ((cx - this.x) * next) / this.scale;
     this.y = cy - ((cy - this.y) * next) / this.scale;
@@ -241,6 +244,7 @@ export function Graph({ members, edges, groups, found }) {
       const [ox, oy] = others[0][1];
       own.zoom(Math.hypot(x - ox, y - oy) / Math.max(1, Math.hypot(before[0] - ox, before[1] - oy)), (x + ox) / 2, (y + oy) / 2);
     } else {
+      own.touched = true;
       own.x += x - before[0];
       own.y += y - before[1];
       own.draw();

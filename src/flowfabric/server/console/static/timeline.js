@@ -117,9 +117,9 @@ export function Timeline({ info, history, steps, children, onStep }) {
   const left = (ms) => `${part(ms)}%`;
   const width = (bar) => `${Math.max(0, part(bar.to) - part(bar.from))}%`;
   return html`<div class="stack tight">
-    <div class="timeline" role="img" aria-label=${`Timeline of ${duration(to - from)}: ${rows.map((row) => row.name).join(", ")}`}>
+    <div class="timeline" role="group" aria-label=${`Timeline of ${duration(to - from)}: ${rows.map((row) => row.name).join(", ")}`}>
       ${rows.map((row, index) => html`
-        <div class="name clip" key=${`n${index}`} title=${row.title || row.name}>${row.href ? html`<a href=${`#/executions/${encodeURIComponent(row.href)}`} tabindex="-1">${row.name}</a>` : row.name}</div>
+        <div class="name clip" key=${`n${index}`} title=${row.title || row.name}>${row.href ? html`<a href=${`#/executions/${encodeURIComponent(row.href)}`}>${row.name}</a>` : row.name}</div>
         <div class="track" key=${`t${index}`}>
           ${row.bars.map((bar, number) => html`<span key=${number} class=${`bar ${bar.style || ""}`} data-tone=${bar.tone} title=${bar.title} style=${{ left: left(bar.from), width: width(bar) }}></span>`)}
           ${(row.ticks || []).map((tick, number) => html`<span key=${`k${number}`} class="tick" data-tone=${tick.tone} title=${`${tick.title} (${time(tick.at)})`} style=${{ left: left(tick.at) }} onClick=${() => tick.step && onStep?.(tick.step)}></span>`)}

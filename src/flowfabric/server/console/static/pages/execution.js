@@ -251,7 +251,7 @@ function Steps({ id, steps, open, info }) {
 }
 
 function Waits({ history }) {
-  if (!history.waitpoints.length && !history.signals.length && !history.suspension) return html`<${Empty} icon="clock">It has never waited for a signal.</${Empty}>`;
+  if (!history.waitpoints.length && !history.signals.length) return html`<${Empty} icon="clock">It has never waited for a signal.</${Empty}>`;
   return html`<div class="stack">
     ${history.waitpoints.length > 0 && html`<div class="table-wrap"><table class="table"><thead><tr><th scope="col">Waitpoint</th><th scope="col">State</th><th scope="col">Made</th><th scope="col">Expires</th><th scope="col" class="number">Signals</th></tr></thead>
       <tbody>${history.waitpoints.map((each) => html`<tr key=${each.waitpoint_id}><td>${each.waitpoint_key || html`<span class="mono">${shortId(each.waitpoint_id)}</span>`}</td><td>${words(each.state)}</td><td><${When} ms=${each.created_at} /></td><td><${When} ms=${each.expires_at} /></td><td class="number">${each.signal_count}</td></tr>`)}</tbody></table></div>`}

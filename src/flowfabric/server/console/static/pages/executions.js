@@ -38,7 +38,13 @@ function List({ query }) {
   const own = useValue(namespace);
   const [, draw] = useState(0);
   const [chosen, setChosen] = useState(() => new Set());
-  const [cursor, setCursor] = useState(-1);
+  const [cursor, drawCursor] = useState(-1);
+  // Keys may come faster than the page is drawn.
+  const stands = useRef(-1);
+  const setCursor = (place) => {
+    stands.current = place;
+    drawCursor(place);
+  };
   const [unseen, setUnseen] = useState(0);
   const box = useRef(null);
   const view = useRef({ first: 0, last: 0 });
@@ -93,18 +99,18 @@ function List({ query }) {
   useEffect(() => {
     const key = ({ detail }) => {
       if (detail === "j" || detail === "k") {
-        const next = Math.max(0, Math.min(listing.rows.length - 1, cursor + (detail === "j" ? 1 : -1)));
+        const next = Math.max(0, Math.min(listing.rows.length - 1, stands.current + (detail === "j" ? 1 : -1)));
         setCursor(next);
         const top = next * rowHeight(), height = box.current.clientHeight - 36;
         if (top < box.current.scrollTop) box.current.scrollTop = top;
         else if (top + rowHeight() > box.current.scrollTop + height) box.current.scrollTop = top + rowHeight() - height;
-      } else if (detail === "x" && listing.rows[cursor]) flip(listing.rows[cursor].execution_id);
-      else if (detail === "Enter" && listing.rows[cursor]) open(listing.rows[cursor]);
+      } else if (detail === "x" && listing.rows[stands.current]) flip(listing.rows[stands.current].execution_id);
+      else if (detail === "Enter" && listing.rows[stands.current]) open(listing.rows[stands.current]);
       else if (detail === "Escape") setChosen(new Set());
     };
     addEventListener("ff-key", key);
     return () => removeEventListener("ff-key", key);
-  }, [listing, cursor]);
+  }, [listing]);
 
   const flipState = (state) => setStates((old) => {
     const next = new Set(old);

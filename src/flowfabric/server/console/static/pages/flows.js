@@ -84,7 +84,7 @@ function Flow({ id }) {
     <div class="chips">${[...counts].sort((a, b) => b[1] - a[1]).map(([state, n]) => html`<span class="badge" key=${state} data-tone=${state}>${exact(n)} ${words(state)}</span>`)}
       <span class="soft small">${plural(nodes.length, "member")}, ${plural(flow.edge_count, "edge")}</span></div>
     <section class="card"><header><h2>Graph</h2><div class="search"><${Icon} name="search" /><label class="visually-hidden" for="member">Find a member</label><input id="member" data-search class="input" placeholder="Find a member" value=${text} onInput=${(event) => { setText(event.target.value); setChosen(null); }} autocomplete="off" /></div></header>
-      <${Graph} members=${nodes} edges=${graph.edges} groups=${groups} found=${chosen || (text && fits[0]?.execution_id)} /></section>
+      ${graph.revision < 0 ? html`<${Loading} />` : html`<${Graph} members=${nodes} edges=${graph.edges} groups=${groups} found=${chosen || (text && fits[0]?.execution_id)} />`}</section>
     <section class="card"><header><h2>Members</h2><span class="count">${exact(fits.length)}</span></header><div class="body flush table-wrap"><table class="table">
       <thead><tr><th scope="col">State</th><th scope="col">Member</th><th scope="col">Waits for</th><th scope="col">Created</th><th scope="col" class="number">Took</th><th scope="col"></th></tr></thead>
       <tbody>${fits.slice(0, ROWS).map((node) => html`<tr key=${node.execution_id}><td><${Badge} state=${node.public_state} /></td><td><a href=${`#/executions/${encodeURIComponent(node.execution_id)}`}>${node.execution_kind || "(no kind)"}</a> <span class="mono faint">${shortId(node.execution_id)}</span></td>

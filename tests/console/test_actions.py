@@ -1,0 +1,213 @@
+"""Everything that can be done in the console, done in it, and looked up in the engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from urllib.parse import quote
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import expect
+
+from flowfabric import Cron, FlowGraph
+from flowfabric.engine import Engine
+from flowfabric.model.results import ClaimPolicy
+from flowfabric.model.states import LaneState
+from flowfabric.model.steps import NewStep
+from tests.console.conftest import Pages, Shop
+from tests.console.watching import Watched
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+WORKER = ClaimPolicy("w", "w-1", 600_000)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def engine(shop: Shop) -> AsyncIterator[Engine]:
+    """Another process's look at the same store."""
+    async with await Engine.open(shop.server.store, single_node=True) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def watched(shop: Shop, pages: Pages) -> Watched:
+    return await pages.of(shop.url)
+
+
+async def made(engine: Engine, lane: str, **more: object) -> str:
+    created = await engine.create_execution(namespace="tests", lane_id=lane, execution_kind=f"{lane}_kind", **more)  # type: ignore[arg-type]
+    return str(created.execution_id)
+
+
+async def test_cancel_and_replay(watched: Watched, engine: Engine) -> None:
+    identity = await made(engine, "one")
+    await watched.open(identity)
+    await watched.button("Cancel…").click()
+    await expect(watched.at("dialog")).to_contain_text("It ends where it is")
+    await watched.at("#field-reason").fill("no longer wanted")
+    await watched.confirm("Cancel it")
+    await expect(watched.at(".badge").first).to_have_text("cancelled")
+    assert await engine.read_execution_state(identity) == "cancelled"
+    assert (await engine.read_history(identity)).cancellation_reason == "no longer wanted"
+    failed = await made(engine, "two")
+    handle = await engine.claim("two", policy=WORKER)
+    assert handle is not None
+    await engine.fail(handle, "broken", "permanent")
+    await watched.open(failed)
+    await expect(watched.at("[data-failure]")).to_have_text("broken")
+    await watched.button("Replay…").click()
+    await watched.confirm("Replay it")
+    await expect(watched.at(".badge").first).to_have_text("waiting")
+
+
+async def test_priority_revoke_and_fork(watched: Watched, engine: Engine) -> None:
+    identity = await made(engine, "three")
+    await watched.open(identity)
+    await watched.choose("More", "Change priority")
+    await watched.at("#field-priority").fill("7")
+    await watched.confirm("Change it")
+    await expect(watched.at(".facts")).to_contain_text("7")
+    info = await engine.read_execution_info(identity)
+    assert info is not None
+    assert info.priority == 7
+    handle = await engine.claim("three", policy=WORKER)
+    assert handle is not None
+    await engine.advance(handle, steps=[NewStep("first", b"1"), NewStep("second", b"2"), NewStep("third", b"3")])
+    await expect(watched.at(".badge").first).to_have_text("active")
+    await watched.choose("More", "Revoke lease")
+    await watched.confirm("Revoke it")
+    await expect(watched.at(".badge").first).to_have_text("waiting")
+    await watched.page.get_by_role("tab", name="Steps").click()
+    await watched.page.get_by_text("third").click()
+    await watched.at(".step[open]").get_by_role("button", name="Fork from here").click()
+    await expect(watched.at("dialog")).to_contain_text("2 steps")
+    await watched.confirm("Fork it")
+    await expect(watched.at("[data-id]")).not_to_have_text(identity)
+    forked = await watched.at("[data-id]").inner_text()
+    assert [each.name for each in await engine.read_steps(forked)] == ["first", "second"]
+    await expect(watched.page.get_by_text("Forked from")).to_be_visible()
+
+
+async def test_many_at_once(watched: Watched, engine: Engine) -> None:
+    ids = [await made(engine, "bulk") for _ in range(12)]
+    await watched.go("executions?q=lane%3Abulk")
+    await expect(watched.at(".list-row")).to_have_count(12)
+    for row in (0, 1):
+        await watched.at(".list-row input").nth(row).check()
+    await watched.at(".bulk").get_by_role("button", name="Cancel…").click()
+    await watched.confirm("Cancel them")
+    await expect(watched.at(".list-row .badge").filter(has_text="cancelled")).to_have_count(2)
+    await watched.button("waiting", exact=True).click()
+    await expect(watched.at(".list-row")).to_have_count(10)
+    await watched.choose("All that fit", "Cancel all that fit")
+    await expect(watched.at("[data-preview]")).to_have_text("10")
+    late = await made(engine, "bulk")
+    await watched.at("#bulk-reason").fill("cleaning up")
+    await watched.confirm("Cancel 10")
+    await expect(watched.at(".toast").filter(has_text="10 executions cancelled")).to_be_visible()
+    states = [await engine.read_execution_state(each) for each in ids]
+    assert set(states) == {"cancelled"}
+    assert await engine.read_execution_state(late) == "waiting", "what came after the preview is not meant"
+
+
+async def test_lanes(watched: Watched, engine: Engine) -> None:
+    await made(engine, "quay")
+    await watched.go("workers")
+    row = watched.at("[data-lane=quay]")
+    for item, label, state in (("Pause", "Pause it", "paused"), ("Drain", "Drain it", "draining"),
+                               ("Close", "Close it", "disabled"), ("Open", "Open it", "active")):  # fmt: skip
+        await row.get_by_role("button", name="Change").click()
+        await watched.page.get_by_role("menuitem", name=item).click()
+        await watched.at("#field-reason").fill(f"{item} for a test")
+        await watched.confirm(label)
+        await expect(row.locator(".badge").first).to_have_text(state)
+        lane = await engine.describe_lane("quay")
+        assert lane is not None
+        assert (lane.state, lane.state_reason) == (LaneState(state), f"{item} for a test")
+
+
+async def test_schedules(watched: Watched, engine: Engine) -> None:
+    await engine.put_schedule("sweep", spec=Cron("0 4 * * *", "UTC"), execution_kind="sweep", namespace="shop")
+    await watched.go("schedules")
+    row = watched.at("[data-schedule=sweep]")
+    await expect(row).to_contain_text("0 4 * * *")
+    await row.get_by_role("button", name="Pause").click()
+    await expect(row).to_contain_text("paused")
+    await row.get_by_role("button", name="Resume").click()
+    await expect(row.get_by_role("button", name="Pause")).to_be_visible()
+    await row.get_by_role("button", name="Start").click()
+    await watched.confirm("Start it")
+    await expect(row.get_by_role("link")).to_have_count(1)
+    schedule = await engine.get_schedule("sweep", "shop")
+    assert schedule is not None
+    assert (schedule.paused, schedule.started_count) == (False, 1)
+
+
+async def test_budgets(watched: Watched, engine: Engine) -> None:
+    budget = "22222222-2222-4222-8222-222222222222"
+    await engine.create_budget(
+        budget_id=budget, scope_type="named", scope_id="lunch", dimensions=["eur", "plates"],
+        hard_limits=[10_000_000, 5], soft_limits=[0, 0],
+    )  # fmt: skip
+    await engine.report_usage_admin(budget_id=budget, dimensions=["eur", "plates"], deltas=[2_500_000, 2])
+    await watched.go(f"budgets/{budget}")
+    card = watched.at(f'[data-budget="{budget}"]')
+    await expect(card).to_contain_text("€2.50 of €10.00")
+    await card.get_by_role("button", name="Limits").click()
+    await watched.at("#limit-eur").fill("12.5")
+    await watched.confirm("Change them")
+    await expect(card).to_contain_text("€2.50 of €12.50")
+    await card.get_by_role("button", name="Reset").click()
+    await watched.confirm("Reset it")
+    await expect(card).to_contain_text("0 of 5")
+    status = await engine.get_budget_status(budget)
+    assert (status.hard_limits, status.usage["plates"]) == ({"eur": 12_500_000, "plates": 5}, 0)
+
+
+async def test_flows(watched: Watched, engine: Engine) -> None:
+    nodes = {name: {"lane_id": "graph", "namespace": "shop", "execution_kind": name} for name in ("a", "b", "c")}
+    flow = await engine.submit_flow(FlowGraph(nodes=nodes, edges=[("a", "b"), ("b", "c")], namespace="shop"))
+    await watched.go(f"flows/{flow.flow_id}")
+    await expect(watched.at(".graph[data-placed=true]")).to_be_visible()
+    await expect(watched.at("canvas")).to_have_attribute("data-drawn", "3")
+    await watched.button("Cancel…").click()
+    await expect(watched.at("dialog")).to_contain_text("3 have not ended: 0 have begun, 3 wait")
+    await watched.at("#field-reason").fill("wrong input")
+    await watched.confirm("Cancel it")
+    await expect(watched.page.get_by_text("Cancelled: wrong input")).to_be_visible()
+    await expect(watched.page.get_by_text("3 cancelled")).to_be_visible()
+    found = await engine.describe_flow(flow.flow_id)
+    assert found is not None
+    assert found.cancel_reason == "wrong input"
+
+
+async def test_an_execution_opens_from_the_graph(watched: Watched, engine: Engine) -> None:
+    nodes = {"only": {"lane_id": "graph", "namespace": "shop", "execution_kind": "only_one"}}
+    flow = await engine.submit_flow(FlowGraph(nodes=nodes, namespace="shop"))
+    await watched.go(f"flows/{flow.flow_id}")
+    await expect(watched.at("canvas")).to_have_attribute("data-drawn", "1")
+    await watched.at("canvas").click()
+    await expect(watched.page.get_by_role("heading", name="only_one")).to_be_visible()
+
+
+async def test_the_audit_log_has_it_all(watched: Watched, engine: Engine) -> None:
+    identity = await made(engine, "audited")
+    await watched.open(identity)
+    await watched.button("Cancel…").click()
+    await watched.confirm("Cancel it")
+    await watched.go("audit")
+    row = watched.at("tr").filter(has_text=identity)
+    await expect(row).to_contain_text("cancel execution")
+    await row.get_by_role("link").click()
+    await expect(watched.at("[data-id]")).to_have_text(identity)
+    assert quote(identity, safe="") in watched.page.url
+
+
+async def test_what_is_refused_is_told(watched: Watched, engine: Engine) -> None:
+    identity = await made(engine, "refused")
+    await watched.open(identity)
+    await watched.button("Cancel…").click()
+    await engine.cancel_execution(execution_id=identity)
+    watched.provoked.add(409)
+    watched.provoked.add(400)
+    await watched.at("dialog").get_by_role("button", name="Cancel it", exact=True).click()
+    await expect(watched.at("dialog [role=alert], .toast").first).to_be_visible()

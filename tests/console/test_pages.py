@@ -1,0 +1,165 @@
+"""Every page with real data, in both themes: what it shows, that everybody can use it, and that it fits a phone."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from playwright.async_api import expect
+
+from tests.console.conftest import Pages, Shop
+from tests.console.watching import Watched
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+#: Page -> a text that only real data can bring.
+PAGES = {
+    "overview": "questions wait for an answer",
+    "executions?q=deploy": "deploy",
+    "flows": "nightly_report",
+    "approvals": "deploy to everybody?",
+    "budgets": "tenant:acme",
+    "schedules": "nightly report",
+    "workers": "payments-worker",
+    "audit": "Audit",
+    "settings": "none is asked for",
+}
+
+
+async def shown(watched: Watched, place: str, text: str) -> None:
+    await watched.go(place)
+    await expect(watched.page.get_by_role("heading", level=1).first).to_be_visible()
+    await expect(watched.page.get_by_text(text).first).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_every_page_is_usable_by_everybody(shop: Shop, pages: Pages, theme: str) -> None:
+    watched = await pages.of(shop.url, theme=theme)
+    found: list[str] = []
+    seeded = shop.seeded
+    more = {
+        f"executions/{quote(seeded.deploy, safe='')}": "It waits for an execution it has started",
+        f"executions/{quote(seeded.deploy, safe='')}?tab=steps": "check[unit]",
+        f"executions/{quote(seeded.failed, safe='')}?tab=events": "CardDeclined",
+        f"executions/{quote(seeded.streaming, safe='')}?tab=stream": "parcel",
+        f"flows/{seeded.flow}": "3 of 5: 2/3",
+        f"budgets/{seeded.budget}": "tenant:acme",
+    }
+    for place, text in (PAGES | more).items():
+        await shown(watched, place, text)
+        found += [f"{place}: {each}" for each in await watched.findings()]
+    await watched.page.keyboard.press("?")
+    await expect(watched.at("dialog")).to_be_visible()
+    found += [f"help: {each}" for each in await watched.findings()]
+    assert not found, "\n".join(found)
+
+
+async def test_every_page_fits_a_phone(shop: Shop, pages: Pages) -> None:
+    watched = await pages.of(shop.url, phone=True)
+    seeded = shop.seeded
+    places = PAGES | {
+        f"executions/{quote(seeded.deploy, safe='')}": "It waits for an execution it has started",
+        f"flows/{seeded.flow}": "nightly_report",
+    }
+    for place, text in places.items():
+        await shown(watched, place, text)
+        wide = await watched.page.evaluate("document.querySelector('.main').scrollWidth - innerWidth")
+        assert wide <= 0, (place, wide)
+
+
+async def test_one_execution(shop: Shop, pages: Pages) -> None:
+    watched = await pages.of(shop.url)
+    await watched.open(shop.seeded.completed)
+    await expect(watched.at(".badge").first).to_have_text("completed")
+    await expect(watched.page.get_by_text('"https://shop.example"')).to_be_visible()
+    await expect(watched.page.get_by_role("group", name="Timeline")).to_be_visible()
+    await watched.open(shop.seeded.deploy)
+    for tab, text in (
+        ("Steps", "check[integration]"),
+        ("Events", "Step roll_out was remembered"),
+        ("Details", "ff."),
+        ("Usage", "It is charged to no budget"),
+        ("Waits and signals", "It has never waited for a signal"),
+    ):
+        await watched.page.get_by_role("tab", name=tab).click()
+        await expect(watched.at("[role=tabpanel]")).to_contain_text(text if tab != "Details" else "State")
+    await watched.open(shop.seeded.delayed)
+    await expect(watched.at("[data-why]")).to_contain_text("Until")
+    await watched.open(shop.seeded.streaming)
+    await expect(watched.page.get_by_text("Rolling summary")).to_be_visible()
+    await expect(watched.page.get_by_text('"drafting"')).to_be_visible()
+    await watched.open(shop.seeded.ask)
+    await watched.page.get_by_role("tab", name="Waits").click()
+    await expect(watched.at("[role=tabpanel]")).to_contain_text("alice")
+
+
+async def test_charts_and_tiles(shop: Shop, pages: Pages) -> None:
+    watched = await pages.of(shop.url)
+    await watched.go("overview")
+    await expect(watched.at("figure.chart")).to_have_count(6)
+    for tile, least in (("Completed", 100), ("Failed", 5), ("Waiting", 9), ("Running", 3), ("Suspended", 3)):
+        value = await watched.at(f"[data-tile={tile}] .value").inner_text()
+        assert int(value.replace(",", "")) >= least, tile
+    for kind, text in (("lane", "exports is paused while 9 wait"), ("budget", "team:search is used up")):
+        await expect(watched.at(f"[data-matter={kind}]").filter(has_text=text)).to_be_visible()
+    await watched.button("24 h").click()
+    await watched.at("[data-matter=asks]").click()
+    await expect(watched.page.get_by_role("heading", name="Approvals")).to_be_visible()
+
+
+async def test_search(shop: Shop, pages: Pages) -> None:
+    watched = await pages.of(shop.url)
+    await watched.go("executions")
+    box = watched.at("#q")
+    for text, kind in (
+        ("deploy", "deploy"),
+        ("lane:llm", "answer_customer"),
+        ("tag:llm.model=hedgehog", "answer_customer"),
+    ):
+        await box.fill(text)
+        await expect(watched.at(".list-row .name")).to_have_text([kind])
+    await box.fill("")
+    await watched.button("failed", exact=True).click()
+    await expect(watched.at(".list-row .badge").first).to_have_text("failed")
+    states = await watched.at(".list-row .badge").all_inner_texts()
+    assert set(states) == {"failed"}
+    assert "state=failed" in watched.page.url
+    await watched.page.reload()
+    await expect(watched.button("failed", exact=True)).to_have_attribute("aria-pressed", "true")
+    await box.fill("nothing like it")
+    await expect(watched.page.get_by_text("Nothing fits.")).to_be_visible()
+    await box.fill(shop.seeded.deploy)
+    await box.press("Enter")
+    await expect(watched.at("[data-id]")).to_have_text(shop.seeded.deploy)
+    await watched.go("executions")
+    await watched.at("#namespace").select_option("warehouse")
+    await expect(watched.at(".list-row .cell-space").first).to_have_text("warehouse")
+
+
+async def test_keys(shop: Shop, pages: Pages) -> None:
+    watched = await pages.of(shop.url)
+    await watched.go("overview")
+    await expect(watched.page.get_by_role("heading", name="Overview")).to_be_visible()
+    keys = watched.page.keyboard
+    for key, title in (("e", "Executions"), ("f", "Flows"), ("a", "Approvals"), ("b", "Budgets"), ("s", "Schedules"),
+                       ("w", "Workers"), ("u", "Audit"), ("t", "Settings"), ("e", "Executions")):  # fmt: skip
+        await keys.press("g")
+        await keys.press(key)
+        await expect(watched.page.get_by_role("heading", level=1, name=title)).to_be_visible()
+    await expect(watched.at(".list-row").first).to_be_visible()
+    for key in ("j", "j", "k", "x"):
+        await keys.press(key)
+    await expect(watched.at(".bulk")).to_contain_text("1 execution chosen")
+    await keys.press("Escape")
+    await expect(watched.at(".bulk")).to_have_count(0)
+    await keys.press("/")
+    await expect(watched.at("#q")).to_be_focused()
+    await keys.type("deploy")
+    await keys.press("Escape")
+    await expect(watched.at(".list-row")).to_have_count(1)
+    before = await watched.page.evaluate("document.documentElement.dataset.theme")
+    await keys.press("d")
+    assert await watched.page.evaluate("document.documentElement.dataset.theme") != before
+    await keys.press("j")
+    await keys.press("Enter")
+    await expect(watched.at("[data-id]")).to_have_text(shop.seeded.deploy)
