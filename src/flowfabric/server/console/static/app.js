@@ -49,11 +49,22 @@ export const route = signal(parse());
 addEventListener("hashchange", () => { route.value = parse(); });
 
 const loaded = {};
+/** The page's module; asked for again under another name if it could not be had. */
+async function load(name, tries = 0) {
+  try {
+    loaded[name] = (await import(`./pages/${name}.js${tries ? `?${tries}` : ""}`)).default;
+  } catch (error) {
+    if (tries > 4) throw error;
+    await new Promise((resolve) => { setTimeout(resolve, 300 * 2 ** tries); });
+    await load(name, tries + 1);
+  }
+}
+
 function usePage(name) {
   const [, again] = useState(0);
   useEffect(() => {
     if (!name || loaded[name]) return;
-    import(`./pages/${name}.js`).then((module) => { loaded[name] = module.default; }, () => { loaded[name] = Lost; }).then(() => again((n) => n + 1));
+    load(name).then(() => again((n) => n + 1));
   }, [name]);
   return name ? loaded[name] : null;
 }
