@@ -1,6 +1,8 @@
 // Calls of the server. What goes wrong comes back as a sentence.
 import { me, signOut, token } from "./session.js";
 
+/** How long an answer may take before it is asked for again. */
+const PATIENCE = 12_000;
 const BASE = new URL("./", document.baseURI);
 
 export class Problem extends Error {
@@ -33,10 +35,11 @@ export function headers(more) {
 /** Fetch with the credential; throws a Problem with a sentence in it. */
 export async function request(method, path, { query, body, signal, key } = {}) {
   let response;
+  const late = AbortSignal.timeout(PATIENCE);
   try {
     response = await fetch(address(path, query), {
       method,
-      signal,
+      signal: signal ? AbortSignal.any([signal, late]) : late,
       cache: "no-store",
       credentials: "omit",
       referrerPolicy: "no-referrer",
@@ -48,6 +51,7 @@ export async function request(method, path, { query, body, signal, key } = {}) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
+    if (error.name === "TimeoutError") throw new Problem("The server took too long to answer. Whether something was changed shows when it does.", 0, "late");
     throw new Problem("The server cannot be reached. Nothing was changed; trying again goes on by itself.", 0, "unreachable");
   }
   if (response.ok) return response;
