@@ -207,7 +207,7 @@ function Row({ row, place, height, total, chosen, fresh, atCursor, setCursor, op
       style=${{ top: `${place * height}px` }} onClick=${(event) => { if (!event.target.closest("a, input")) { setCursor(place); open(row); } }}>
     <label class="pick"><span class="visually-hidden">Choose ${shortId(row.execution_id)}</span><input type="checkbox" checked=${chosen} onChange=${() => flip(row.execution_id)} /></label>
     <span class="cell-state"><${Badge} state=${row.public_state} /></span>
-    <span class="cell-name clip"><a class="name" href=${executionHref(row.execution_id)}>${row.execution_kind || "(no kind)"}</a> <span class="mono faint">${shortId(row.execution_id)}</span></span>
+    <span class="cell-name clip"><a class="name" href=${executionHref(row.execution_id)}>${row.execution_kind === "$ask" ? "question" : row.execution_kind || "(no kind)"}</a> <span class="mono faint">${shortId(row.execution_id)}</span></span>
     <span class="cell-space clip soft">${row.namespace}</span>
     <span class="cell-lane clip soft">${row.lane_id}</span>
     <span class="cell-time soft small"><${When} ms=${row.created_at} /></span>
