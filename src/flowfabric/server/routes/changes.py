@@ -12,7 +12,7 @@ from flowfabric.model.subscriptions import EventFamily, cursor_from_text
 from flowfabric.server.access import Scope
 from flowfabric.server.answers import Streamed
 from flowfabric.server.operations import Call, Operation
-from flowfabric.server.routes.events import ALIVE_S, Stopped, event, while_listening
+from flowfabric.server.routes.events import ALIVE_S, Listening, Stopped, event
 
 
 async def changes(call: Call) -> Streamed:
@@ -26,7 +26,7 @@ async def changes(call: Call) -> Streamed:
 
 async def _hints(call: Call, last: str) -> AsyncGenerator[bytes, None]:
     hub = call.server.changes
-    with call.server.followers.one(), contextlib.suppress(Stopped):
+    with call.server.followers.one(), contextlib.suppress(Stopped), Listening(call) as listening:
         async with hub.listening():
             known = await hub.place()
             began = _told(known)
@@ -35,7 +35,7 @@ async def _hints(call: Call, last: str) -> AsyncGenerator[bytes, None]:
             while True:
                 waiting = asyncio.ensure_future(hub.after(known))
                 try:
-                    place = await while_listening(call, waiting, ALIVE_S)
+                    place = await listening.wait(waiting, ALIVE_S)
                 except TimeoutError:
                     waiting.cancel()
                     yield event("alive", b"{}", _told(known))

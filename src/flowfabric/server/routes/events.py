@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from msgspec import Struct, structs
@@ -64,7 +64,7 @@ async def frames(call: Call) -> Streamed:
 
 
 async def _frames(call: Call, index: int, after: str, page: StreamFrames) -> AsyncGenerator[bytes, None]:
-    with call.server.followers.one(), contextlib.suppress(Stopped):
+    with call.server.followers.one(), contextlib.suppress(Stopped), Listening(call) as listening:
         yield b": begin\n\n"
         while True:
             for frame in page.frames:
@@ -79,7 +79,7 @@ async def _frames(call: Call, index: int, after: str, page: StreamFrames) -> Asy
             reading = asyncio.ensure_future(call.engine.tail_stream(call.execution_id, index, after, wait_ms, PAGE))
             while True:
                 try:
-                    page = await while_listening(call, reading, ALIVE_S)
+                    page = await listening.wait(reading, ALIVE_S)
                     break
                 except TimeoutError:
                     yield b": alive\n\n"
@@ -109,7 +109,7 @@ async def events(call: Call) -> Streamed:
 
 
 async def _events(call: Call, subscription: Any) -> AsyncGenerator[bytes, None]:
-    with call.server.followers.one(), contextlib.suppress(Stopped):
+    with call.server.followers.one(), contextlib.suppress(Stopped), Listening(call) as listening:
         async with subscription:
             yield event("begin", b"{}", cursor_to_text(subscription.cursor))
             pending: asyncio.Task[Any] | None = None
@@ -117,7 +117,7 @@ async def _events(call: Call, subscription: Any) -> AsyncGenerator[bytes, None]:
                 while True:
                     pending = pending or asyncio.ensure_future(anext(subscription))
                     try:
-                        found = await while_listening(call, pending, ALIVE_S)
+                        found = await listening.wait(pending, ALIVE_S)
                     except TimeoutError:
                         yield event("alive", b"{}", cursor_to_text(subscription.cursor))
                         continue
@@ -154,23 +154,32 @@ class Stopped(Exception):
     """Nobody listens any more, or the server stops."""
 
 
-async def while_listening(call: Call, task: asyncio.Future[Any], timeout: float | None = None) -> Any:
-    """Wait for something as long as somebody listens. What is not ready in time goes on."""
-    closing = asyncio.ensure_future(call.server.closing.wait())
-    gone = asyncio.ensure_future(call.disconnected())
-    try:
-        await asyncio.wait((task, closing, gone), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+class Listening:
+    """Waits for things as long as somebody listens and the server stays. Whoever follows for hours makes one of it."""
+
+    def __init__(self, call: Call) -> None:
+        self._closing = asyncio.ensure_future(call.server.closing.wait())
+        self._gone = asyncio.ensure_future(call.disconnected())
+
+    async def wait(self, task: asyncio.Future[Any], timeout: float | None = None) -> Any:
+        """The result of something. What is not ready in time goes on."""
+        both = (self._closing, self._gone)
+        await asyncio.wait((task, *both), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        if closing.done() or gone.done():
+        if any(each.done() for each in both):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, EngineError, StopAsyncIteration):
                 await task
             raise Stopped
         raise TimeoutError
-    finally:
-        closing.cancel()
-        gone.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.cancel()
+        self._gone.cancel()
 
 
 OPERATIONS = (
