@@ -253,3 +253,37 @@ async def test_releasing_what_a_claim_has_taken(engine: Engine, probe: Probe) ->
     for _ in range(2):
         await engine.release_admission(quota_policy_id=ONE, execution_id=eid)
         assert await active(probe) == 0
+
+
+async def test_windows_of_another_length_leave_no_wrong_counts(
+    engine: Engine, probe: Probe, clock: ManualClock
+) -> None:
+    """Their admissions leave early: what is left is counted one by one."""
+    await quota(engine, ONE, 60, 3, 0)
+    for _ in range(4):
+        await create(engine, lane_id="a", policy={"quota_policy_id": ONE})
+    first = await engine.claim_many("a", (), policy(ttl_ms=10**9), 1)
+    short = await create(engine)
+    assert await check(engine, short, window_seconds=10, rate_limit=9) == Admitted()
+    second = await engine.claim_many("a", (), policy(ttl_ms=10**9), 1)
+    assert len(first + second) == 2
+    clock.advance(10_000)
+    # The short one asks again: its first admission, in the middle, is gone.
+    assert await check(engine, short, window_seconds=10, rate_limit=9) == Admitted()
+    assert len(await probe.select(QuotaWindow, quota_policy_id=ONE)) == 3
+    assert await engine.claim_many("a", (), policy(), 1) == []
+    clock.advance(50_000)
+    await engine.run_timer("quota_window")
+    assert len(await engine.claim_many("a", (), policy(), 4)) == 2
+
+
+async def test_times_of_admissions_never_go_back(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    await quota(engine, ONE, 60, 100, 0)
+    ids = [await create(engine, lane_id="a", policy={"quota_policy_id": ONE}) for _ in range(3)]
+    assert len(await engine.claim_many("a", (), policy(), 1)) == 1
+    clock.advance(-500)  # another writer's clock
+    assert len(await engine.claim_many("a", (), policy(), 2)) == 2
+    entries = sorted(await probe.select(QuotaWindow, quota_policy_id=ONE), key=lambda each: each.number)
+    assert [each.number for each in entries] == [1, 2, 3]
+    assert len({each.admitted_at_ms for each in entries}) == 1
+    assert {each.execution_id for each in entries} == set(ids)

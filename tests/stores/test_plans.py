@@ -277,8 +277,12 @@ async def test_who_waits_for_room_is_found_by_index(postgres: Any) -> None:
     assert '"Sort"' not in blocked, "rows must come from the index in claim order"
     naming = await plan(postgres, statements.LISTS["naming"] + " FOR UPDATE OF e SKIP LOCKED", "x", 100)
     assert "ff_exec_core_budget_idx" in naming
-    recent = await plan(postgres, statements.RECENTLY, [0], [0], ["x"], [""], [1])
-    assert "ff_quota_window_pkey" in recent
+    recent = ""
+    for statement in (statements.RECENTLY, statements.RECENTLY_ONE_BY_ONE):
+        found = await plan(postgres, statement, [0], [0], ["x"], [""], [1])
+        assert "ff_quota_window_pkey" in found
+        assert '"Sort"' not in found
+        recent += found
     slots = await plan(postgres, statements.SLOTS_TAKEN, ["x"])
     assert "ff_exec_core_slots_idx" in slots
     asked = store._QUESTIONS.compile(WaitedFor(("x",)))

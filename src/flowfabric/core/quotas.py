@@ -124,9 +124,11 @@ def check_admission(command: CheckAdmission, view: View, context: Context) -> De
         return Decision(refusal, tuple(acts))
     # An execution has one entry: a later admission replaces the earlier.
     acts += [Drop(_entry(guard)) for guard in guards]
-    entry = _new_entry(policy, command.dimension, command.execution_id, now, terms.window_ms)
+    entry = _new_entry(view, policy, terms, command.dimension, command.execution_id, now)
     counted = terms.concurrency_cap > 0
-    admitted = QuotaAdmitted(*entry.key[:2], command.execution_id, now, entry.expires_at_ms, command.dimension, counted)
+    admitted = QuotaAdmitted(
+        *entry.key[:2], command.execution_id, entry.admitted_at_ms, entry.expires_at_ms, command.dimension, counted
+    )
     renewed = ("admitted_at_ms", "expires_at_ms", "dimension", "counted")
     acts += (insert(entry), insert(admitted) if stored is None else Change(admitted, renewed))
     taken = policy.active_concurrency - _slots(stored) + counted
@@ -149,6 +151,7 @@ def admit_claim(
     if refusal is not None:
         return refusal
     acts: list[Act] = []
+    at = now
     if guard is not None:
         acts.append(Drop(_entry(guard)))
     taken = policy.active_concurrency
@@ -156,9 +159,11 @@ def admit_claim(
         acts.append(Drop(guard))
         taken -= _slots(guard)
     if terms.rate_limit > 0:
-        acts.append(insert(_new_entry(policy, "", execution.execution_id, now, terms.window_ms)))
+        entry = _new_entry(view, policy, terms, "", execution.execution_id, now)
+        acts.append(insert(entry))
+        at = entry.admitted_at_ms
     acts += _pushed(view, context, policy, terms, "", taken)
-    acts.append(change(execution, admitted_at_ms=now))
+    acts.append(change(execution, admitted_at_ms=at))
     view.fold(Decision(None, tuple(acts)))
     return None
 
@@ -168,6 +173,8 @@ def _pushed(
 ) -> tuple[Act, ...]:
     """What an admission changes of the policy itself, if anything."""
     fields: dict[str, object] = {}
+    if _is_odd(policy, terms) and not policy.uneven:
+        fields["uneven"] = True
     if taken != policy.active_concurrency:
         fields["active_concurrency"] = taken
     if policy.waiting_since_ms is not None and terms.rate_limit > 0 and policy.next_room_at_ms is None:
@@ -234,7 +241,13 @@ def room(view: View, policy: QuotaPolicy, terms: Terms) -> int:
 
 
 def _recent(policy: QuotaPolicy, terms: Terms, dimension: str) -> Recent:
-    return Recent(policy.partition, policy.quota_policy_id, dimension, terms.window_ms)
+    one_by_one = policy.uneven or _is_odd(policy, terms)
+    return Recent(policy.partition, policy.quota_policy_id, dimension, terms.window_ms, one_by_one)
+
+
+def _is_odd(policy: QuotaPolicy, terms: Terms) -> bool:
+    """Whether admissions by these terms leave the window at other times than the policy's own, so that gaps remain."""
+    return terms.window_ms != window_ms(policy.requests_per_window_seconds)
 
 
 def recent_need(policy: QuotaPolicy) -> Recent:
@@ -246,9 +259,14 @@ def _slots(guard: QuotaAdmitted | None) -> int:
     return int(guard is not None and guard.counted)
 
 
-def _new_entry(policy: QuotaPolicy, dimension: str, execution_id: str, now: int, length: int) -> QuotaWindow:
-    expires = saturate(now + length)
-    return QuotaWindow(policy.partition, policy.quota_policy_id, dimension, now, execution_id, expires)
+def _new_entry(
+    view: View, policy: QuotaPolicy, terms: Terms, dimension: str, execution_id: str, now: int
+) -> QuotaWindow:
+    """The next admission. Its time is never before the last one's, whatever the clocks of the writers say."""
+    newest_ms, number = view.newest(_recent(policy, terms, dimension))
+    at = max(now, newest_ms)
+    expires = saturate(at + terms.window_ms)
+    return QuotaWindow(policy.partition, policy.quota_policy_id, dimension, at, execution_id, expires, number + 1)
 
 
 def _entry(guard: QuotaAdmitted) -> QuotaWindow:

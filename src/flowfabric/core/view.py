@@ -96,7 +96,7 @@ class View(GraphView):
         self._scans: dict[tuple[str, frozenset[str], frozenset[str] | None], _Scan] = {}
         self._peeked: dict[Any, dict[Key, Any]] = {}
         self._listed: dict[tuple[str, str], tuple[int, list[str]]] = {}
-        self._recent: dict[Recent, tuple[int, int | None]] = {}
+        self._recent: dict[Recent, tuple[int, int | None, tuple[int, int]]] = {}
         self._slots: dict[Slots, int] = {}
         self._ended: dict[EndedAmong, frozenset[str]] = {}
         self._bound: list[Execution] = []
@@ -183,9 +183,9 @@ class View(GraphView):
         """The answer to a ``Listed``; its executions and attempts were put one by one."""
         self._listed[(need.what, need.name)] = (need.limit, keys)
 
-    def put_recent(self, need: Recent, count: int, oldest_ms: int | None) -> None:
-        """The answer to a ``Recent``."""
-        self._recent[need] = (count, oldest_ms)
+    def put_recent(self, need: Recent, count: int, oldest_ms: int | None, newest: tuple[int, int]) -> None:
+        """The answer to a ``Recent``; ``newest`` is a time and a number, both 0 if there is none."""
+        self._recent[need] = (count, oldest_ms, newest)
 
     def put_slots(self, need: Slots, count: int) -> None:
         """The answer to a ``Slots``."""
@@ -294,13 +294,22 @@ class View(GraphView):
 
     def recent(self, need: Recent) -> tuple[int, int | None]:
         """``(admissions in the window, time of the oldest)``, this batch's own included."""
+        count, oldest_ms, _ = self._answered(need)
+        added = self._windows.get(need[:3])
+        if not added:
+            return count, oldest_ms
+        return count + len(added), added[0].admitted_at_ms if oldest_ms is None else oldest_ms
+
+    def newest(self, need: Recent) -> tuple[int, int]:
+        """``(time, number)`` of the newest admission, this batch's own included; zeros if there is none."""
+        added = self._windows.get(need[:3])
+        return (added[-1].admitted_at_ms, added[-1].number) if added else self._answered(need)[2]
+
+    def _answered(self, need: Recent) -> tuple[int, int | None, tuple[int, int]]:
         found = self._recent.get(need)
         if found is None:
             raise Missing(need)
-        added = self._windows.get(need[:3])
-        if not added:
-            return found
-        return found[0] + len(added), added[0].admitted_at_ms if found[1] is None else found[1]
+        return found
 
     def slots(self, quota_policy_id: str) -> int:
         """How many executions hold a slot of a quota, those of this batch included."""

@@ -150,6 +150,8 @@ class QuotaPolicy(Struct, gc=False):
     waiting_since_ms: int | None = None
     #: When the window next has room for somebody who waits.
     next_room_at_ms: int | None = None
+    #: Whether somebody was admitted by a window of another length: then numbers of admissions may have gaps.
+    uneven: bool = False
 
     @property
     def key(self) -> str:
@@ -165,6 +167,8 @@ class QuotaWindow(Struct, gc=False):
     admitted_at_ms: int
     execution_id: str
     expires_at_ms: int = 0
+    #: Admissions of one dimension are numbered in the order of their times, so that counting some takes two looks.
+    number: int = 0
 
     @property
     def key(self) -> tuple[int, str, str, int, str]:

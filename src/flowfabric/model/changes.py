@@ -130,12 +130,14 @@ class Listed(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """How many admissions a quota's window holds now, and how old the oldest is."""
+    """How many admissions a quota's window holds now, how old the oldest is, and the time and number of the newest
+    that is stored. They are counted by their numbers, or, if those may have gaps, one by one."""
 
     partition: int
     quota_policy_id: str
     dimension: str
     window_ms: int
+    one_by_one: bool
 
 
 class Slots(NamedTuple):

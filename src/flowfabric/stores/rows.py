@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -39,11 +39,24 @@ LISTED = {
 }
 #: How many executions hold a slot of a quota.
 SLOTS = "SELECT count(*) FROM ff_exec_core WHERE quota_policy_id = ?1 AND admitted_at_ms > 0"
-#: How many admissions a window holds, and the time of the oldest.
-RECENT = (
-    "SELECT count(*), min(admitted_at_ms) FROM ff_quota_window WHERE partition_key = ?1 AND quota_policy_id = ?2 "
-    "AND dimension = ?3 AND admitted_at_ms > ?4"
-)
+_WINDOW = "FROM ff_quota_window WHERE partition_key = ?1 AND quota_policy_id = ?2 AND dimension = ?3"
+#: The oldest admission that a window holds and the newest there is: times, the lowest number of the one and the highest
+#: of the other. Several may have the same time.
+RECENT = f"""SELECT first, last, (SELECT min(number) {_WINDOW} AND admitted_at_ms = first),
+(SELECT max(number) {_WINDOW} AND admitted_at_ms = last) FROM (SELECT
+(SELECT admitted_at_ms {_WINDOW} AND admitted_at_ms > ?4 ORDER BY admitted_at_ms LIMIT 1) AS first,
+(SELECT admitted_at_ms {_WINDOW} ORDER BY admitted_at_ms DESC LIMIT 1) AS last) AS ends"""
+#: How many admissions a window holds, counted one by one.
+RECENT_ONE_BY_ONE = f"SELECT count(*) {_WINDOW} AND admitted_at_ms > ?4"
+
+
+def recent_of(ends: Iterable[Any], counted: int | None) -> tuple[int, int | None, tuple[int, int]]:
+    """What ``put_recent`` is told, from a row of ``RECENT``: how many, the time of the oldest, time and number of the
+    newest. ``counted`` is how many they are if they were counted one by one."""
+    first, last, lowest, highest = ends
+    if counted is None:
+        counted = 0 if first is None else highest - lowest + 1
+    return counted, first, (last or 0, highest or 0)
 
 
 class Dialect(Struct, frozen=True):

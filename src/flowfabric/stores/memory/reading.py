@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from flowfabric.model import literals as lit
+from flowfabric.model.budget_records import QuotaWindow
 from flowfabric.model.changes import (
     BLOCKED,
     DOWNSTREAM_LIMIT,
@@ -184,7 +185,13 @@ def _load_recent(tables: Tables, need: Recent, view: Filling, now: int) -> None:
     run = tables.indexes.run(WINDOWS, name)
     low, high = (*name, now - need.window_ms + 1), (*name, math.inf)
     oldest = next(iter(run.between(low, high)), None)
-    view.put_recent(need, run.count(low, high), None if oldest is None else oldest[3])
+    newest = next(iter(run.backwards()), None)
+    last = (0, 0)
+    if newest is not None:
+        ties = takewhile(lambda key: key[3] == newest[3], run.backwards())
+        rows = [tables.find(QuotaWindow, key) for key in ties]
+        last = (newest[3], max(row.number for row in rows if row is not None))
+    view.put_recent(need, run.count(low, high), None if oldest is None else oldest[3], last)
 
 
 def _load_ranked(tables: Tables, need: Ranked, view: Filling) -> None:

@@ -46,6 +46,7 @@ from flowfabric.stores.postgres.statements import (
     LOCKED,
     NARROW,
     RECENTLY,
+    RECENTLY_ONE_BY_ONE,
     SKIPPING,
     SLOTS_TAKEN,
     WIDE,
@@ -55,6 +56,7 @@ from flowfabric.stores.postgres.statements import (
 from flowfabric.stores.protocol import Filling
 from flowfabric.stores.rows import (
     ExecutionRows,
+    recent_of,
     stream_head,
 )
 from flowfabric.stores.schema import EXECUTION, INT, SMALL, TABLES, Table, key_values, split_wire
@@ -381,11 +383,15 @@ class Loader:
         view.put_listed(need, keys)
 
     async def _recent(self, needs: list[Recent], view: Filling, now: int) -> None:
-        columns = [list(column) for column in zip(*needs, strict=True)]
-        columns[3] = [now - window_ms for window_ms in columns[3]]
-        rows = await self._fetch(RECENTLY, list(range(len(needs))), *columns)
-        for position, count, oldest in rows:
-            view.put_recent(needs[position], count, oldest)
+        wanted = [(*need[:3], now - need.window_ms) for need in needs]
+        counted: dict[int, int] = {}
+        uneven = [position for position, need in enumerate(needs) if need.one_by_one]
+        if uneven:
+            columns = map(list, zip(*(wanted[position] for position in uneven), strict=True))
+            counted = dict(map(tuple, await self._fetch(RECENTLY_ONE_BY_ONE, uneven, *columns)))
+        columns = map(list, zip(*wanted, strict=True))
+        for position, *ends in await self._fetch(RECENTLY, list(range(len(needs))), *columns):
+            view.put_recent(needs[position], *recent_of(ends, counted.get(position)))
 
     async def _records(self, kind: Any, keys: list[Key], view: Filling, *, locked: bool | None = None) -> None:
         locked = self._locked if locked is None else locked

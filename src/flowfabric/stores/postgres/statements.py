@@ -139,15 +139,17 @@ HEADS = (
 )
 
 LISTS = {what: f"{NARROW} {tail.replace('?', '$')}" for what, tail in LISTED.items()}
-#: How many admissions each of some windows holds, and the time of the oldest.
-RECENTLY = (
-    "SELECT k.n, found.count, found.oldest "
-    "FROM unnest($1::int[], $2::smallint[], $3::text[], $4::text[], $5::bigint[]) AS k(n, p, q, d, since), "
-    "LATERAL (SELECT count(*), min(w.admitted_at_ms) AS oldest FROM ff_quota_window w WHERE w.partition_key = k.p "
-    "AND w.quota_policy_id = k.q AND w.dimension = k.d AND w.admitted_at_ms > k.since) AS found"
-)
-
-
+_WINDOW = "FROM ff_quota_window w WHERE w.partition_key = k.p AND w.quota_policy_id = k.q AND w.dimension = k.d"
+_WINDOWS = "unnest($1::int[], $2::smallint[], $3::text[], $4::text[], $5::bigint[]) AS k(n, p, q, d, since)"
+#: Of each of some windows: the oldest admission it holds and the newest there is, with their numbers. Several may have
+#: the same time.
+RECENTLY = f"""SELECT k.n, f.at, l.at, (SELECT min(w.number) {_WINDOW} AND w.admitted_at_ms = f.at),
+(SELECT max(w.number) {_WINDOW} AND w.admitted_at_ms = l.at) FROM {_WINDOWS}
+LEFT JOIN LATERAL (SELECT w.admitted_at_ms AS at {_WINDOW} AND w.admitted_at_ms > k.since
+    ORDER BY w.admitted_at_ms LIMIT 1) f ON true
+LEFT JOIN LATERAL (SELECT w.admitted_at_ms AS at {_WINDOW} ORDER BY w.admitted_at_ms DESC LIMIT 1) l ON true"""
+#: How many admissions each of some windows holds, counted one by one.
+RECENTLY_ONE_BY_ONE = f"SELECT k.n, (SELECT count(*) {_WINDOW} AND w.admitted_at_ms > k.since) FROM {_WINDOWS}"
 #: How many executions hold a slot of each of some quotas.
 SLOTS_TAKEN = (
     "SELECT k.q, (SELECT count(*) FROM ff_exec_core e WHERE e.quota_policy_id = k.q AND e.admitted_at_ms > 0) "

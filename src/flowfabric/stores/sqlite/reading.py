@@ -37,12 +37,14 @@ from flowfabric.stores.rows import (
     ENDED_LIST,
     LISTED,
     RECENT,
+    RECENT_ONE_BY_ONE,
     SLOTS,
     STREAM_HEAD_COLUMNS,
     WAITING_LIST,
     ExecutionRows,
     KindRows,
     execution_select,
+    recent_of,
     stream_head,
 )
 from flowfabric.stores.schema import EXECUTION, key_values, split_wire
@@ -135,12 +137,17 @@ def load(connection: sqlite3.Connection, needs: Iterable[Need], view: Filling, n
         elif type(need) is Claimable:
             _load_claimable(connection, need, view, now)
         elif type(need) is Recent:
-            since = now - need.window_ms
-            view.put_recent(need, *connection.execute(RECENT, (*need[:3], since)).fetchone())
+            _load_recent(connection, need, view, now)
         elif type(need) is Slots:
             view.put_slots(need, connection.execute(SLOTS, need).fetchone()[0])
         else:
             _LOADERS[type(need)](connection, need, view)
+
+
+def _load_recent(connection: sqlite3.Connection, need: Recent, view: Filling, now: int) -> None:
+    where = (*need[:3], now - need.window_ms)
+    counted = connection.execute(RECENT_ONE_BY_ONE, where).fetchone()[0] if need.one_by_one else None
+    view.put_recent(need, *recent_of(connection.execute(RECENT, where).fetchone(), counted))
 
 
 def _put(view: Filling, row: Any) -> Execution:

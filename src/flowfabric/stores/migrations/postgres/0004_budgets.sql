@@ -106,6 +106,7 @@ CREATE TABLE ff_quota_policy (
     updated_at_ms               bigint NOT NULL,
     waiting_since_ms            bigint,
     next_room_at_ms             bigint,
+    uneven                      boolean NOT NULL DEFAULT false,
     PRIMARY KEY (partition_key, quota_policy_id)
 ) WITH (fillfactor = 50);
 
@@ -121,6 +122,7 @@ CREATE TABLE ff_quota_window (
     admitted_at_ms  bigint NOT NULL,
     execution_id    text NOT NULL,
     expires_at_ms   bigint NOT NULL DEFAULT 0,
+    number          bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (partition_key, quota_policy_id, dimension, admitted_at_ms, execution_id)
 );
 

@@ -106,6 +106,7 @@ CREATE TABLE ff_quota_policy (
     updated_at_ms               INTEGER NOT NULL,
     waiting_since_ms            INTEGER,
     next_room_at_ms             INTEGER,
+    uneven                      INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (partition_key, quota_policy_id)
 );
 
@@ -121,6 +122,7 @@ CREATE TABLE ff_quota_window (
     admitted_at_ms  INTEGER NOT NULL,
     execution_id    TEXT NOT NULL,
     expires_at_ms   INTEGER NOT NULL DEFAULT 0,
+    number          INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (partition_key, quota_policy_id, dimension, admitted_at_ms, execution_id)
 );
 
