@@ -236,22 +236,27 @@ def would_deny(view: View, context: Context, execution: Execution) -> Denial | N
     return _denied_by_budget(view, execution) or _denied_by_quota(view, context, execution)
 
 
-def admit(view: View, context: Context, execution: Execution, following: Sequence[Execution] = ()) -> bool:
-    """Whether an execution may be claimed now. A place it takes, or the block it meets, is folded. ``following`` are
-    those that will be tested next."""
-    denial = _denied_by_budget(view, execution)
+def admit(
+    view: View, context: Context, execution: Execution, following: Sequence[Execution] = ()
+) -> quotas.Entry | None:
+    """The place that an execution takes if it may be claimed now, for the caller to fold. If it may not, the block it
+    meets is folded. ``following`` are those that will be tested next."""
+    denial = _denied_by_budget(view, execution) if execution.budget_ids is not None else None
     if denial is not None:
         _hold(view, denial.gate, following)
         _block(view, context, execution, denial)
-        return False
+        return None
+    entry = quotas.FREE
     policy = _policy(view, execution)
     if policy is not None:
-        refusal = quotas.admit_claim(view, context, policy, execution)
-        if refusal is not None:
-            _block(view, context, execution, _quota_denial(context, policy, refusal))
-            return False
-    _pace(view, execution)
-    return True
+        found = quotas.admit_claim(view, context, policy, execution)
+        if not isinstance(found, quotas.Entry):
+            _block(view, context, execution, _quota_denial(context, policy, found))
+            return None
+        entry = found
+    if execution.budget_ids is not None:
+        _pace(view, execution)
+    return entry
 
 
 def _hold(view: View, budget_id: str, following: Sequence[Execution] = ()) -> None:
@@ -327,8 +332,9 @@ def _marked(view: View, context: Context, denial: Denial) -> tuple[Act, ...]:
 
 
 class Look:
-    """The next executions in claim order that are admitted. Whoever iterates folds what it makes of each before it
-    takes the next. After ``DENIED_AT_ONCE`` the look ends early; ``unfinished`` says that it found nothing by then."""
+    """The next executions in claim order that are admitted, each with the place it takes. Whoever iterates folds what
+    it makes of each before it takes the next. After ``DENIED_AT_ONCE`` the look ends early; ``unfinished`` says that it
+    found nothing by then."""
 
     def __init__(
         self,
@@ -346,7 +352,7 @@ class Look:
         self._limit = limit
         self.unfinished = False
 
-    def __iter__(self) -> Iterator[Execution]:
+    def __iter__(self) -> Iterator[tuple[Execution, quotas.Entry]]:
         view, limit = self._view, self._limit
         given = denied = 0
         while given < limit:
@@ -361,12 +367,10 @@ class Look:
             for execution in found:
                 if given == limit:
                     break
-                if not is_bound(execution):
+                entry = admit(view, self._context, execution, found) if is_bound(execution) else quotas.FREE
+                if entry is not None:
                     given += 1
-                    yield execution
-                elif admit(view, self._context, execution, found):
-                    given += 1
-                    yield view.execution(execution.execution_id) or execution
+                    yield execution, entry
                 elif (denied := denied + 1) == DENIED_AT_ONCE:
                     self.unfinished = given == 0
                     return

@@ -18,7 +18,7 @@ from flowfabric.core.lanes import refuse_withholding, withholds
 from flowfabric.core.minting import uuid_text
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Act, Claimable, Decision, Drop, Get, Need
+from flowfabric.model.changes import Act, Claimable, Decision, Drop, Get, Need, change
 from flowfabric.model.errors import (
     Conflict,
     ConflictKind,
@@ -83,19 +83,27 @@ def _claim_admitted(command: Claim, view: View, context: Context, found: list[Ex
     handles: list[Handle] = []
     queue = (command.lane_id, command.capabilities, command.namespaces)
     look = admitting.Look(view, context, queue, command.limit, found)
-    for execution in look:
+    for execution, entry in look:
         stale = execution.eligibility_state == lit.PENDING_CLAIM
         drops = [Drop(grant) for grant in stale_grants(view, execution, context.now)] if stale else []
-        granted = _leased(command, view, context, execution, len(handles))
+        granted = _leased(command, view, context, execution, len(handles), entry.admitted_at_ms)
         handles.append(granted.handle)
-        step = Decision(handles, (*drops, *granted.acts), granted.events)
+        step = Decision(handles, (*entry.acts, *drops, *granted.acts), granted.events)
         if len(handles) == command.limit:
             return step
         view.fold(step)
     return Decision(admitting.Unfinished() if look.unfinished else handles)
 
 
-def _leased(command: Claim, view: View, context: Context, execution: Execution, position: int) -> lease.Grant:
+def _leased(
+    command: Claim,
+    view: View,
+    context: Context,
+    execution: Execution,
+    position: int,
+    admitted_at_ms: int | None = None,
+) -> lease.Grant:
+    also: dict[str, Any] = {} if admitted_at_ms is None else {"admitted_at_ms": admitted_at_ms}
     attempt = view.attempt(execution.execution_id, execution.attempt_index)
     interrupted = execution.attempt_state == lit.ATTEMPT_INTERRUPTED
     return lease.grant(
@@ -110,6 +118,7 @@ def _leased(command: Claim, view: View, context: Context, execution: Execution, 
             uuid_text(command.entropy, 2 * position + 1),
             HandleKind.RESUMED if interrupted else HandleKind.FRESH,
         ),
+        **also,
     )
 
 
@@ -119,7 +128,12 @@ def claim_for_worker(command: ClaimForWorker, view: View, context: Context) -> D
     if not view.claimable(lane_id, able, 1, command.namespaces) or withholds(view, lane_id):
         return Decision(NoWork())
     look = admitting.Look(view, context, (lane_id, able, command.namespaces), 1)
-    for execution in look:
+    for found, entry in look:
+        execution = found
+        if entry.admitted_at_ms is not None:
+            admitted = change(found, admitted_at_ms=entry.admitted_at_ms)
+            view.fold(Decision(None, (*entry.acts, admitted)))
+            execution = view.execution(found.execution_id) or found
         terms = msgspec.structs.replace(command, lane_id=None)
         grant, acts = promise(view, context, execution, terms)
         return Decision(Granted(grant), acts)

@@ -9,6 +9,7 @@ execution that ends takes no lock, and whoever waits for its slot is looked for 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -138,14 +139,25 @@ def check_admission(command: CheckAdmission, view: View, context: Context) -> De
     return Decision(Admitted(), tuple(acts))
 
 
+class Entry(NamedTuple):
+    """What an execution that is admitted takes along: rows to write, and when it was admitted, if that is new."""
+
+    acts: tuple[Act, ...] = ()
+    admitted_at_ms: int | None = None
+
+
+#: Of an execution that nothing has to be written for.
+FREE = Entry()
+
+
 def admit_claim(
     view: View, context: Context, policy: QuotaPolicy, execution: Execution
-) -> RateExceeded | ConcurrencyExceeded | None:
-    """Why an execution may not be claimed under its policy now. If it may, its admission is folded."""
+) -> Entry | RateExceeded | ConcurrencyExceeded:
+    """The admission of an execution that is to be claimed, to be written with its lease; or why it has to wait."""
     now = context.now
     guard = guard_of(view, policy, execution)
     if guard is not None and guard.expires_at_ms > now:
-        return None
+        return FREE
     terms = stored_terms(policy)
     refusal = full(view, context, policy, terms, () if guard is None else (guard,))
     if refusal is not None:
@@ -163,9 +175,7 @@ def admit_claim(
         acts.append(insert(entry))
         at = entry.admitted_at_ms
     acts += _pushed(view, context, policy, terms, "", taken)
-    acts.append(change(execution, admitted_at_ms=at))
-    view.fold(Decision(None, tuple(acts)))
-    return None
+    return Entry(tuple(acts), at)
 
 
 def _pushed(

@@ -48,6 +48,8 @@ _log = logging.getLogger("flowfabric.worker")
 LONG_POLL_MS = 60_000
 #: Work is taken ahead only as far as it will be begun within this time, at the pace of late.
 AHEAD_S = 0.1
+#: And never more than this many times what runs at once.
+MOST_AHEAD = 4
 #: How much one attempt moves the estimate of that pace.
 PACE_WEIGHT = 0.05
 LONGEST_PAUSE_S = 5.0
@@ -253,8 +255,8 @@ class Worker:
     # -- claiming ------------------------------------------------------------------------------------------------
 
     def _ahead(self) -> int:
-        """How many to take beyond the free slots: what will be begun within moments, and never more than a batch."""
-        return min(self.concurrency, int(self.concurrency * AHEAD_S / max(self._pace_s, 1e-6)))
+        """How many to take beyond the free slots: what will be begun within moments, so that commits are shared."""
+        return min(MOST_AHEAD * self.concurrency, int(self.concurrency * AHEAD_S / max(self._pace_s, 1e-6)))
 
     def _slots(self) -> int:
         """Free slots. A thread that nobody waits for any more still takes one."""
