@@ -60,6 +60,7 @@ class Watched:
 
     async def go(self, place: str = "") -> None:
         """Open a page of the console, anew."""
+        await self.page.bring_to_front()
         await self.page.goto("about:blank")
         await self.page.goto(f"{self.base}#/{place}" if not place.startswith("answer") else f"{self.base}{place}")
 

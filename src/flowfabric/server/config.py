@@ -55,7 +55,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     #: How long a request's head and its body may take to arrive, and how long a connection may be idle after it.
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
-    keep_alive_s: int = 5
+    keep_alive_s: int = 75
     #: Requests a second of one credential, or of one address without; 0 means any number.
     rate_limit: float = 0
     rate_burst: int = 1

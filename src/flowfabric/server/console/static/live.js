@@ -132,7 +132,8 @@ class Viewer {
     else this.plan(Math.max(0, this.at + COALESCE - performance.now()));
   }
   async now() {
-    if (this.stopped || document.hidden) return;
+    // A tab that was opened in the background has something to show when one comes to it.
+    if (this.stopped || (document.hidden && this.at)) return;
     if (this.busy) {
       this.again = true;
       return;
