@@ -121,3 +121,20 @@ async def test_a_server_that_was_away(store: str, pages: Pages) -> None:
             finally:
                 again.stop()
                 again.log.close()
+
+
+async def test_a_change_between_drawing_and_listening_shows(shop: Shop, pages: Pages) -> None:
+    watched = await pages.of(shop.url)
+    await watched.go("settings")
+    await watched.page.evaluate(
+        """async () => {
+            const { html, render, signal, useValue } = await import("/console/dom.js");
+            const early = signal("before");
+            const Shown = () => html`<p id="early">${useValue(early)}</p>`;
+            const place = document.createElement("div");
+            document.body.append(place);
+            render(html`<${Shown} />`, place);
+            early.value = "after";
+        }"""
+    )
+    await expect(watched.at("#early")).to_have_text("after")

@@ -62,11 +62,12 @@ async function load(name, tries = 0) {
 
 function usePage(name) {
   const [, again] = useState(0);
+  const page = name ? loaded[name] : null;
   useEffect(() => {
-    if (!name || loaded[name]) return;
-    load(name).then(() => again((n) => n + 1));
+    // Also if it has come since: what is drawn does not show it yet.
+    if (name && !page) load(name).then(() => again((n) => n + 1));
   }, [name]);
-  return name ? loaded[name] : null;
+  return page;
 }
 
 const Lost = () => html`<div class="page"><h1>There is no such page</h1><p><a href="#/overview">To the overview</a></p></div>`;

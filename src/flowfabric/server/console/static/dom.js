@@ -6,17 +6,13 @@ import htm from "./vendor/htm.js";
 
 const html = htm.bind(h);
 
-/** The value of a signal; the component is drawn again when it changes. */
+/** The value of a signal; the component is drawn again when it changes, also if that is between drawing and listening. */
 function useValue(source) {
-  const [, again] = useState(0);
-  useEffect(() => {
-    let first = true;
-    return effect(() => {
-      source.value;
-      if (first) first = false;
-      else again((n) => n + 1);
-    });
-  }, [source]);
+  const [, drawn] = useState(source.peek());
+  useLayoutEffect(() => effect(() => {
+    const current = source.value;
+    drawn(() => current);
+  }), [source]);
   return source.peek();
 }
 
