@@ -10,7 +10,6 @@ import contextlib
 import random
 import sys
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +33,7 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.frames import DurableSummary
+from tests.console.troubled import troubled
 
 NAMESPACE = "shop"
 MINUTE = 60_000
@@ -60,6 +60,7 @@ class Seeded(NamedTuple):
     flow: str
     paused_lane: str
     budget: str
+    troubled: str
 
 
 @dataclass
@@ -161,6 +162,8 @@ async def _past(url: str, now: int, amount: int, chance: random.Random) -> dict[
                 for handle in await engine.claim_many(lane, policy=policy, limit=1_000):
                     clock.now += 3
                     await _finish(engine, handle, chance, found)
+        clock.now = now - MINUTE
+        found["troubled"] = await troubled(engine, clock, NAMESPACE)
     return found
 
 
@@ -379,6 +382,7 @@ async def seed(url: str, amount: int = 240) -> Seeded:
         flow,
         "exports",
         budget,
+        found["troubled"],
     )
 
 
@@ -399,12 +403,6 @@ async def _asked(app: App) -> dict[str, str]:
         [money] = await app.asks(costly[-1], wait=seconds(60))
         await app.asks(refunded, wait=seconds(60))
     return {"deploy": run.id, "ask": ask.id, "budget": money.id}
-
-
-@contextlib.asynccontextmanager
-async def seeded(url: str) -> AsyncIterator[Seeded]:
-    """The same as a context."""
-    yield await seed(url)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.console.conftest import Pages, Shop
+from tests.console.troubled import LEASES
 from tests.console.watching import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -41,6 +42,7 @@ async def test_every_page_is_usable_by_everybody(shop: Shop, pages: Pages, theme
         f"executions/{quote(seeded.deploy, safe='')}": "It waits for an execution it has started",
         f"executions/{quote(seeded.deploy, safe='')}?tab=steps": "check[unit]",
         f"executions/{quote(seeded.failed, safe='')}?tab=events": "CardDeclined",
+        f"executions/{quote(seeded.troubled, safe='')}?tab=leases": "its machine is being replaced",
         f"executions/{quote(seeded.streaming, safe='')}?tab=stream": "parcel",
         f"flows/{seeded.flow}": "3 of 5: 2/3",
         f"budgets/{seeded.budget}": "tenant:acme",
@@ -91,6 +93,43 @@ async def test_one_execution(shop: Shop, pages: Pages) -> None:
     await watched.open(shop.seeded.ask)
     await watched.page.get_by_role("tab", name="Waits").click()
     await expect(watched.at("[role=tabpanel]")).to_contain_text("alice")
+
+
+async def test_leases_of_one_execution(shop: Shop, pages: Pages) -> None:
+    """Each one on the timeline and in its tab: who held it, from when to when, and how it ended."""
+    watched = await pages.of(shop.url)
+    await watched.open(shop.seeded.troubled)
+    rows = watched.at(".timeline .name")
+    await expect(rows).to_have_text(["State", "Attempt 1", "Attempt 2", "Leases", "Suspended", "Steps", ""])
+    bars = watched.at(".timeline .track:nth-child(8) .bar")
+    await expect(bars).to_have_count(len(LEASES))
+    titles = [await bar.get_attribute("title") or "" for bar in await bars.all()]
+    assert [title.rpartition(",")[0] for title in titles] == [f"{worker}: {end}" for worker, end in LEASES]
+    assert titles[1].endswith(", 5.0 s")
+    whole = await watched.at(".timeline .track").first.locator(".bar").all()
+    assert [(await bar.get_attribute("title") or "").partition(",")[0] for bar in whole] == [
+        "Waiting for its first attempt",
+        "Attempt 1",
+        "Suspended: waiting for signal",
+        "Waiting for a worker",
+        "Attempt 1",
+        "Waiting for another worker",
+        "Attempt 1",
+        "Waiting for another worker",
+        "Attempt 1",
+        "Waiting to try again",
+        "Attempt 2",
+    ]
+    await watched.page.get_by_role("tab", name="Leases").click()
+    lines = watched.at("[data-lease]")
+    await expect(lines).to_have_count(len(LEASES))
+    for number, (worker, end) in enumerate(LEASES):
+        await expect(lines.nth(number).locator("td").first).to_have_text(worker)
+        await expect(lines.nth(number).locator("td").last).to_have_text(end)
+    await watched.page.get_by_role("tab", name="Events").click()
+    told = watched.at("[role=tabpanel]")
+    await expect(told).to_contain_text("The lease of import-worker-3 ended: revoked: its machine is being replaced")
+    await expect(told).to_contain_text("Attempt 1 went on at worker import-worker-2")
 
 
 async def test_charts_and_tiles(shop: Shop, pages: Pages) -> None:

@@ -18,6 +18,7 @@ from flowfabric.model.errors import NotFound, State, StateKind
 from flowfabric.model.events import LeaseEvent
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.leases import LeaseEnd
 from flowfabric.model.records import Attempt, Execution
 from flowfabric.model.results import LeaseRenewal, Renewed
 
@@ -209,9 +210,15 @@ def _stepped_back(
         worker_instance_id=attempt.worker_instance_id,
         revoked_by=lit.BY_HOLDER,
     )
+    how = LeaseEnd.DELAYED if outcome == lit.OUTCOME_INTERRUPTED else LeaseEnd.WAITING_CHILDREN
     return Decision(
         ExecutionId.unchecked(execution.execution_id),
-        (parked, lease.closed(attempt, outcome=outcome), *holdings.lapsed(view, context, execution, attempt)),
+        (
+            parked,
+            lease.closed(attempt, outcome=outcome),
+            *lease.parted(attempt, how, context.now),
+            *holdings.lapsed(view, context, execution, attempt),
+        ),
         (event,),
         ((execution.execution_id, attempt.attempt_index),),
     )

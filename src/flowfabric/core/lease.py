@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Act, Change, change
+from flowfabric.model.changes import Act, Change, change, insert
 from flowfabric.model.errors import (
     Contention,
     ContentionKind,
@@ -26,6 +26,7 @@ from flowfabric.model.errors import (
 )
 from flowfabric.model.events import Event, LeaseEvent
 from flowfabric.model.handles import Handle, HandleKind, HandlePayload
+from flowfabric.model.leases import LeaseEnd, PastLease
 from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Attempt, Execution
 from flowfabric.model.states import derive_terminal_outcome
@@ -248,8 +249,9 @@ def grant(
         lane_id=terms.lane_id or execution.lane_id,
         worker_instance_id=terms.worker_instance_id,
     )
+    over = parted(attempt, LeaseEnd.RECLAIMED, now) if attempt is not None and attempt.worker_instance_id else ()
     return Grant(
-        (running, leased),
+        (running, leased, *over),
         (
             lease_event(
                 context,
@@ -271,6 +273,56 @@ def closed(attempt: Attempt, **fields: object) -> Change:
     if attempt.reservation_count:
         fields["reservation_count"] = 0
     return change(attempt, worker_instance_id=None, lease_expires_at_ms=None, attempt_timeout_at_ms=None, **fields)
+
+
+def parted(attempt: Attempt, how: LeaseEnd, now: int, reason: str | None = None) -> tuple[Act, ...]:
+    """The record of a live lease that ends here while its attempt does not: the attempt's row tells of one lease only.
+
+    A lease that was lost counts until its time was up, not until somebody noticed.
+    """
+    if not is_live(attempt):
+        return ()
+    until = attempt.lease_expires_at_ms if how in (LeaseEnd.EXPIRED, LeaseEnd.RECLAIMED) else None
+    return (_past(attempt, how, now if until is None else min(now, until), reason),)
+
+
+def ended_before(attempt: Attempt) -> tuple[Act, ...]:
+    """The record of the lease an ended attempt was last held under, before the attempt starts over."""
+    if attempt.started_at_ms is None or attempt.terminal_at_ms is None:
+        return ()
+    return (_past(attempt, how_it_ended(attempt), attempt.terminal_at_ms, None),)
+
+
+def _past(attempt: Attempt, how: LeaseEnd, at: int, reason: str | None) -> Change:
+    return insert(
+        PastLease(
+            attempt.partition,
+            attempt.uuid,
+            attempt.lease_epoch,
+            attempt.attempt_index,
+            attempt.lease_id,
+            attempt.worker_id,
+            attempt.worker_instance_id,
+            attempt.started_at_ms or at,
+            at,
+            how.value,
+            reason or None,
+        )
+    )
+
+
+def how_it_ended(attempt: Attempt) -> LeaseEnd:
+    """How the last lease of an attempt that has ended did so."""
+    return _ENDS.get(attempt.outcome or "", LeaseEnd.CANCELLED)
+
+
+_ENDS = {
+    lit.OUTCOME_SUCCESS: LeaseEnd.COMPLETED,
+    lit.OUTCOME_FAILED: LeaseEnd.FAILED,
+    lit.OUTCOME_RETRY: LeaseEnd.FAILED,
+    lit.OUTCOME_RECLAIMED: LeaseEnd.RECLAIMED,
+    lit.OUTCOME_EXPIRED: LeaseEnd.TIMED_OUT,
+}
 
 
 def taken(attempt: Attempt, **fields: object) -> Change:

@@ -19,6 +19,7 @@ from flowfabric.model.errors import Contention, ContentionKind, NotFound, State,
 from flowfabric.model.events import OperatorEvent
 from flowfabric.model.flows import EdgeState, GroupState
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.leases import LeaseEnd
 from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, FlowCounts
 from flowfabric.model.results import AlreadySatisfied, PriorityChanged, Replayed, Revoked
@@ -50,7 +51,11 @@ def revoke_lease(command: RevokeLease, view: View, context: Context) -> Decision
     shown = lease.shown_lease_id(context, execution.uuid, attempt.attempt_index, attempt.lease_epoch)
     if command.expected_lease_id and command.expected_lease_id != shown:
         return Decision(AlreadySatisfied("lease_id_mismatch"))
-    acts: list[Act] = [lease.taken(attempt), *holdings.lapsed(view, context, execution, attempt)]
+    acts: list[Act] = [
+        lease.taken(attempt),
+        *lease.parted(attempt, LeaseEnd.REVOKED, context.now, command.reason),
+        *holdings.lapsed(view, context, execution, attempt),
+    ]
     fields: dict[str, object] = {"lease_revoke_reason": command.reason, "last_mutation_at_ms": context.now}
     if execution.lifecycle_phase == lit.ACTIVE:
         fields |= {
@@ -138,6 +143,7 @@ def replay_execution(command: ReplayExecution, view: View, context: Context) -> 
         if counts is not None:
             acts.append(Drop(counts))
     if attempt is not None:
+        acts += lease.ended_before(attempt)
         acts.append(lease.taken(attempt, worker_id=None, outcome=None, terminal_at_ms=None, retry_at_ms=None))
     acts.append(_started_over(execution, context.now, dump_document(fields), skipped))
     return Decision(

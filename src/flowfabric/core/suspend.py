@@ -27,6 +27,7 @@ from flowfabric.model.errors import (
 from flowfabric.model.events import Event
 from flowfabric.model.handles import Handle, HandleKind, HandlePayload
 from flowfabric.model.ids import LeaseFence
+from flowfabric.model.leases import LeaseEnd
 from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Attempt, Execution, SuspendDedup, Suspension, Waitpoint
 from flowfabric.model.suspension import (
@@ -118,6 +119,7 @@ def _parked(
         **({"lease_reclaim_count": 0} if wake_after is not None and execution.lease_reclaim_count else {}),
     )
     released = lease.taken(attempt, worker_id=None, outcome=lit.OUTCOME_SUSPENDED)
+    over = lease.parted(attempt, LeaseEnd.SUSPENDED, now, wait.reason_code)
     event = lease.lease_event(
         context,
         execution,
@@ -130,6 +132,7 @@ def _parked(
     acts = (
         parked,
         released,
+        *over,
         *holdings.lapsed(view, context, execution, attempt),
         *bound.acts,
         *_recorded(view, context, execution, wait, bound, {} if wake_after is None else {"wake_after": wake_after}),

@@ -18,6 +18,7 @@ from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Decision, Get, Need, change
 from flowfabric.model.events import Event
+from flowfabric.model.leases import LeaseEnd
 from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Attempt, Execution
 from flowfabric.model.results import ExpiryMark
@@ -122,6 +123,7 @@ def mark_lease_expired(command: MarkLeaseExpired, view: View, context: Context) 
     acts = (
         requeued,
         lease.taken(attempt, outcome=lit.OUTCOME_LEASE_EXPIRED),
+        *lease.parted(attempt, LeaseEnd.EXPIRED, context.now),
         *holdings.lapsed(view, context, execution, attempt),
     )
     return Decision(ExpiryMark("requeued"), acts, events, stream)

@@ -7,6 +7,7 @@ from typing import Any
 
 from flowfabric.core.documents import parse_document
 from flowfabric.core.graph import number
+from flowfabric.core.lease import how_it_ended, is_live
 from flowfabric.engine import checks
 from flowfabric.engine.searching import Searching, names, place
 from flowfabric.engine.steps import FORKED_FROM
@@ -14,7 +15,8 @@ from flowfabric.model.budget_records import BudgetSpend
 from flowfabric.model.changes import Get, GetFull, Select
 from flowfabric.model.errors import NotFound
 from flowfabric.model.ids import ExecutionId, FlowId
-from flowfabric.model.limits import MAX_COUNTED, MAX_PAGE
+from flowfabric.model.leases import LeaseEnd, PastLease
+from flowfabric.model.limits import MAX_COUNTED, MAX_LEASES_SHOWN, MAX_PAGE
 from flowfabric.model.overview import (
     AttemptLine,
     Ended,
@@ -22,6 +24,7 @@ from flowfabric.model.overview import (
     FlowLine,
     FlowSearchPage,
     History,
+    LeaseLine,
     Pulse,
     SignalLine,
     SpendLine,
@@ -126,6 +129,7 @@ class Overview(Searching):
             GetFull(identity),
             Get(Suspension, key),
             Select(Attempt, ("partition", "uuid"), key),
+            Select(PastLease, ("partition", "uuid"), key),
             Select(Waitpoint, ("partition", "uuid"), key),
             Select(Signal, ("partition", "uuid"), key),
             Select(BudgetSpend, ("uuid",), key[1:]),
@@ -136,6 +140,7 @@ class Overview(Searching):
         stream = Get(StreamSummary, (identity, execution.attempt_index))
         summary = (await self._view(stream)).get(StreamSummary, stream.key)
         attempts = view.select(Attempt, partition=key[0], uuid=key[1])
+        past = view.select(PastLease, partition=key[0], uuid=key[1])
         waitpoints = view.select(Waitpoint, partition=key[0], uuid=key[1])
         signals = view.select(Signal, partition=key[0], uuid=key[1])
         spends = view.select(BudgetSpend, uuid=key[1])
@@ -163,6 +168,7 @@ class Overview(Searching):
             policy=execution.policy,
             has_summary=summary is not None,
             attempts=tuple(_attempt_line(each) for each in sorted(attempts, key=lambda each: each.attempt_index)),
+            leases=_lease_lines(past, attempts)[-MAX_LEASES_SHOWN:],
             suspension=_suspension_line(view.get(Suspension, key)),
             waitpoints=tuple(_waitpoint_line(each) for each in sorted(waitpoints, key=lambda each: each.created_at_ms)),
             signals=tuple(_signal_line(each) for each in sorted(signals, key=lambda each: each.sequence)),
@@ -204,6 +210,44 @@ def _attempt_line(attempt: Attempt) -> AttemptLine:
         attempt.outcome,
         attempt.retry_at_ms,
     )
+
+
+def _lease_lines(past: Iterable[PastLease], attempts: Iterable[Attempt]) -> tuple[LeaseLine, ...]:
+    """Those that are over while their attempt went on, and the last one of each attempt, from its row."""
+    lines: dict[str | None, tuple[int, LeaseLine]] = {}
+    for each in sorted(past, key=lambda each: each.lease_epoch):
+        line = LeaseLine(
+            each.attempt_index,
+            each.worker_id,
+            each.worker_instance_id,
+            each.began_at_ms,
+            each.ended_at_ms,
+            None,
+            LeaseEnd(each.ended),
+            each.reason,
+        )
+        lines.setdefault(each.lease_id, (each.lease_epoch, line))
+    rows = list(attempts)
+    last = max((row.attempt_index for row in rows), default=0)
+    for row in rows:
+        live = is_live(row)
+        if row.started_at_ms is None or not (live or row.terminal_at_ms is not None):
+            continue
+        how = how_it_ended(row)
+        if how == LeaseEnd.RECLAIMED and row.attempt_index == last:
+            how = LeaseEnd.EXPIRED  # It was lost once too often: nobody took it over.
+        line = LeaseLine(
+            row.attempt_index,
+            row.worker_id or None,
+            row.worker_instance_id or None,
+            row.started_at_ms,
+            None if live else row.terminal_at_ms,
+            row.lease_expires_at_ms if live else None,
+            None if live else how,
+            None,
+        )
+        lines.setdefault(row.lease_id, (row.lease_epoch, line))
+    return tuple(line for _, line in sorted(lines.values(), key=lambda each: each[0]))
 
 
 def _suspension_line(suspension: Suspension | None) -> SuspensionLine | None:

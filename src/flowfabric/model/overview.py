@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from flowfabric.model.ids import ExecutionId, FlowId
+from flowfabric.model.leases import LeaseEnd
 from flowfabric.model.search import QueueDepth
 
 
@@ -73,6 +74,20 @@ class AttemptLine(Struct, frozen=True):
     ended_at: int | None
     outcome: str | None
     retry_at: int | None
+
+
+class LeaseLine(Struct, frozen=True):
+    """One stretch in which a worker held the execution; without ``ended_at`` it holds it still."""
+
+    attempt_index: int
+    worker_id: str | None
+    worker_instance_id: str | None
+    began_at: int
+    ended_at: int | None
+    expires_at: int | None
+    ended: LeaseEnd | None
+    #: What a suspension waited for, or what the operator said who revoked it.
+    reason: str | None
 
 
 class SuspensionLine(Struct, frozen=True):
@@ -147,6 +162,8 @@ class History(Struct, frozen=True, kw_only=True):
     #: Whether the current attempt keeps a rolling document.
     has_summary: bool
     attempts: tuple[AttemptLine, ...]
+    #: Oldest first; the newest ``MAX_LEASES_SHOWN`` of them.
+    leases: tuple[LeaseLine, ...]
     suspension: SuspensionLine | None
     waitpoints: tuple[WaitpointLine, ...]
     signals: tuple[SignalLine, ...]

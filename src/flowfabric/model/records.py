@@ -25,6 +25,7 @@ from flowfabric.model.budget_records import (
 )
 from flowfabric.model.credentials import Credential
 from flowfabric.model.doors import AuditEntry, KeptAnswer
+from flowfabric.model.leases import PastLease
 from flowfabric.model.start_records import Burst, EnqueueRequest, Schedule
 from flowfabric.model.steps import Step
 from flowfabric.model.tokens import redacted
@@ -591,6 +592,7 @@ Record: TypeAlias = (
     | QuotaWindow
     | QuotaAdmitted
     | Step
+    | PastLease
     | Schedule
     | EnqueueRequest
     | Burst

@@ -22,6 +22,7 @@ from flowfabric.model.changes import Key
 from flowfabric.model.credentials import Credential
 from flowfabric.model.doors import AuditEntry, KeptAnswer
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
+from flowfabric.model.leases import PastLease
 from flowfabric.model.records import (
     Attempt,
     Binding,
@@ -364,6 +365,24 @@ TABLES: Mapping[Any, Table] = {
                 wake_after=INT,
             ),
             ("partition", "uuid"),
+        ),
+        Table(
+            PastLease,
+            "ff_past_lease",
+            _columns(
+                partition=SMALL,
+                uuid=UUID,
+                lease_epoch=BIG,
+                attempt_index=INT,
+                lease_id=TEXT,
+                worker_id=TEXT,
+                worker_instance_id=TEXT,
+                began_at_ms=BIG,
+                ended_at_ms=BIG,
+                ended=TEXT,
+                reason=TEXT,
+            ),
+            ("partition", "uuid", "lease_epoch"),
         ),
         Table(
             Step,
@@ -836,6 +855,7 @@ EXECUTION_SCOPED = (
     "ff_waitpoint_pending",
     "ff_signal",
     "ff_step",
+    "ff_past_lease",
     "ff_attempt",
     "ff_exec_idempotency",
     "ff_budget_reservation",

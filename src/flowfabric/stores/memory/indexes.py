@@ -26,6 +26,7 @@ from flowfabric.model.budget_records import (
     Reservation,
 )
 from flowfabric.model.doors import KeptAnswer
+from flowfabric.model.leases import PastLease
 from flowfabric.model.records import (
     Attempt,
     Binding,
@@ -106,6 +107,7 @@ GROUPS: Mapping[Any, tuple[tuple[str, ...], ...]] = {
     Waitpoint: (_BY_EXECUTION,),
     Signal: (_BY_EXECUTION,),
     Step: (_BY_EXECUTION,),
+    PastLease: (_BY_EXECUTION,),
     SignalDedup: (("partition", "waitpoint_id"),),
     FrameRow: (_BY_EXECUTION,),
     StreamHead: (_BY_EXECUTION,),

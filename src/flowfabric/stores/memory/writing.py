@@ -12,6 +12,7 @@ from flowfabric.model.budget_records import BudgetAsk, BudgetDedup, BudgetSpend,
 from flowfabric.model.changes import Key, PurgeExecution, PurgeFlow, Writes
 from flowfabric.model.doors import KeptAnswer
 from flowfabric.model.events import CompletionEvent
+from flowfabric.model.leases import PastLease
 from flowfabric.model.records import (
     EXECUTION_WIDE_FIELDS,
     Attempt,
@@ -62,6 +63,7 @@ _OWNED = (
     Waitpoint,
     Signal,
     Step,
+    PastLease,
     Attempt,
     Binding,
     Reservation,

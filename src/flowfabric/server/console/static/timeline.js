@@ -1,6 +1,6 @@
-// What an execution went through, drawn over time: waiting, attempts, suspensions, retries, steps, children.
+// What an execution went through, drawn over time: waiting, attempts, leases, suspensions, retries, steps, children.
 import { html, useEffect, useState } from "./dom.js";
-import { duration, ENDED, moment, shortId, time, words } from "./format.js";
+import { duration, ENDED, moment, plural, shortId, time, words } from "./format.js";
 import { now } from "./session.js";
 import { Segments } from "./parts.js";
 
@@ -16,51 +16,76 @@ export function outcomeTone(attempt) {
   return "waiting";
 }
 
+/** How a lease ended: its tone, and in words. */
+export const LEASE_ENDS = {
+  completed: ["completed", "completed"], failed: ["failed", "failed"], cancelled: ["cancelled", "cancelled"], timed_out: ["failed", "ran out of time"],
+  suspended: ["suspended", "gave it up until a signal"], delayed: ["delayed", "gave it up until a time"], waiting_children: ["waiting_children", "gave it up for its children"],
+  expired: ["expired", "expired"], revoked: ["expired", "revoked"], reclaimed: ["expired", "taken over by another worker"],
+};
+export const holder = (lease) => lease.worker_instance_id || lease.worker_id || "a worker";
+export const leaseEnd = (lease) => `${LEASE_ENDS[lease.ended]?.[1] ?? "held"}${lease.reason ? `: ${words(lease.reason)}` : ""}`;
+/** What an execution does between two leases: tone, words, and how it is drawn. */
+const BETWEEN = {
+  suspended: ["suspended", "Suspended", "soft-bar"], delayed: ["delayed", "Delayed", "soft-bar"], waiting_children: ["waiting_children", "Waiting for its children", "soft-bar"],
+  failed: ["rate_limited", "Waiting to try again", "hatched"], timed_out: ["rate_limited", "Waiting to try again", "hatched"],
+  expired: ["waiting", "Waiting for another worker", "soft-bar"], revoked: ["waiting", "Waiting for another worker", "soft-bar"],
+};
+
 /** Rows of bars: {name, title, bars: [{from, to, tone, style, title}], ticks}. */
 export function rowsOf({ info, history, steps, children }) {
   const end = history.ended_at ?? now();
-  const state = info.public_state;
+  const over = ENDED.has(info.public_state);
   const rows = [];
-  const attempts = history.attempts.filter((attempt) => attempt.started_at);
-  const suspension = history.suspension;
-  const first = attempts[0]?.started_at ?? end;
-  const whole = { name: "State", bars: [] };
-  const add = (from, to, tone, text, style = "") => { if (to > from) whole.bars.push({ from, to, tone, style, title: `${text}, ${duration(to - from)}` }); };
-  add(history.created_at, first, history.delay_until && !attempts.length ? "delayed" : "waiting", history.delay_until && !attempts.length ? "Delayed" : "Waiting for its first attempt", "soft-bar");
-  attempts.forEach((attempt, index) => {
-    const next = attempts[index + 1]?.started_at;
-    const over = attempt.ended_at ?? (suspension && suspension.attempt_index === attempt.attempt_index ? suspension.suspended_at : null) ?? (next || end);
-    add(attempt.started_at, Math.min(over, end), "active", `Attempt ${attempt.attempt_index + 1}`);
-    if (suspension && suspension.attempt_index === attempt.attempt_index && suspension.suspended_at >= attempt.started_at) {
-      add(suspension.suspended_at, Math.min(suspension.closed_at ?? end, end), "suspended", `Suspended: ${words(suspension.reason)}`, "soft-bar");
-    }
-    if (next && attempt.ended_at && next > attempt.ended_at) add(attempt.ended_at, next, "rate_limited", "Waiting to try again", "hatched");
-    else if (!next && attempt.retry_at && !ENDED.has(state)) add(attempt.ended_at ?? attempt.started_at, end, "rate_limited", "Waiting to try again", "hatched");
+  const { leases, suspension } = history;
+  const whole = { name: "State", bars: [] }, waits = { name: "Suspended", bars: [] };
+  const bar = (from, to, tone, text, style = "") => ({ from, to, tone, style, title: `${text}, ${duration(to - from)}` });
+  const add = (row, from, to, ...more) => { if (to > from) row.bars.push(bar(from, to, ...more)); };
+  const first = leases[0]?.began_at ?? (suspension ? suspension.suspended_at : end);
+  const delayed = history.delay_until && !leases.length;
+  add(whole, history.created_at, first, delayed ? "delayed" : "waiting", delayed ? "Delayed" : "Waiting for its first attempt", "soft-bar");
+  leases.forEach((lease, index) => {
+    const until = lease.ended_at ?? end;
+    add(whole, lease.began_at, until, "active", `Attempt ${lease.attempt_index + 1}, ${holder(lease)}`);
+    const next = leases[index + 1]?.began_at;
+    if (!BETWEEN[lease.ended] || (next === undefined && over && lease.ended !== "suspended" && lease.ended !== "delayed" && lease.ended !== "waiting_children")) return;
+    const [tone, text, style] = BETWEEN[lease.ended];
+    let gone = next ?? end;
+    if (lease.ended === "suspended") {
+      // Of the newest suspension it is known when it was over; an execution that goes on may wait for a worker then.
+      const closed = suspension && suspension.suspended_at >= lease.ended_at ? suspension.closed_at : null;
+      const stays = Math.min(closed ?? gone, gone);
+      const title = `Suspended${lease.reason ? `: ${words(lease.reason)}` : ""}`;
+      add(whole, lease.ended_at, stays, tone, title, style);
+      add(waits, lease.ended_at, stays, tone, title, style);
+      if (stays < gone) add(whole, stays, gone, "waiting", "Waiting for a worker", "soft-bar");
+    } else add(whole, lease.ended_at, gone, tone, text, style);
   });
   rows.push(whole);
-  for (const attempt of attempts) {
-    const open = !attempt.ended_at && attempt.lease_expires_at;
-    const over = attempt.ended_at ?? (open ? end : Math.max(attempt.started_at, suspension?.suspended_at ?? attempt.started_at));
-    const who = attempt.worker_instance_id || attempt.worker_id;
+  for (const attempt of history.attempts.filter((each) => each.started_at)) {
+    const own = leases.filter((lease) => lease.attempt_index === attempt.attempt_index);
+    const from = own[0]?.began_at ?? attempt.started_at;
+    const live = own.some((lease) => !lease.ended_at);
+    const until = attempt.ended_at ?? (live || !over ? end : own[own.length - 1]?.ended_at ?? end);
+    const text = `Attempt ${attempt.attempt_index + 1}: ${words(attempt.outcome || (live ? "running" : "over"))}`;
+    rows.push({ name: `Attempt ${attempt.attempt_index + 1}`, title: text, bars: [bar(from, Math.max(from, until), outcomeTone(attempt), text, live ? "running" : own.length > 1 && !attempt.ended_at ? "soft-bar" : "")] });
+  }
+  if (leases.length) {
     rows.push({
-      name: `Attempt ${attempt.attempt_index + 1}`,
-      title: `${who ? `by ${who}, ` : ""}lease epoch ${attempt.lease_epoch}${attempt.outcome ? `, ${words(attempt.outcome)}` : ""}`,
-      bars: [{ from: attempt.started_at, to: over, tone: outcomeTone(attempt), style: open ? "running" : "", title: `Attempt ${attempt.attempt_index + 1}${who ? ` by ${who}` : ""}: ${words(attempt.outcome || (open ? "running" : "over"))}, ${duration(over - attempt.started_at)}` }],
+      name: leases.length > 1 ? "Leases" : "Lease", title: plural(leases.length, "lease"),
+      bars: leases.map((lease) => bar(lease.began_at, lease.ended_at ?? end, LEASE_ENDS[lease.ended]?.[0] ?? "active", `${holder(lease)}: ${leaseEnd(lease)}`, lease.ended_at ? "lease" : "lease running")),
     });
   }
-  if (suspension) {
-    const over = suspension.closed_at ?? end;
-    rows.push({ name: "Suspended", bars: [{ from: suspension.suspended_at, to: Math.min(over, end), tone: "suspended", style: "soft-bar", title: `${words(suspension.reason)}, ${duration(over - suspension.suspended_at)}` }],
-      ticks: history.signals.map((signal) => ({ at: signal.accepted_at, tone: "suspended", title: `Signal ${signal.signal_name} from ${signal.source_identity || signal.source_type}` })) });
+  if (waits.bars.length || history.signals.length) {
+    rows.push({ ...waits, ticks: history.signals.map((signal) => ({ at: signal.accepted_at, tone: "suspended", title: `Signal ${signal.signal_name} from ${signal.source_identity || signal.source_type}` })) });
   }
   if (steps?.length) {
     rows.push({ name: "Steps", title: `${steps.length} remembered`, bars: [], ticks: steps.slice(-MAX_TICKS).map((step) => ({ at: step.recorded_at, tone: step.outcome === "ok" ? "accent" : "failed", title: `${step.name}: ${step.outcome}`, step: step.sequence })) });
   }
   for (const child of (children || []).slice(0, MAX_CHILDREN)) {
-    const started = child.started_at ?? child.completed_at ?? end, over = child.completed_at ?? end;
+    const started = child.started_at ?? child.completed_at ?? end, done = child.completed_at ?? end;
     const bars = [];
     if (started > child.created_at) bars.push({ from: child.created_at, to: started, tone: "waiting", style: "soft-bar", title: `Waiting, ${duration(started - child.created_at)}` });
-    bars.push({ from: started, to: over, tone: child.public_state, title: `${child.execution_kind || shortId(child.execution_id)}: ${words(child.public_state)}, ${duration(over - started)}` });
+    bars.push(bar(started, done, child.public_state, `${child.execution_kind || shortId(child.execution_id)}: ${words(child.public_state)}`));
     rows.push({ name: child.execution_kind === "$ask" ? "question" : child.execution_kind || shortId(child.execution_id), href: child.execution_id, bars });
   }
   return rows;
@@ -135,13 +160,18 @@ export function Timeline({ info, history, steps, children, onStep }) {
   </div>`;
 }
 
+/** Ends of leases that the ends of their attempts tell of. */
+const SAID_OTHERWISE = new Set(["completed", "failed", "cancelled", "timed_out"]);
+
 /** The same as sentences, oldest first: {at, tone, text}. */
 export function eventsOf({ info, history, steps }) {
   const found = [{ at: history.created_at, tone: "waiting", text: `Created${history.creator_identity ? ` by ${history.creator_identity}` : ""} in lane ${info.lane_id}` }];
+  for (const lease of history.leases) {
+    found.push({ at: lease.began_at, tone: "active", text: `Attempt ${lease.attempt_index + 1} ${history.leases.find((each) => each.attempt_index === lease.attempt_index) === lease ? "began" : "went on"} at worker ${holder(lease)}` });
+    if (lease.ended_at && !SAID_OTHERWISE.has(lease.ended)) found.push({ at: lease.ended_at, tone: LEASE_ENDS[lease.ended]?.[0] ?? "waiting", text: `The lease of ${holder(lease)} ended: ${leaseEnd(lease)}` });
+  }
   for (const attempt of history.attempts) {
     const name = `Attempt ${attempt.attempt_index + 1}`;
-    const who = attempt.worker_instance_id || attempt.worker_id;
-    if (attempt.started_at) found.push({ at: attempt.started_at, tone: "active", text: `${name} began${who ? ` at worker ${who}` : ""} under lease epoch ${attempt.lease_epoch}` });
     if (attempt.ended_at) found.push({ at: attempt.ended_at, tone: outcomeTone(attempt), text: `${name} ended: ${words(attempt.outcome || "over")}` });
     if (attempt.retry_at && attempt.ended_at) found.push({ at: attempt.ended_at, tone: "rate_limited", text: `To be tried again at ${time(attempt.retry_at)}` });
   }

@@ -6,7 +6,7 @@ import { Live } from "../app.js";
 import { may } from "../session.js";
 import { amount, duration, fromBase64, moment, plural, relative, shortId, size, time, words } from "../format.js";
 import { Badge, Bytes, confirm, Copy, Empty, ended, ExecutionLink, Json, Loading, Menu, Tabs, toast, Trouble, When } from "../parts.js";
-import { eventsOf, Timeline } from "../timeline.js";
+import { eventsOf, holder, LEASE_ENDS, leaseEnd, Timeline } from "../timeline.js";
 import { Icon } from "../icons.js";
 
 const FRAMES = 2_000;
@@ -33,7 +33,7 @@ export default function Execution({ id, query }) {
   const children = members.filter((member) => member.execution_id !== id && isChild(input, member, id)).reverse();
   const state = info.public_state;
   const tabs = [
-    ["data", "Input and result"], ["stream", "Stream"], ["steps", "Steps", steps.length], ["waits", "Waits and signals", history.signals.length],
+    ["data", "Input and result"], ["stream", "Stream"], ["steps", "Steps", steps.length], ["leases", "Leases", history.leases.length], ["waits", "Waits and signals", history.signals.length],
     ["usage", "Usage", history.spends.length], ["events", "Events"], ["details", "Details"],
   ];
   return html`<div class="page">
@@ -68,6 +68,7 @@ export default function Execution({ id, query }) {
         ${tab === "data" && html`<${Data} ...${{ id, info, history, input }} />`}
         ${tab === "stream" && html`<${Stream} key=${info.current_attempt_index} ...${{ id, index: info.current_attempt_index, state }} />`}
         ${tab === "steps" && html`<${Steps} ...${{ id, steps, open: step, info }} />`}
+        ${tab === "leases" && html`<${Leases} leases=${history.leases} />`}
         ${tab === "waits" && html`<${Waits} history=${history} />`}
         ${tab === "usage" && html`<${Usage} history=${history} />`}
         ${tab === "events" && html`<${Events} events=${eventsOf({ info, history, steps })} />`}
@@ -248,6 +249,14 @@ function Steps({ id, steps, open, info }) {
         ${step.value && step.size > fromBase64(step.value).length && html`<span class="tiny faint">The beginning of ${size(step.size)}.</span>`}
         ${may("operator") && html`<div><button type="button" class="button small" onClick=${() => fork(step)}><${Icon} name="fork" />Fork from here…</button></div>`}</div>
     </details>`)}</div>`;
+}
+
+function Leases({ leases }) {
+  if (!leases.length) return html`<${Empty} icon="workers">No worker has held it yet.</${Empty}>`;
+  return html`<div class="table-wrap"><table class="table"><thead><tr><th scope="col">Worker</th><th scope="col" class="number">Attempt</th><th scope="col">From</th><th scope="col">Until</th><th scope="col" class="number">For</th><th scope="col">How it ended</th></tr></thead>
+    <tbody>${leases.map((lease, index) => html`<tr key=${index} data-lease><td class="wrap-anywhere">${holder(lease)}</td><td class="number">${lease.attempt_index + 1}</td><td class="soft"><time title=${moment(lease.began_at)}>${time(lease.began_at)}</time></td>
+      <td class="soft">${lease.ended_at ? html`<time title=${moment(lease.ended_at)}>${time(lease.ended_at)}</time>` : html`<span title=${moment(lease.expires_at)}>renewed until ${time(lease.expires_at)}</span>`}</td>
+      <td class="number soft">${duration((lease.ended_at ?? Date.now()) - lease.began_at)}</td><td class="wrap-anywhere">${lease.ended ? html`<${Badge} tone=${LEASE_ENDS[lease.ended]?.[0]}>${leaseEnd(lease)}</${Badge}>` : html`<${Badge} tone="active">held</${Badge}>`}</td></tr>`)}</tbody></table></div>`;
 }
 
 function Waits({ history }) {
