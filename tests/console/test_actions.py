@@ -48,6 +48,7 @@ async def test_cancel_and_replay(watched: Watched, engine: Engine) -> None:
     await expect(watched.at(".badge").first).to_have_text("cancelled")
     assert await engine.read_execution_state(identity) == "cancelled"
     assert (await engine.read_history(identity)).cancellation_reason == "no longer wanted"
+    await expect(watched.button("Replay…")).to_be_disabled()
     failed = await made(engine, "two")
     handle = await engine.claim("two", policy=WORKER)
     assert handle is not None
@@ -57,6 +58,15 @@ async def test_cancel_and_replay(watched: Watched, engine: Engine) -> None:
     await watched.button("Replay…").click()
     await watched.confirm("Replay it")
     await expect(watched.at(".badge").first).to_have_text("waiting")
+    assert await engine.read_execution_state(failed) == "waiting"
+    running = await engine.claim("two", policy=WORKER)
+    assert running is not None
+    await expect(watched.at(".badge").first).to_have_text("active")
+    await watched.button("Cancel…").click()
+    await expect(watched.at("dialog")).to_contain_text("loses the lease at once")
+    await watched.confirm("Cancel it")
+    await expect(watched.at(".badge").first).to_have_text("cancelled")
+    assert [each.ended for each in (await engine.read_history(failed)).leases] == ["failed", "cancelled"]
 
 
 async def test_priority_revoke_and_fork(watched: Watched, engine: Engine) -> None:
@@ -76,6 +86,7 @@ async def test_priority_revoke_and_fork(watched: Watched, engine: Engine) -> Non
     await watched.choose("More", "Revoke lease")
     await watched.confirm("Revoke it")
     await expect(watched.at(".badge").first).to_have_text("waiting")
+    assert [each.ended for each in (await engine.read_history(identity)).leases] == ["revoked"]
     await watched.page.get_by_role("tab", name="Steps").click()
     await watched.page.get_by_text("third").click()
     await watched.at(".step[open]").get_by_role("button", name="Fork from here").click()
@@ -85,6 +96,17 @@ async def test_priority_revoke_and_fork(watched: Watched, engine: Engine) -> Non
     forked = await watched.at("[data-id]").inner_text()
     assert [each.name for each in await engine.read_steps(forked)] == ["first", "second"]
     await expect(watched.page.get_by_text("Forked from")).to_be_visible()
+    await watched.open(identity)
+    for step, kept in (("2. second", ["first"]), ("Behind the last one", ["first", "second", "third"])):
+        before = await watched.at("[data-id]").inner_text()
+        await watched.choose("More", "Fork from a step")
+        await watched.at("#field-step").select_option(label=step)
+        await watched.confirm("Fork it")
+        await expect(watched.at("[data-id]")).not_to_have_text(before)
+        forked = await watched.at("[data-id]").inner_text()
+        assert [each.name for each in await engine.read_steps(forked)] == kept
+        assert (await engine.read_history(forked)).forked_from == identity
+        await watched.open(identity)
 
 
 async def test_many_at_once(watched: Watched, engine: Engine) -> None:
@@ -107,6 +129,26 @@ async def test_many_at_once(watched: Watched, engine: Engine) -> None:
     states = [await engine.read_execution_state(each) for each in ids]
     assert set(states) == {"cancelled"}
     assert await engine.read_execution_state(late) == "waiting", "what came after the preview is not meant"
+
+
+async def test_many_run_again(watched: Watched, engine: Engine) -> None:
+    ids = [await made(engine, "again") for _ in range(5)]
+    for handle in await engine.claim_many("again", policy=WORKER, limit=5):
+        await engine.fail(handle, "broken", "permanent")
+    await watched.go("executions?q=lane%3Aagain")
+    await expect(watched.at(".list-row .badge").filter(has_text="failed")).to_have_count(5)
+    await watched.at(".list-row input").nth(2).check()
+    await watched.at(".bulk").get_by_role("button", name="Replay…").click()
+    await expect(watched.at("dialog")).to_contain_text("runs again from its beginning")
+    await watched.confirm("Replay them")
+    await expect(watched.at(".list-row .badge").filter(has_text="waiting")).to_have_count(1)
+    assert sorted([await engine.read_execution_state(each) for each in ids]) == ["failed"] * 4 + ["waiting"]
+    await watched.choose("All that fit", "Replay all that fit")
+    await expect(watched.at("[data-preview]")).to_have_text("4")
+    await watched.confirm("Replay 4")
+    await expect(watched.at(".toast").filter(has_text="4 executions replayed")).to_be_visible()
+    await expect(watched.at(".list-row .badge").filter(has_text="waiting")).to_have_count(5)
+    assert {await engine.read_execution_state(each) for each in ids} == {"waiting"}
 
 
 async def test_lanes(watched: Watched, engine: Engine) -> None:
@@ -132,6 +174,9 @@ async def test_schedules(watched: Watched, engine: Engine) -> None:
     await expect(row).to_contain_text("0 4 * * *")
     await row.get_by_role("button", name="Pause").click()
     await expect(row).to_contain_text("paused")
+    schedule = await engine.get_schedule("sweep", "shop")
+    assert schedule is not None
+    assert schedule.paused
     await row.get_by_role("button", name="Resume").click()
     await expect(row.get_by_role("button", name="Pause")).to_be_visible()
     await row.get_by_role("button", name="Start").click()
@@ -178,6 +223,29 @@ async def test_flows(watched: Watched, engine: Engine) -> None:
     found = await engine.describe_flow(flow.flow_id)
     assert found is not None
     assert found.cancel_reason == "wrong input"
+
+
+@pytest.mark.parametrize(
+    ("choice", "states"),
+    [
+        ("Only what has not begun", ["active", "cancelled"]),
+        ("Nothing: only the flow itself", ["active", "waiting"]),
+    ],
+)
+async def test_part_of_a_flow(watched: Watched, engine: Engine, choice: str, states: list[str]) -> None:
+    lane = f"part {states[-1]}"
+    nodes = {name: {"lane_id": lane, "namespace": "shop", "execution_kind": name} for name in ("a", "b")}
+    flow = await engine.submit_flow(FlowGraph(nodes=nodes, edges=[], namespace="shop"))
+    handle = await engine.claim(lane, policy=WORKER)
+    assert handle is not None
+    await watched.go(f"flows/{flow.flow_id}")
+    await watched.button("Cancel…").click()
+    await expect(watched.at("dialog")).to_contain_text("2 have not ended: 1 have begun, 1 wait")
+    await watched.at("#field-policy").select_option(label=choice)
+    await watched.confirm("Cancel it")
+    await expect(watched.button("Cancel…")).to_have_count(0)
+    found = [str(await engine.read_execution_state(each)) for each in flow.execution_ids.values()]
+    assert sorted(found) == states
 
 
 async def test_an_execution_opens_from_the_graph(watched: Watched, engine: Engine) -> None:

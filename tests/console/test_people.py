@@ -132,9 +132,9 @@ async def test_those_of_a_namespace_see_theirs(guarded: Guarded, pages: Pages) -
     await expect(other.at("[role=alert]")).to_contain_text("not found")
 
 
-async def signals(guarded: Guarded) -> dict[str, tuple[str, bytes | None]]:
+async def signals(guarded: Guarded, ask: str) -> dict[str, tuple[str, bytes | None]]:
     async with await Engine.open(guarded.server.store, single_node=True) as engine:
-        history = await engine.read_history(guarded.seeded.ask)
+        history = await engine.read_history(ask)
         return {each.waitpoint_key: (each.source_identity, each.payload) for each in history.signals}
 
 
@@ -172,7 +172,7 @@ async def test_questions_are_answered_here_and_with_links(guarded: Guarded, page
         assert not request.headers.get("referer"), request.url
 
     await expect(watched.at("[data-ask]")).to_have_count(2)
-    given = await signals(guarded)
+    given = await signals(guarded, guarded.seeded.ask)
     assert given["carol"] == (
         "Carol, on a train",
         b'{"ok":true,"share":"50 %","note":"go ahead","retries":2}',
@@ -188,15 +188,18 @@ async def test_questions_are_answered_here_and_with_links(guarded: Guarded, page
 async def test_operators_answer_for_others(guarded: Guarded, pages: Pages) -> None:
     watched = await pages.of(guarded.url, token=guarded.operator)
     await watched.go("approvals")
+    refund = await watched.at("[data-ask]").filter(has_text="refund order").get_attribute("data-ask") or ""
     await watched.at("[data-ask]").filter(has_text="refund order").click()
     await expect(watched.at("[data-question]")).to_contain_text("49.9")
     await watched.button("No", exact=True).click()
     await expect(watched.at(".toast")).to_contain_text("No was said")
     await expect(watched.at("[data-ask]").filter(has_text="refund order")).to_have_count(0)
+    assert [payload for _, payload in (await signals(guarded, refund)).values()] == [b"false"]
     await watched.at("[data-ask]").filter(has_text="batch of books").click()
     await expect(watched.at("[data-question]")).to_contain_text("spent")
     await watched.button("Yes", exact=True).click()
     await expect(watched.at("[data-ask]").filter(has_text="batch of books")).to_have_count(0)
+    assert await signals(guarded, guarded.seeded.budget_ask)
 
 
 async def test_credentials_and_keys(guarded: Guarded, pages: Pages) -> None:
@@ -226,6 +229,12 @@ async def test_credentials_and_keys(guarded: Guarded, pages: Pages) -> None:
     await expect(watched.at("#field-kid")).to_have_value("k2")
     await watched.confirm("Change keys")
     await expect(watched.page.locator("dd", has_text="k2")).to_be_visible()
+    async with await Engine.open(guarded.server.store, single_node=True) as engine:
+        assert (await engine.list_waitpoint_hmac_kids()).current_kid == "k2"
+        stored = {each.name: each for each in (await engine.list_credentials()).credentials}
+        assert await engine.verify_credential(token) is None
+    assert stored["night watch"].revoked_at_ms is not None
+    assert stored["night watch"].namespaces == ("shop", "warehouse")
     await watched.go("audit")
     await expect(watched.at("tr").filter(has_text="create credential").first).to_be_visible()
     assert token not in guarded.server.written()

@@ -215,6 +215,7 @@ BAD: dict[str, list[Bad]] = {
     "tag?": _invalid(5, "x", True, ["a", "b"], ("a",), ("", "b"), (5, "b"), ("a", None), ("a", "nul \x00")),
     "search cursor?": NO_TEXT
     + _invalid("", "x", "1.2", f"1.2.{UUID}x", f"x.2.{UUID}", f"1.65536.{UUID}", f"-1.2.{UUID}", f"1.2.3.{UUID}"),
+    "pair cursor?": NO_TEXT + _invalid("", "x", "[]", '["a"]', '["a", 5]', '["a", "b", "c"]', '["a", "\\u0000"]', "{}"),
     "examination?": NO_TEXT
     + _invalid("", "x", "executions", "executions.0", "nothing.0.", "flows.x.", f"flows.999999.{UUID}", "quotas.0.x"),
     "percent": NO_NUMBER + _invalid(-1, 101, HUGE),

@@ -377,6 +377,8 @@ METHODS: dict[str, Method] = {
                                           "cursor": "search cursor?", "limit": "count"}),
     "search_suspended": Method(lambda w: {}, {"reasons": "states", "namespaces": "names?",
                                               "cursor": "search cursor?", "limit": "count"}),
+    "search_workers": Method(lambda w: {}, {"namespaces": "names?", "cursor": "pair cursor?", "limit": "count"}),
+    "search_schedules": Method(lambda w: {}, {"namespaces": "names?", "cursor": "pair cursor?", "limit": "count"}),
     "examine": Method(lambda w: {}, {"cursor": "examination?", "limit": "count"}),
     "read_pulse": Method(lambda w: {}, {}),
     "count_ended": Method(lambda w: {}, {"after": "time?", "stretch_ms": "count"}),

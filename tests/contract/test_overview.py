@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowfabric import ClaimPolicy, FlowEdge, FlowGraph, Fresh, NotFound, SuspendArgs
+from flowfabric import ClaimPolicy, Cron, FlowEdge, FlowGraph, Fresh, NotFound, SuspendArgs
 from flowfabric.conditions import ByName, Single
 from flowfabric.engine import Engine
 from flowfabric.model.suspension import SuspensionReason
@@ -22,6 +22,40 @@ async def test_namespaces(engine: Engine) -> None:
     assert await engine.list_namespaces(limit=2) == found[:2]
     assert await engine.list_namespaces(found[1]) == found[2:]
     assert await engine.list_namespaces(found[-1]) == ()
+
+
+async def test_namespaces_without_executions(engine: Engine) -> None:
+    """One that has a schedule or a worker only is found, and so are all schedules and workers."""
+    await engine.create_execution(namespace="middle")
+    for namespace, name in (("zoo", "feed"), ("ark", "sail"), ("ark", "land")):
+        await engine.put_schedule(name, spec=Cron("0 0 1 1 *", "UTC"), execution_kind=name, namespace=namespace)
+    for namespace, instance in (("bay", "w-2"), ("middle", "w-1"), ("bay", "w-1")):
+        await engine.register_worker(
+            worker_id="w", worker_instance_id=instance, lanes=["x"], liveness_ttl_ms=60_000, namespace=namespace
+        )
+    assert await engine.list_namespaces() == ("ark", "bay", "middle", "zoo")
+    assert await engine.list_namespaces("ark", 2) == ("bay", "middle")
+    schedules, workers = [], []
+    cursor = None
+    while True:
+        page = await engine.search_schedules(limit=2, cursor=cursor)
+        schedules += [(each.namespace, each.schedule_id) for each in page.schedules]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert schedules == [("ark", "land"), ("ark", "sail"), ("zoo", "feed")]
+    while True:
+        found = await engine.search_workers(limit=2, cursor=cursor)
+        workers += [(each.namespace, each.worker_instance_id) for each in found.entries]
+        cursor = found.cursor
+        if cursor is None:
+            break
+    assert workers == [("bay", "w-1"), ("bay", "w-2"), ("middle", "w-1")]
+    assert [each.schedule_id for each in (await engine.search_schedules(namespaces=["zoo", "bay"])).schedules] == [
+        "feed"
+    ]
+    assert [each.namespace for each in (await engine.search_workers(namespaces=["middle"])).entries] == ["middle"]
+    assert (await engine.search_workers(namespaces=[])).entries == ()
 
 
 async def test_search_reads_namespaces_side_by_side(engine: Engine, clock: ManualClock) -> None:

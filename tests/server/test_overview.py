@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from flowfabric import Frame
+from flowfabric import Cron, Frame
 from flowfabric.engine import Engine
 from flowfabric.model.credentials import Scope
 from flowfabric.model.frames import DurableSummary
@@ -47,6 +47,29 @@ async def test_namespaces_and_flows(engine: Engine, client: httpx.AsyncClient) -
     assert (await client.get("/v1/search/flows", params={"namespace": "other"})).json()["flows"] == []
 
 
+async def test_schedules_and_workers_of_all_namespaces(engine: Engine, client: httpx.AsyncClient) -> None:
+    """Also of those that have nothing else; who may see some namespaces gets theirs."""
+    for name in ("acme", "bolt"):
+        await engine.put_schedule("nightly", spec=Cron("0 1 * * *", "UTC"), execution_kind="x", namespace=name)
+        await engine.register_worker(
+            worker_id="w", worker_instance_id="w-1", lanes=["x"], liveness_ttl_ms=60_000, namespace=name
+        )
+    assert (await client.get("/v1/namespaces")).json() == {"namespaces": ["acme", "bolt", "default"]}
+    made = await engine.create_credential(name="ann", scopes=[Scope.READ], namespaces=["bolt"])
+    guarded = create_app(engine, ServerConfig(require_credential=True))
+    async with client_of(guarded, made.token) as ann:
+        for what, field in (("schedules", "schedules"), ("workers", "entries")):
+            path = f"/v1/search/{what}"
+            page = (await client.get(path, params={"limit": 1})).json()
+            following = page["next_cursor" if what == "schedules" else "cursor"]
+            rest = (await client.get(path, params={"cursor": following})).json()
+            found = [each["namespace"] for each in page[field] + rest[field]]
+            assert found == ["acme", "bolt"]
+            assert [each["namespace"] for each in (await ann.get(path)).json()[field]] == ["bolt"]
+            assert (await ann.get(path, params={"namespace": "acme"})).json()[field] == []
+            assert (await client.get(path, params={"cursor": "nonsense"})).status_code == 400
+
+
 async def test_what_an_execution_went_through(engine: Engine, client: httpx.AsyncClient) -> None:
     identity = await created(client, input_payload=base64.b64encode(b'{"a": 1}').decode(), tags={"acme.team": "red"})
     handle = await claimed(engine)
@@ -58,6 +81,8 @@ async def test_what_an_execution_went_through(engine: Engine, client: httpx.Asyn
     history = (await client.get(at(identity, "history"))).json()
     assert [each["worker_instance_id"] for each in history["attempts"]] == ["w-1"]
     assert history["has_summary"] is True
+    [lease] = history["leases"]
+    assert (lease["worker_instance_id"], lease["ended"], lease["ended_at"]) == ("w-1", None, None)
     page = (await client.get(at(identity, "steps"), params={"limit": 2})).json()
     assert [(each["name"], each["size"]) for each in page["steps"]] == [("one", 1), ("two", 70_000)]
     assert len(base64.b64decode(page["steps"][1]["value"])) == 65_536

@@ -21,13 +21,14 @@ from flowfabric.core.operator import ChangePriority, ReplayExecution, RevokeLeas
 from flowfabric.core.workers import HeartbeatWorker, MarkWorkerDead, RegisterWorker
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
+from flowfabric.engine.places import names, pair, paired
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get
 from flowfabric.model.errors import Contention, Timeout, Transport, Unavailable
 from flowfabric.model.handles import Handle, shown_lease
 from flowfabric.model.ids import CancelSource, ExecutionId
 from flowfabric.model.limits import MAX_PAGE, MAX_REASON_BYTES
-from flowfabric.model.records import Flow
+from flowfabric.model.records import Flow, Worker
 from flowfabric.model.results import (
     AlreadySatisfied,
     Blocked,
@@ -46,7 +47,7 @@ from flowfabric.model.results import (
     WorkerEntry,
     WorkerPage,
 )
-from flowfabric.stores.questions import ListWorkers
+from flowfabric.stores.questions import ListWorkers, SearchWorkers
 
 _log = logging.getLogger("flowfabric.engine")
 
@@ -303,17 +304,28 @@ class Control(EngineBase):
         size = checks.integer(MAX_PAGE if limit is None else limit, "limit", 0, MAX_PAGE)
         position = checks.optional_text(after, "after")
         found = await self._ask(ListWorkers(checks.text(namespace, "namespace"), position, size, await self.now_ms()))
-        entries = tuple(
-            WorkerEntry(
-                worker.worker_id,
-                worker.worker_instance_id,
-                worker.namespace,
-                worker.lanes,
-                tuple(worker.capabilities_csv.split(",")) if worker.capabilities_csv else (),
-                worker.last_heartbeat_ms,
-                worker.liveness_ttl_ms,
-                worker.registered_at_ms,
-            )
-            for worker in found
-        )
+        entries = tuple(map(_entry, found))
         return WorkerPage(entries, entries[-1].worker_instance_id if entries and len(entries) == size else None)
+
+    async def search_workers(
+        self, *, namespaces: Iterable[str] | None = None, cursor: str | None = None, limit: int = 100
+    ) -> WorkerPage:
+        """Live workers of these namespaces, or of all, by namespace and instance id."""
+        size = checks.integer(limit, "limit", 1, MAX_PAGE)
+        wanted = SearchWorkers(await self.now_ms(), size + 1, names(namespaces), pair(cursor))
+        found: list[Worker] = await self._ask(wanted)
+        entries = tuple(map(_entry, found[:size]))
+        return WorkerPage(entries, paired(found[size - 1].key) if len(found) > size else None)
+
+
+def _entry(worker: Worker) -> WorkerEntry:
+    return WorkerEntry(
+        worker.worker_id,
+        worker.worker_instance_id,
+        worker.namespace,
+        worker.lanes,
+        tuple(worker.capabilities_csv.split(",")) if worker.capabilities_csv else (),
+        worker.last_heartbeat_ms,
+        worker.liveness_ttl_ms,
+        worker.registered_at_ms,
+    )

@@ -9,7 +9,8 @@ from flowfabric.core.documents import parse_document
 from flowfabric.core.graph import number
 from flowfabric.core.lease import how_it_ended, is_live
 from flowfabric.engine import checks
-from flowfabric.engine.searching import Searching, names, place
+from flowfabric.engine.places import names
+from flowfabric.engine.searching import Searching, place
 from flowfabric.engine.steps import FORKED_FROM
 from flowfabric.model.budget_records import BudgetSpend
 from flowfabric.model.changes import Get, GetFull, Select
@@ -50,7 +51,7 @@ class Overview(Searching):
     """The part of the engine that answers those who look after it."""
 
     async def list_namespaces(self, after: str | None = None, limit: int = 100) -> tuple[str, ...]:
-        """Namespaces that executions are in, by name; quick however many executions there are."""
+        """Namespaces that executions, schedules or workers are in, by name; quick however many there are."""
         size = checks.integer(limit, "limit", 1, MAX_PAGE)
         return tuple(await self._ask(ListNamespaces(checks.optional_text(after, "after"), size)))
 

@@ -91,6 +91,8 @@ REMOTE_CALLS: dict[str, RemoteCall] = {
     "list_namespaces": _calls(Gate.EVERYWHERE, _READ),
     "search_flows": _calls(Gate.NAMESPACE, _READ),
     "search_suspended": _calls(Gate.NAMESPACE, _READ),
+    "search_workers": _calls(Gate.NAMESPACE, _READ),
+    "search_schedules": _calls(Gate.NAMESPACE, _READ),
     "ping": _calls(Gate.OPEN, *Scope),
     "server_time_ms": _calls(Gate.OPEN, *Scope),
     "capabilities": _calls(Gate.OPEN, *Scope),

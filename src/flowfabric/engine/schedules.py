@@ -20,6 +20,7 @@ from flowfabric.core.schedules import (
     spec_of,
 )
 from flowfabric.engine import checks, slots
+from flowfabric.engine.places import names, pair, paired
 from flowfabric.engine.timer_loop import Poison
 from flowfabric.engine.timers import Timers
 from flowfabric.model.changes import Get
@@ -46,7 +47,7 @@ from flowfabric.model.schedules import (
     SkipReason,
 )
 from flowfabric.model.start_records import Schedule
-from flowfabric.stores.questions import DueSchedules, ListSchedules
+from flowfabric.stores.questions import DueSchedules, ListSchedules, SearchSchedules
 
 _log = logging.getLogger("flowfabric.timers")
 _Word = TypeVar("_Word", bound=StrEnum)
@@ -190,6 +191,15 @@ class Schedules(Timers):
         found: list[Schedule] = await self._ask(ListSchedules(space, after, size + 1))
         page = tuple(map(_snapshot, found[:size]))
         return SchedulePage(page, page[-1].schedule_id if len(found) > size else None)
+
+    async def search_schedules(
+        self, *, namespaces: Iterable[str] | None = None, cursor: str | None = None, limit: int = 100
+    ) -> SchedulePage:
+        """The schedules of these namespaces, or of all, by namespace and name."""
+        size = checks.integer(limit, "limit", 1, MAX_PAGE)
+        found: list[Schedule] = await self._ask(SearchSchedules(size + 1, names(namespaces), pair(cursor)))
+        following = paired(found[size - 1].key) if len(found) > size else None
+        return SchedulePage(tuple(map(_snapshot, found[:size])), following)
 
     async def _schedule(self, key: tuple[str, str]) -> Schedule:
         found = (await self._view(Get(Schedule, key))).get(Schedule, key)

@@ -8,6 +8,7 @@ from typing import Any
 from flowfabric.core.graph import edge_snapshot
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
+from flowfabric.engine.places import names
 from flowfabric.model.changes import Select
 from flowfabric.model.flows import EdgeSnapshot
 from flowfabric.model.ids import ExecutionId, FlowId, canonical_uuid
@@ -78,12 +79,6 @@ class Searching(EngineBase):
         key = (self._flow_partition(flow), flow)
         view = await self._view(Select(Edge, ("partition", "flow_id"), key))
         return [edge_snapshot(edge) for edge in view.select(Edge, partition=key[0], flow_id=key[1])]
-
-
-def names(value: Any) -> tuple[str, ...] | None:
-    """Namespaces that a search names, in order."""
-    found = checks.namespaces(value)
-    return None if found is None else tuple(sorted(found))
 
 
 def _state(value: Any) -> str:

@@ -19,6 +19,12 @@ def _counted(source: str, limit: int) -> str:
     return f"(SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {limit}) c)"
 
 
+def _lowest(where: str) -> str:
+    tables = ("ff_exec_core", "ff_schedule", "ff_worker_registry")
+    each = " UNION ALL ".join(f"SELECT min(namespace) AS namespace FROM {table}{where}" for table in tables)
+    return f"SELECT min(m.namespace) FROM ({each}) m"
+
+
 class OverviewQuestions(SearchQuestions):
     """Compiles them for one dialect."""
 
@@ -27,14 +33,12 @@ class OverviewQuestions(SearchQuestions):
     _uuid: Callable[[str], Any]
 
     def _ListNamespaces(self, q: ask.ListNamespaces) -> Asked:  # noqa: N802
-        # Jumps from each namespace to the next one in the index, however many rows they have.
+        # Jumps from each namespace to the next one in the indexes, however many rows they have.
         text = Text()
-        first = "SELECT min(namespace) FROM ff_exec_core"
-        if q.after is not None:
-            first += f" WHERE namespace > {text.mark(q.after)}"
+        where = "" if q.after is None else f" WHERE namespace > {text.mark(q.after)}"
         sql = (
-            f"WITH RECURSIVE n(namespace) AS ({first} UNION ALL SELECT (SELECT min(e.namespace) FROM ff_exec_core e "
-            "WHERE e.namespace > n.namespace) FROM n WHERE n.namespace IS NOT NULL) "
+            f"WITH RECURSIVE n(namespace) AS (SELECT ({_lowest(where)}) UNION ALL "
+            f"SELECT ({_lowest(' WHERE namespace > n.namespace')}) FROM n WHERE n.namespace IS NOT NULL) "
             f"SELECT namespace FROM n WHERE namespace IS NOT NULL LIMIT {int(q.limit)}"
         )
         return Asked(sql, text.params, lambda rows: [row[0] for row in rows])

@@ -37,7 +37,7 @@ class SearchExecutions(Struct, frozen=True):
 
 
 class ListNamespaces(Struct, frozen=True):
-    """Namespaces that executions name in their column, after one, ascending -> ``list[namespace]``."""
+    """Namespaces of executions, schedules and workers, after one, ascending -> ``list[namespace]``."""
 
     after: str | None
     limit: int
@@ -176,6 +176,15 @@ class LiveWorkers(Struct, frozen=True):
 
     now: int
     limit: int
+
+
+class SearchWorkers(Struct, frozen=True):
+    """Workers of these namespaces, or of all, alive at ``now``, behind a namespace and instance -> ``list[Worker]``."""
+
+    now: int
+    limit: int
+    namespaces: tuple[str, ...] | None = None
+    after: tuple[str, str] | None = None
 
 
 class ListExpiredLeases(Struct, frozen=True):
@@ -344,6 +353,14 @@ class ListSchedules(Struct, frozen=True):
     namespace: str
     after: str | None
     limit: int
+
+
+class SearchSchedules(Struct, frozen=True):
+    """Schedules of these namespaces, or of all, behind a namespace and name, ascending -> ``list[Schedule]``."""
+
+    limit: int
+    namespaces: tuple[str, ...] | None = None
+    after: tuple[str, str] | None = None
 
 
 class DueSchedules(Struct, frozen=True):

@@ -28,7 +28,7 @@ from flowfabric.stores.rows import (
 )
 from flowfabric.stores.schema import OUTBOXES, split_wire
 from flowfabric.stores.sqlevents import OutboxRows
-from flowfabric.stores.startquestions import StartQuestions
+from flowfabric.stores.startquestions import StartQuestions, within
 
 
 class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuestions):
@@ -175,6 +175,12 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         text = Text()
         text.add(f"t.last_heartbeat_ms + t.liveness_ttl_ms > {text.mark(q.now)}")
         return self._worker_rows(f"{text.where()} LIMIT {int(q.limit)}", text)
+
+    def _SearchWorkers(self, q: ask.SearchWorkers) -> Asked:  # noqa: N802
+        text = Text()
+        text.add(f"t.last_heartbeat_ms + t.liveness_ttl_ms > {text.mark(q.now)}")
+        order = within(text, self._dialect, "worker_instance_id", q.namespaces, q.after)
+        return self._worker_rows(f"{text.where()} {order} LIMIT {int(q.limit)}", text)
 
     def _worker_rows(self, tail: str, text: Text) -> Asked:
         sql = f"SELECT {self._workers.select_list} FROM ff_worker_registry t WHERE {tail}"

@@ -8,6 +8,19 @@ from typing import Any
 from flowfabric.stores import questions as ask
 from flowfabric.stores.flowquestions import Asked, Text
 from flowfabric.stores.rows import Dialect, KindRows
+from flowfabric.stores.searchquestions import one_of
+
+
+def within(
+    text: Text, dialect: Dialect, name: str, namespaces: tuple[str, ...] | None, after: tuple[str, str] | None
+) -> str:
+    """Only what is in one of these namespaces and behind a place; the order that makes places."""
+    place = f"t.namespace{dialect.bytewise}, t.{name}{dialect.bytewise}"
+    if namespaces is not None:
+        text.add(one_of("t.namespace", namespaces, text))
+    if after is not None:
+        text.add(f"({place}) > ({text.mark(after[0])}, {text.mark(after[1])})")
+    return f"ORDER BY {place}"
 
 
 class StartQuestions:
@@ -25,6 +38,11 @@ class StartQuestions:
         if q.after is not None:
             text.add(f"{name} > {text.mark(q.after)}")
         return self._schedule_rows(f"{text.where()} ORDER BY {name} LIMIT {int(q.limit)}", text)
+
+    def _SearchSchedules(self, q: ask.SearchSchedules) -> Asked:  # noqa: N802
+        text = Text()
+        order = within(text, self._dialect, "schedule_id", q.namespaces, q.after)
+        return self._schedule_rows(f"{text.where()} {order} LIMIT {int(q.limit)}", text)
 
     def _DueSchedules(self, q: ask.DueSchedules) -> Asked:  # noqa: N802
         text = Text()

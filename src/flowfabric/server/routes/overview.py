@@ -8,12 +8,14 @@ from msgspec import Meta, Struct
 
 from flowfabric import __version__
 from flowfabric.model.errors import EngineError
+from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.overview import FlowSearchPage, Pulse
+from flowfabric.model.results import WorkerPage
 from flowfabric.model.states import BlockingReason, LaneState
 from flowfabric.server.access import ANYBODY, Scope
 from flowfabric.server.answers import NO_STORE, Answer, plain
 from flowfabric.server.operations import Call, Operation
-from flowfabric.server.routes.search import Limit, namespaces_of, states_of
+from flowfabric.server.routes.search import Limit, PlacesQuery, namespaces_of, states_of
 from flowfabric.server.sampling import BudgetLevel, Series
 
 #: The longest window of charts: a day.
@@ -105,7 +107,7 @@ async def namespaces(call: Call) -> Answer:
     own = call.principal.namespaces
     if own is not None:
         return plain(Namespaces(tuple(sorted(own))))
-    return plain(Namespaces(tuple(sorted({"default", *await call.engine.list_namespaces(limit=LOOKED_AT)}))))
+    return plain(Namespaces(tuple(sorted({"default", *await call.engine.list_namespaces(limit=MAX_PAGE)}))))
 
 
 async def overview(call: Call) -> Answer:
@@ -127,6 +129,13 @@ async def search_flows(call: Call) -> Answer:
             limit=query.limit,
         )
     )
+
+
+async def search_workers(call: Call) -> Answer:
+    """Who is alive, wherever."""
+    query: PlacesQuery = call.query
+    own = namespaces_of(call, query.namespace)
+    return plain(await call.engine.search_workers(namespaces=own, cursor=query.cursor, limit=query.limit))
 
 
 async def attention(call: Call) -> Answer:
@@ -244,5 +253,15 @@ OPERATIONS = (
         handler=search_flows,
         query=FlowsQuery,
         answers={200: FlowSearchPage},
+    ),
+    Operation(
+        name="search_workers",
+        method="GET",
+        path="/v1/search/workers",
+        scope=Scope.READ,
+        summary="Live workers of one namespace or of all, by namespace and instance",
+        handler=search_workers,
+        query=PlacesQuery,
+        answers={200: WorkerPage},
     ),
 )

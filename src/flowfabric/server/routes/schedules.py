@@ -25,6 +25,7 @@ from flowfabric.server.answers import Answer, plain, tagged
 from flowfabric.server.operations import Call, Operation, Variants, missing
 from flowfabric.server.problems import refused
 from flowfabric.server.requests import I32, LARGE, Blob, Count, Millis, arguments
+from flowfabric.server.routes.search import PlacesQuery, namespaces_of
 
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 
@@ -76,6 +77,13 @@ class TriggerBody(Struct):
     """What to do if the last one still runs; as the schedule says if left out."""
 
     overlap: Overlap | None = None
+
+
+async def search_schedules(call: Call) -> Answer:
+    """What starts by itself, wherever."""
+    query: PlacesQuery = call.query
+    own = namespaces_of(call, query.namespace)
+    return plain(await call.engine.search_schedules(namespaces=own, cursor=query.cursor, limit=query.limit))
 
 
 async def list_schedules(call: Call) -> Answer:
@@ -139,6 +147,16 @@ async def trigger(call: Call) -> Answer:
 _ONE = "/v1/schedules/{schedule_id}"
 
 OPERATIONS = (
+    Operation(
+        name="search_schedules",
+        method="GET",
+        path="/v1/search/schedules",
+        scope=Scope.READ,
+        summary="Schedules of one namespace or of all, by namespace and name",
+        handler=search_schedules,
+        query=PlacesQuery,
+        answers={200: PageAnswer},
+    ),
     Operation(
         name="list_schedules",
         method="GET",

@@ -96,6 +96,14 @@ class BulkDone(Struct, frozen=True):
     next_cursor: str | None
 
 
+class PlacesQuery(Struct, kw_only=True):
+    """Of one namespace, or of all that can be seen."""
+
+    namespace: str | None = None
+    cursor: str | None = None
+    limit: Limit = 100
+
+
 def namespaces_of(call: Call, wanted: str | None) -> tuple[str, ...] | None:
     """Those that are asked for and may be seen; a foreign one is as good as an empty one."""
     own = call.principal.namespaces

@@ -151,6 +151,11 @@ def _live_workers(tables: Tables, question: ask.LiveWorkers) -> list[Worker]:
     return [worker for worker, until in _workers(tables) if until > question.now][: question.limit]
 
 
+def _search_workers(tables: Tables, question: ask.SearchWorkers) -> list[Worker]:
+    live = {worker.key: worker for worker, until in _workers(tables) if until > question.now}
+    return startanswers.within(live, question.namespaces, question.after)[: question.limit]
+
+
 def _due_workers(tables: Tables, question: ask.DueWorkers) -> list[tuple[str, str]]:
     return [worker.key for worker, until in _workers(tables) if until <= question.now][: question.limit]
 
@@ -282,6 +287,7 @@ _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.ListWaitpoints: _list_waitpoints,
     ask.ListWorkers: _list_workers,
     ask.LiveWorkers: _live_workers,
+    ask.SearchWorkers: _search_workers,
     ask.ListExpiredLeases: _list_expired_leases,
     ask.ReadFrames: _read_frames,
     ask.Due: _due,

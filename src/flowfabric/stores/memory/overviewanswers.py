@@ -11,7 +11,8 @@ import msgspec
 
 from flowfabric.model import literals as lit
 from flowfabric.model.events import CompletionEvent
-from flowfabric.model.records import Attempt, CancelBacklogMember, Execution, Flow
+from flowfabric.model.records import Attempt, CancelBacklogMember, Execution, Flow, Worker
+from flowfabric.model.start_records import Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.memory.searchanswers import place, summary
 from flowfabric.stores.memory.tables import Outboxes, Tables
@@ -19,7 +20,8 @@ from flowfabric.stores.overviewquestions import SET_ASIDE
 
 
 def _list_namespaces(tables: Tables, question: ask.ListNamespaces) -> list[str]:
-    found = {each.namespace for each in tables.all(Execution).values() if each.namespace is not None}
+    kinds: tuple[Any, ...] = (Execution, Schedule, Worker)
+    found = {each.namespace for kind in kinds for each in tables.all(kind).values() if each.namespace is not None}
     return sorted(each for each in found if question.after is None or each > question.after)[: question.limit]
 
 

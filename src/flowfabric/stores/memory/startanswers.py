@@ -18,6 +18,19 @@ def _list_schedules(tables: Tables, question: ask.ListSchedules) -> list[Schedul
     return list(islice(wanted, question.limit))
 
 
+def within(found: Mapping[Any, Any], namespaces: tuple[str, ...] | None, after: tuple[str, str] | None) -> list[Any]:
+    """Records by ``(namespace, name)`` that are in one of these namespaces and behind a place, in order."""
+    return [
+        record
+        for key, record in sorted(found.items())
+        if (namespaces is None or key[0] in namespaces) and (after is None or key > after)
+    ]
+
+
+def _search_schedules(tables: Tables, question: ask.SearchSchedules) -> list[Schedule]:
+    return within(tables.all(Schedule), question.namespaces, question.after)[: question.limit]
+
+
 def _due_schedules(tables: Tables, question: ask.DueSchedules) -> list[Schedule]:
     entries = tables.indexes.run(index.SCHEDULE_DUE).between(None, (question.now + 1,))
     found = (tables.all(Schedule)[key] for _, key in entries)
@@ -44,6 +57,7 @@ def _list_requests(tables: Tables, question: ask.ListRequests) -> list[EnqueueRe
 ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.ListSchedules: _list_schedules,
     ask.DueSchedules: _due_schedules,
+    ask.SearchSchedules: _search_schedules,
     ask.PendingRequests: _pending_requests,
     ask.ListRequests: _list_requests,
 }

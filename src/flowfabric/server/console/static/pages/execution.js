@@ -131,7 +131,7 @@ function Actions({ id, info, history, steps, refresh }) {
   const holds = history.attempts.some((attempt) => attempt.lease_expires_at);
   return html`
     ${!over && html`<button type="button" class="button danger" onClick=${cancel}><${Icon} name="stop" />Cancel…</button>`}
-    ${over && html`<button type="button" class="button" onClick=${replay}><${Icon} name="replay" />Replay…</button>`}
+    ${over && html`<button type="button" class="button" onClick=${replay} disabled=${info.public_state === "cancelled"} title=${info.public_state === "cancelled" ? "What was cancelled stays so; start it anew, or fork it from a step." : ""}><${Icon} name="replay" />Replay…</button>`}
     <${Menu} label="More" items=${[
       { label: "Fork from a step…", icon: "fork", act: fork, disabled: steps.length ? "" : "It remembers no steps." },
       { label: "Change priority…", icon: "priority", act: priority, disabled: ["waiting", "delayed", "rate_limited"].includes(info.public_state) ? "" : "Only what waits has a place in its lane." },

@@ -4,22 +4,21 @@ import { get, post, variant } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { may, namespace } from "../session.js";
-import { count, duration, moment, relative, words } from "../format.js";
+import { count, duration, exact, moment, relative, words } from "../format.js";
 import { Badge, confirm, Empty, ExecutionLink, Loading, toast, Trouble, When } from "../parts.js";
 import { Icon } from "../icons.js";
 
 export default function Schedules() {
   const own = useValue(namespace);
   const { data, problem, refresh } = useLive(async () => {
-    const names = own ? [own] : (await get("v1/namespaces")).namespaces.slice(0, 40);
-    const pages = await Promise.all(names.map((name) => get("v1/schedules", { namespace: name, limit: 500 })));
-    return pages.flatMap((page) => page.schedules).sort((a, b) => (a.next_at_ms ?? Infinity) - (b.next_at_ms ?? Infinity));
+    const { schedules, next_cursor: more } = await get("v1/search/schedules", { namespace: own, limit: 1_000 });
+    return { schedules: schedules.sort((a, b) => (a.next_at_ms ?? Infinity) - (b.next_at_ms ?? Infinity)), more: more !== null };
   }, [own], 5_000);
   return html`<div class="page"><div class="page-head"><h1>Schedules</h1><${Live} /></div>
     <${Trouble} problem=${problem} />
-    <section class="card"><div class="body flush table-wrap">${!data ? html`<${Loading} />` : !data.length ? html`<${Empty} icon="schedules">Nothing starts by itself here.<span class="small faint">Make one with @app.cron, or with PUT /v1/schedules.</span></${Empty}>` : html`<table class="table">
+    <section class="card"><div class="body flush table-wrap">${!data ? html`<${Loading} />` : !data.schedules.length ? html`<${Empty} icon="schedules">Nothing starts by itself here.<span class="small faint">Make one with @app.cron, or with PUT /v1/schedules.</span></${Empty}>` : html`<table class="table">
       <thead><tr><th scope="col">Schedule</th><th scope="col">Starts</th><th scope="col">When</th><th scope="col">Next</th><th scope="col">Last</th><th scope="col" class="number">Started</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
-      <tbody>${data.map((each) => html`<${Schedule} key=${each.namespace + each.schedule_id} each=${each} refresh=${refresh} />`)}</tbody></table>`}</div></section></div>`;
+      <tbody>${data.schedules.map((each) => html`<${Schedule} key=${each.namespace + each.schedule_id} each=${each} refresh=${refresh} />`)}</tbody></table>${data.more && html`<p class="loading">The first ${exact(data.schedules.length)} by name. Choose a namespace to see others.</p>`}`}</div></section></div>`;
 }
 
 const rhythm = (spec) => (spec.expression ? html`<span class="mono">${spec.expression}</span> <span class="faint small">${spec.time_zone}</span>` : `every ${duration(spec.every_ms)}`);

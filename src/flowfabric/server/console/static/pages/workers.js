@@ -17,14 +17,13 @@ const STATES = {
 export default function Workers() {
   const own = useValue(namespace);
   const { data, problem, refresh } = useLive(async () => {
-    const names = own ? [own] : (await get("v1/namespaces")).namespaces.slice(0, 40);
-    const [pages, lanes, queues] = await Promise.all([
-      Promise.all(names.map((name) => get("v1/workers", { namespace: name, limit: 1_000 }))),
+    const [page, lanes, queues] = await Promise.all([
+      get("v1/search/workers", { namespace: own, limit: 1_000 }),
       get("v1/lanes", { limit: 1_000 }), everywhere() ? get("v1/queues") : { queues: [] },
     ]);
     // The page of lanes tells their states; why, and how they are shared, each tells itself.
     const told = await Promise.all(lanes.lanes.map((name, index) => (index < 60 ? get(`v1/lanes/${encodeURIComponent(name)}`) : { lane_id: name, state: lanes.states[index] })));
-    return { workers: pages.flatMap((page) => page.entries), lanes: told, queues: new Map(queues.queues.map((queue) => [queue.lane_id, queue])) };
+    return { workers: page.entries, more: page.cursor !== null, lanes: told, queues: new Map(queues.queues.map((queue) => [queue.lane_id, queue])) };
   }, [own], 4_000);
   if (!data) return html`<div class="page"><div class="page-head"><h1>Workers and lanes</h1></div>${problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`}</div>`;
   const serving = new Map();
@@ -34,7 +33,7 @@ export default function Workers() {
     <section class="card"><header><h2>Lanes</h2><span class="count">${data.lanes.length}</span></header><div class="body flush table-wrap">${!data.lanes.length ? html`<${Empty} icon="executions">No lane was used yet.</${Empty}>` : html`<table class="table">
       <thead><tr><th scope="col">Lane</th><th scope="col">State</th><th scope="col" class="number">Waiting</th><th scope="col" class="number">Oldest</th><th scope="col" class="number">Workers</th><th scope="col">Shared by</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
       <tbody>${data.lanes.map((lane) => html`<${Lane} key=${lane.lane_id} lane=${lane} queue=${data.queues.get(lane.lane_id)} workers=${serving.get(lane.lane_id) || 0} refresh=${refresh} />`)}</tbody></table>`}</div></section>
-    <section class="card"><header><h2>Workers</h2><span class="count">${data.workers.length}</span></header><div class="body flush table-wrap">${!data.workers.length ? html`<${Empty} icon="workers">No worker is registered and alive.<span class="small faint">Start one with flowfabric worker module:app.</span></${Empty}>` : html`<table class="table">
+    <section class="card"><header><h2>Workers</h2><span class="count">${data.workers.length}${data.more ? " or more" : ""}</span></header><div class="body flush table-wrap">${!data.workers.length ? html`<${Empty} icon="workers">No worker is registered and alive.<span class="small faint">Start one with flowfabric worker module:app.</span></${Empty}>` : html`<table class="table">
       <thead><tr><th scope="col">Worker</th><th scope="col">Namespace</th><th scope="col">Lanes</th><th scope="col">Can do</th><th scope="col">Last heard</th><th scope="col">Since</th></tr></thead>
       <tbody>${data.workers.map((worker) => html`<tr key=${worker.namespace + worker.worker_instance_id}><td><strong>${worker.worker_id}</strong><div class="tiny faint mono">${worker.worker_instance_id}</div></td><td class="soft">${worker.namespace}</td><td><div class="people">${worker.lanes.map((lane) => html`<span class="badge plain" key=${lane}>${lane}</span>`)}</div></td>
         <td><div class="people">${worker.capabilities.map((each) => html`<span class="badge plain" key=${each} data-tone="accent">${each}</span>`)}</div></td>
