@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from flowfabric import AnyOf, FlowGraph
+from flowfabric import AnyOf, DurableSummary, FlowGraph, Frame
 from flowfabric.engine import Engine
 from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaPolicy
 from flowfabric.model.examination import Violation
-from flowfabric.model.records import EdgeGroup
-from tests.contract.probe import Probe, claimed, create, id_of, policy
-from tests.contract.seeding import alter, overwrite
+from flowfabric.model.records import EdgeGroup, StreamHead, StreamSummary
+from flowfabric.stores.questions import TrimHistory
+from tests.contract.probe import ManualClock, Probe, claimed, create, id_of, policy
+from tests.contract.seeding import alter, overwrite, remove
 
 BUDGET = "11111111-1111-4111-8111-111111111111"
 QUOTA = "22222222-2222-4222-8222-222222222222"
@@ -54,7 +55,9 @@ async def test_all_of_a_healthy_store_is_looked_at(engine: Engine, limit: int) -
     assert found == []
     first = await engine.examine()
     assert first.executions is not None
-    assert looked == first.executions + 1 + 1 + 1, "executions, a flow, a budget and a quota, each once"
+    assert first.events is not None
+    assert first.events >= 3, "two leases and an end"
+    assert looked == first.executions + 1 + 1 + 1 + first.events, "executions, a flow, a budget, a quota, each once"
 
 
 async def test_states_that_do_not_fit(engine: Engine) -> None:
@@ -89,6 +92,63 @@ async def test_a_quota_with_slots_that_nobody_holds(engine: Engine, probe: Probe
     await overwrite(engine, QuotaPolicy, row.key, active_concurrency=2)
     _, found = await examined(engine)
     assert [(each.invariant, each.subject) for each in found] == [("I32", QUOTA)]
+
+
+async def test_a_log_with_replays_and_deleted_events_is_whole(engine: Engine, clock: ManualClock) -> None:
+    for number in range(3):
+        handle = await claimed(engine)
+        for frame in (Frame(b'{"a": %d}' % number, mode=DurableSummary()), Frame(b"text")):
+            await engine.append_frame(handle, frame)
+        await engine.complete(handle, None)
+        if number == 2:
+            await engine.replay_execution(execution_id=id_of(handle))
+            again = await engine.claim("lane-of-one", (), policy())
+            assert again is not None
+            await engine.complete(again, None)
+        clock.advance(1_000)
+    assert (await examined(engine))[1] == []
+    for age_ms in (2_500, 1_500, 0):
+        assert await engine._ask(TrimHistory(clock() - age_ms, 0, 0, 1)) > 0
+        assert (await examined(engine))[1] == [], "what was deleted by age is not missing"
+
+
+async def test_a_stream_with_a_wrong_head(engine: Engine) -> None:
+    handle = await claimed(engine)
+    await engine.append_frames(handle, [Frame(b"one"), Frame(b"two")])
+    stream = (str(id_of(handle)), 0)
+    await overwrite(engine, StreamHead, stream, frame_count=3)
+    _, found = await examined(engine)
+    assert [(each.invariant, each.subject) for each in found] == [("I33", f"{stream[0]} attempt 0")]
+    assert found[0].detail == "its head says 3 frames, 2 are stored"
+    await overwrite(engine, StreamHead, stream, frame_count=2, last_seq=7)
+    _, found = await examined(engine)
+    assert "is the newest frame" in found[0].detail
+    assert len(found) == 1
+
+
+async def test_a_summary_that_its_frames_do_not_make(engine: Engine) -> None:
+    handle = await claimed(engine)
+    deltas = [b'{"a": 1}', b'{"b": {"c": "__ff_null__"}}', b'{"a": null, "d": [1.5]}']
+    for each in deltas:
+        await engine.append_frame(handle, Frame(each, mode=DurableSummary()))
+    assert (await examined(engine))[1] == []
+    stream = (str(id_of(handle)), 0)
+    for fields, said in (
+        ({"document_json": '{"a": 1, "b": {"c": null}, "d": [1.5]}'}, "not what its frames make of it"),
+        ({"document_json": '{"b": {"c": null}, "d": [2]}', "version": 9}, "not what its frames make of it"),
+        ({"version": 2}, "taken in 2 frames, 3 are stored"),
+    ):
+        before = await engine.read_summary(*stream)
+        assert before is not None
+        await overwrite(engine, StreamSummary, stream, **fields)
+        _, found = await examined(engine)
+        assert [(each.invariant, each.subject) for each in found] == [("I33", f"{stream[0]} attempt 0")]
+        assert said in found[0].detail
+        whole = {"document_json": before.document_json, "version": before.version}
+        await overwrite(engine, StreamSummary, stream, **whole)
+    await remove(engine, StreamSummary, stream)
+    _, found = await examined(engine)
+    assert [each.detail for each in found] == ["3 summary frames, and no summary"]
 
 
 async def test_a_moment_in_between_is_no_finding(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,9 +53,9 @@ def doctor(
 ) -> int:
     """Look through a live store for what must not be, and explain it.
 
-    Every execution, flow, budget and quota is held against what the engine promises, while it works; then leases nobody
-    renews, work nobody serves and times that have passed are looked for. Nothing is changed. Exit code 3 if something
-    was found.
+    Every execution, stream, flow, budget, quota and event is held against what the engine promises, while it works;
+    then leases nobody renews, work nobody serves and times that have passed are looked for. Nothing is changed. Exit
+    code 3 if something was found.
     """
 
     async def look(app: App) -> tuple[int, list[Finding]]:
@@ -68,8 +68,8 @@ def doctor(
     elif found:
         _explain(found)
     else:
-        rows = "" if quick else f"{counted(looked, 'execution, flow, budget or quota', 'rows')} keep every promise, "
-        say(f"[green]ok[/green]  {rows}nothing is stuck")
+        kept = "" if quick else f"{counted(looked, 'row', 'rows and events')} keep every promise, "
+        say(f"[green]ok[/green]  {kept}nothing is stuck")
     return PROBLEMS if found else OK
 
 
@@ -77,7 +77,8 @@ async def _examined(app: App, json: bool) -> tuple[int, list[Finding]]:
     found: list[Finding] = []
     looked = 0
     page = await app.engine.examine()
-    with progress("examining", page.executions or None, json) as advance:
+    rows = (page.executions or 0) + (page.events or 0)
+    with progress("examining", rows or None, json) as advance:
         while True:
             looked += page.looked
             found += map(_broken, page.violations)

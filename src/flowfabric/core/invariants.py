@@ -82,7 +82,7 @@ def _current(execution: Execution, attempts: Sequence[Attempt]) -> Attempt | Non
     return next((each for each in attempts if each.attempt_index == execution.attempt_index), None)
 
 
-def _outcome(execution: Execution, current: Attempt | None) -> TerminalOutcome:
+def outcome_of(execution: Execution, current: Attempt | None) -> TerminalOutcome:
     """How the execution ended, ``none`` while it has not."""
     stored = execution.terminal_outcome if isinstance(execution.terminal_outcome, str) else None
     attempt = current.outcome if current is not None else None
@@ -96,7 +96,7 @@ def _check_state(findings: _Findings, execution: Execution, current: Attempt | N
             ownership_state=canonical_ownership(execution.ownership_state),
             eligibility_state=canonical_eligibility(execution.eligibility_state),
             blocking_reason=canonical_blocking_reason(execution.blocking_reason),
-            terminal_outcome=_outcome(execution, current),
+            terminal_outcome=outcome_of(execution, current),
             attempt_state=canonical_attempt_state(execution.attempt_state),
             public_state=canonical_public_state(execution.public_state),
         )
@@ -339,7 +339,7 @@ def _check_ends(
     for again, end in zip(replays, completions[1:], strict=False):
         findings.expect(again.occurred_at_ms <= end.occurred_at_ms, "I8", "ended twice between two replays")
     if ended and completions:
-        last, outcome = completions[-1], _outcome(execution, _current(execution, attempts))
+        last, outcome = completions[-1], outcome_of(execution, _current(execution, attempts))
         findings.expect(last.outcome == outcome, "I20", f"announced as {last.outcome}, ended as {outcome}")
         findings.expect(
             last.occurred_at_ms == execution.terminal_at_ms, "I20", "announced at another time than the end"

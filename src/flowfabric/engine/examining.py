@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from flowfabric.core.budget_invariants import check_ledger, check_quota
 from flowfabric.core.flow_invariants import check_flow
@@ -12,7 +12,7 @@ from flowfabric.core.invariants import check_execution, standing
 from flowfabric.core.view import View
 from flowfabric.core.wait_invariants import check_waits
 from flowfabric.engine import checks
-from flowfabric.engine.base import EngineBase
+from flowfabric.engine.examining_log import LOGS, ExaminingLog
 from flowfabric.model.budget_records import (
     OPEN,
     Budget,
@@ -28,36 +28,56 @@ from flowfabric.model.errors import EngineError, Validation
 from flowfabric.model.examination import Examination, Violation
 from flowfabric.model.ids import ExecutionId, canonical_uuid
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Grant, Signal, Suspension, Waitpoint
+from flowfabric.model.records import (
+    Attempt,
+    Edge,
+    EdgeGroup,
+    Execution,
+    Grant,
+    Signal,
+    StreamHead,
+    StreamSummary,
+    Suspension,
+    Waitpoint,
+)
 from flowfabric.stores.questions import CountRows, Integrity, ListExecutions, ListFlows, ListGates
 
 #: What is looked at, in this order.
-_STAGES = ("store", "executions", "flows", "budgets", "quotas")
+_STAGES = ("store", "executions", "flows", "budgets", "quotas", "ends", "events")
 #: Rows are not read at one moment, and what a commit sets off may be under way: what is not so any more after one of
 #: these pauses was never wrong.
 _PAUSES_S = (0.05, 0.2, 1.0)
 #: Budgets whose ledgers are compared; those above each other must be looked at together.
 _MOST_BUDGETS = 10_000
+#: What is loaded of an execution besides itself.
+_OF_EXECUTIONS = (Attempt, Grant, Waitpoint, Signal, StreamHead, StreamSummary)
+
+_LOG_NUMBERS = tuple(map(str, range(len(LOGS))))
+_Item = TypeVar("_Item")
 
 
-class Examining(EngineBase):
+class Examining(ExaminingLog):
     """The part of the engine that checks what is stored."""
 
     async def examine(self, cursor: str | None = None, limit: int = 500) -> Examination:
         """Look at the next stretch of a store that may be busy, and say which promises its rows break.
 
-        Begins with the database's own pages, goes on with executions, flows, budgets and quotas. ``limit`` is how many
-        are looked at; pass ``next_cursor`` to go on. Nothing is changed.
+        Begins with the database's own pages, goes on with executions and their streams, flows, budgets, quotas and the
+        log of events. ``limit`` is how many are looked at; pass ``next_cursor`` to go on. Nothing is changed.
         """
         size = checks.integer(limit, "limit", 1, MAX_PAGE)
         stage, partition, after = _place(cursor)
-        total = None if cursor is not None else sum((await self._ask(CountRows())).values())
         if stage == "store":
-            return Examination(0, await self._pages(), "executions.0.", total)
+            total = sum((await self._ask(CountRows())).values())
+            return Examination(0, await self._pages(), "executions.0.", total, await self._events_there())
         if stage == "executions":
             return await self._stretch(stage, partition, after, size, self._ids, self._judge_executions)
         if stage == "flows":
             return await self._stretch(stage, partition, after, size, self._flows, self._judge_flows)
+        if stage == "ends":
+            return Examination(0, await self._surely([stage], lambda _: self._judge_ends()), "events.0.")
+        if stage == "events":
+            return await self._next_events(partition, int(after or 0), size)
         return await (self._budgets() if stage == "budgets" else self._quotas(after, size))
 
     async def _pages(self) -> tuple[Violation, ...]:
@@ -87,7 +107,7 @@ class Examining(EngineBase):
         return Examination(len(ids), await self._surely(ids, judge), following)
 
     async def _surely(
-        self, ids: list[str], judge: Callable[[list[str]], Awaitable[list[Violation]]]
+        self, ids: list[_Item], judge: Callable[[list[_Item]], Awaitable[list[Violation]]]
     ) -> tuple[Violation, ...]:
         """What is wrong at every one of several looks."""
         found: tuple[Violation, ...] = tuple(await judge(ids)) if ids else ()
@@ -110,13 +130,14 @@ class Examining(EngineBase):
         for identity in ids:
             key = _key(identity)
             needs += [GetFull(identity), Get(Suspension, key)]
-            needs += [Select(kind, ("partition", "uuid"), key) for kind in (Attempt, Grant, Waitpoint, Signal)]
+            needs += [Select(kind, ("partition", "uuid"), key) for kind in _OF_EXECUTIONS]
         found: list[Violation] = []
         try:
             view = await self._view(*needs)
             now = await self.now_ms()
             for identity in ids:
                 found += _judged(view, identity, now)
+            found += await self._judge_streams(ids, view)
         except Validation as error:
             # One row that cannot be read must not hide the others.
             if len(ids) == 1:
@@ -175,7 +196,7 @@ class Examining(EngineBase):
     async def _quotas(self, after: str | None, size: int) -> Examination:
         listed: list[str] = await self._ask(ListGates("quotas", 0, after, size + 1))
         ids = listed[:size]
-        following = f"quotas.0.{ids[-1]}" if len(listed) > size else None
+        following = f"quotas.0.{ids[-1]}" if len(listed) > size else "ends.0."
         return Examination(len(ids), await self._surely(ids, self._judge_quotas), following)
 
     async def _judge_quotas(self, ids: list[str]) -> list[Violation]:
@@ -188,6 +209,16 @@ class Examining(EngineBase):
                 windows = view.select(QuotaWindow, quota_policy_id=each)
                 found += check_quota(policy, guards, windows, await self._named_by(each))
         return found
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    async def _next_events(self, number: int, after: int, size: int) -> Examination:
+        stretch = await self._stretch_of(LOGS[number], after, size)
+        violations = await self._surely([stretch], lambda found: self._judge_events(found[0]))
+        following: str | None = f"events.{number}.{stretch.through}"
+        if stretch.is_last:
+            following = f"events.{number + 1}." if number + 1 < len(LOGS) else None
+        return Examination(stretch.size, violations, following)
 
     async def _named_by(self, quota: str) -> list[Execution]:
         """The executions that name a quota; none of them if they are more than can be looked at together."""
@@ -228,6 +259,8 @@ def _place(cursor: Any) -> tuple[str, int, str | None]:
     number, dot, after = rest.partition(".")
     numbered = number.isascii() and number.isdigit() and len(number) < 6
     named = not after or canonical_uuid(after) is not None
+    if stage == "events":
+        named = (not after or (after.isascii() and after.isdigit() and len(after) < 19)) and number in _LOG_NUMBERS
     if stage not in _STAGES or not numbered or not dot or not named:
         raise checks.invalid("cursor: it is none; pass the next_cursor of an examination, unchanged")
     return stage, int(number), after or None

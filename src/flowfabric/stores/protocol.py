@@ -95,6 +95,8 @@ class Store(Protocol):
         """A way through the outbox of a kind of event, narrowed to what a subscriber asks for."""
         ...
 
+    #: Whether the numbers of events have no holes but where events were deleted.
+    numbers_without_breaks: bool
     #: How often a subscriber looks by itself, in seconds: a hint may be lost.
     event_poll_s: float
 

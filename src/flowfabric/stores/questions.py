@@ -423,6 +423,54 @@ class Unreadable(Struct):
     detail: str
 
 
+class EventLog(Struct, frozen=True):
+    """How an outbox stands -> ``LogState``."""
+
+    kind: Any
+
+
+class LogState(Struct, frozen=True):
+    """How an outbox stands at one moment."""
+
+    #: Every event up to this id was deleted by age, or may have been.
+    trimmed: int
+    #: The last id handed out.
+    last: int
+    #: No event that happened at this time or later was deleted.
+    trimmed_before_ms: int
+    #: The highest id there is.
+    top: int
+
+
+class OddEnds(Struct, frozen=True):
+    """Executions whose ends the outbox does not plainly tell of -> ``list[(execution id, events, time of the last)]``.
+
+    Left out are those that ended before ``since_ms`` without an event, and those with one event, at the time they
+    ended. Takes as long as looking at every execution.
+    """
+
+    since_ms: int
+    limit: int
+
+
+class CountFrames(Struct, frozen=True):
+    """What is stored of the streams of some executions -> ``list[StoredStream]``."""
+
+    execution_ids: tuple[str, ...]
+
+
+class StoredStream(Struct, frozen=True):
+    """The stored frames of one stream."""
+
+    execution_id: str
+    attempt_index: int
+    frames: int
+    #: Those that are deltas of the summary.
+    deltas: int
+    #: Time and number of the newest.
+    newest: tuple[int, int]
+
+
 class EventBounds(Struct, frozen=True):
     """How far an outbox was deleted by age, and the highest id it has ever handed out -> ``(int, int)``."""
 

@@ -68,6 +68,12 @@ class OutboxRows:
         """How far events were deleted, and the last id handed out."""
         return f"SELECT {horizon(self.table)}, coalesce({last_id.format(self.table)}, 0)"
 
+    def log(self, last_id: str) -> str:
+        """As ``bounds``, with the time before which events were deleted and the highest id there is."""
+        before = f"coalesce((SELECT trimmed_before_ms FROM ff_event_horizon WHERE outbox = '{self.table}'), 0)"
+        highest = f"coalesce((SELECT max(event_id) FROM {self.table}), 0)"
+        return f"{self.bounds(last_id)}, {before}, {highest}"
+
     def answer(self, found: list[Any]) -> ask.EventRows:
         """The answer in the rows of such a statement; there is always at least one."""
         read = self.read
@@ -92,8 +98,11 @@ def old_events(table: str, limit: int) -> str:
 
 
 #: Remembers how far an outbox was deleted, in the transaction that deletes.
-HORIZON_RISES = (
-    "ON CONFLICT (outbox) DO UPDATE SET trimmed_through = excluded.trimmed_through "
-    "WHERE excluded.trimmed_through > ff_event_horizon.trimmed_through"
+HORIZON_RISES = "ON CONFLICT (outbox) DO UPDATE SET " + ", ".join(
+    f"{each} = CASE WHEN excluded.{each} > {table}.{each} THEN excluded.{each} ELSE {table}.{each} END"
+    for table in ("ff_event_horizon",)
+    for each in ("trimmed_through", "trimmed_before_ms")
 )
-RAISE_HORIZON = f"INSERT INTO ff_event_horizon (outbox, trimmed_through) VALUES (?1, ?2) {HORIZON_RISES}"
+RAISE_HORIZON = (
+    f"INSERT INTO ff_event_horizon (outbox, trimmed_through, trimmed_before_ms) VALUES (?1, ?2, ?3) {HORIZON_RISES}"
+)

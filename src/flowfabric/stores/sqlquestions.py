@@ -13,6 +13,7 @@ from flowfabric.model.records import Flow, Lane, Waitpoint, Worker
 from flowfabric.model.start_records import EnqueueRequest, Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.budgetquestions import BudgetQuestions, admission_trims
+from flowfabric.stores.examinequestions import ExamineQuestions
 from flowfabric.stores.flowquestions import ALL_DISPATCHED, FLOW_IS_OVER, Asked, FlowQuestions, Text
 from flowfabric.stores.overviewquestions import OverviewQuestions
 from flowfabric.stores.rows import (
@@ -31,7 +32,7 @@ from flowfabric.stores.sqlevents import OutboxRows
 from flowfabric.stores.startquestions import StartQuestions, within
 
 
-class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuestions):
+class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuestions, ExamineQuestions):
     """Compiles questions for one dialect. ``tag_value`` is the expression for a tag of ``e`` named by a mark,
     ``last_id`` the one for the last id a table has handed out."""
 
@@ -83,12 +84,16 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         )
 
     def _ReadContexts(self, q: ask.ReadContexts) -> Asked:  # noqa: N802
-        pairs = [split_wire(each) for each in q.execution_ids]
+        return self._contexts(*self._key_table(q.execution_ids))
+
+    def _key_table(self, execution_ids: tuple[str, ...]) -> tuple[str, list[Any]]:
+        """A table of partitions and ids, and its parameters."""
+        pairs = [split_wire(each) for each in execution_ids]
         # The last one is repeated up to a power of two, so that there are few statements to prepare.
         pairs += pairs[-1:] * ((1 << (len(pairs) - 1).bit_length()) - len(pairs))
         # A list of keys behind IN would be looked up in for every row of the table.
         params = [each for partition, uuid in pairs for each in (partition, self._uuid(uuid))]
-        return self._contexts(_pairs(len(pairs)), params)
+        return _pairs(len(pairs)), params
 
     def _contexts(self, keys: str, params: list[Any]) -> Asked:
         fields = self._dialect.read.get("json", "{}").format("e.raw_fields")

@@ -21,6 +21,7 @@ from flowfabric.stores.memory import (
     searchanswers,
     startanswers,
 )
+from flowfabric.stores.memory.examineanswers import count_frames
 from flowfabric.stores.memory.reading import forgotten_by_grants
 from flowfabric.stores.memory.tables import Tables, wire_id
 
@@ -295,6 +296,7 @@ _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.NextDue: _next_due,
     ask.ScanEligible: _scan_eligible,
     ask.CountRows: _count_rows,
+    ask.CountFrames: count_frames,
     ask.Integrity: lambda tables, question: [],
     **flowanswers.ANSWERS,
     **budgetanswers.ANSWERS,

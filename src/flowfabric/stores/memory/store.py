@@ -15,12 +15,21 @@ from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.memory.answers import answer
+from flowfabric.stores.memory.examineanswers import odd_ends
 from flowfabric.stores.memory.overviewanswers import count_ended
 from flowfabric.stores.memory.reading import load
 from flowfabric.stores.memory.tables import Outboxes, Tables
 from flowfabric.stores.memory.writing import apply, trim_admission, trim_history
 from flowfabric.stores.protocol import Conflict, Filling, Transaction, Versions
-from flowfabric.stores.questions import CountEnded, EventBounds, ReadEvents, TrimAdmission, TrimHistory
+from flowfabric.stores.questions import (
+    CountEnded,
+    EventBounds,
+    EventLog,
+    OddEnds,
+    ReadEvents,
+    TrimAdmission,
+    TrimHistory,
+)
 
 _EventType = TypeVar("_EventType", bound=Event)
 
@@ -46,6 +55,7 @@ class MemoryStore:
     holds = False
     parallel = 1
     event_poll_s = 5.0
+    numbers_without_breaks = True
 
     def __init__(self, counts: PartitionCounts | None = None, clock: Callable[[], int] | None = None) -> None:
         self.counts = PartitionCounts() if counts is None else counts
@@ -79,6 +89,10 @@ class MemoryStore:
             return self._outboxes.between(question)
         if isinstance(question, EventBounds):
             return self._outboxes.bounds(question.kind)
+        if isinstance(question, EventLog):
+            return self._outboxes.log(question.kind)
+        if isinstance(question, OddEnds):
+            return odd_ends(self._tables, self._outboxes, question)
         if isinstance(question, CountEnded):
             return count_ended(self._outboxes, question)
         if isinstance(question, TrimAdmission):

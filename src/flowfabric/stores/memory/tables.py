@@ -15,7 +15,7 @@ from flowfabric.model.events import CompletionEvent, Event, InstanceTagEvent
 from flowfabric.model.records import Attempt, Execution, FrameRow, Record
 from flowfabric.stores.memory.indexes import GROUPS, Indexes, entries_of, group_family, values_of
 from flowfabric.stores.memory.runs import SortedRun
-from flowfabric.stores.questions import EventRows, ReadEvents
+from flowfabric.stores.questions import EventRows, LogState, ReadEvents
 from flowfabric.stores.schema import OUTBOXES, TABLES, split_wire
 
 _RecordType = TypeVar("_RecordType", bound=Record)
@@ -123,6 +123,7 @@ class Outboxes:
         self._rows: dict[Any, list[tuple[int, Any]]] = {kind: [] for kind in OUTBOXES}
         self._last = dict.fromkeys(OUTBOXES, 0)
         self._trimmed = dict.fromkeys(OUTBOXES, 0)
+        self._trimmed_before_ms = dict.fromkeys(OUTBOXES, 0)
 
     def append(self, event: Event) -> None:
         """Add an event under the next number of its kind."""
@@ -145,6 +146,11 @@ class Outboxes:
     def bounds(self, kind: Any) -> tuple[int, int]:
         """Up to which number events of a kind were deleted, and the last number given."""
         return self._trimmed[kind], self._last[kind]
+
+    def log(self, kind: Any) -> LogState:
+        """How far events of a kind were deleted, and which numbers there are."""
+        rows = self._rows[kind]
+        return LogState(*self.bounds(kind), self._trimmed_before_ms[kind], rows[-1][0] if rows else 0)
 
     def between(self, question: ReadEvents) -> EventRows:
         """The first events that match, from one number to another."""
@@ -170,6 +176,7 @@ class Outboxes:
         if gone:
             self._rows[kind] = [row for row in rows if row[0] not in gone]
             self._trimmed[kind] = max(self._trimmed[kind], *gone)
+            self._trimmed_before_ms[kind] = max(self._trimmed_before_ms[kind], before_ms)
         return len(gone)
 
 

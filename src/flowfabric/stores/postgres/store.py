@@ -17,7 +17,6 @@ from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.records import StreamHead
 from flowfabric.stores import migrate as migrations, questions
-from flowfabric.stores.flowquestions import Asked
 from flowfabric.stores.postgres.codec import DIALECT
 from flowfabric.stores.postgres.feed import PostgresFeed
 from flowfabric.stores.postgres.migrating import apply_migrations, check_migrations
@@ -42,12 +41,10 @@ _log = logging.getLogger("flowfabric.stores.postgres")
 class _Questions(SqlQuestions):
     """Keys travel as arrays."""
 
-    def _ReadContexts(self, q: questions.ReadContexts) -> Asked:  # noqa: N802
-        pairs = [pair for pair in map(split_wire, q.execution_ids) if pair[0] < 2**15]
-        return self._contexts(
-            "(SELECT * FROM unnest(?1::smallint[], ?2::uuid[]))",
-            [[partition for partition, _ in pairs], [uuid for _, uuid in pairs]],
-        )
+    def _key_table(self, execution_ids: tuple[str, ...]) -> tuple[str, list[Any]]:
+        pairs = [pair for pair in map(split_wire, execution_ids) if pair[0] < 2**15]
+        marks = "(SELECT * FROM unnest(?1::smallint[], ?2::uuid[]))"
+        return marks, [[partition for partition, _ in pairs], [uuid for _, uuid in pairs]]
 
 
 _QUESTIONS = _Questions(
@@ -143,6 +140,7 @@ class PostgresStore:
     label = "postgres"
     holds = True
     event_poll_s = 5.0
+    numbers_without_breaks = False
 
     def __init__(self, dsn: str, pool: Any, clock: Callable[[], int] | None, parallel: int) -> None:
         self._dsn = dsn
@@ -301,9 +299,9 @@ class PostgresStore:
                 deleted += await self._pool.fetchval(
                     _dollars(
                         f"WITH gone AS (DELETE FROM {outbox.name} WHERE event_id = ANY (ARRAY({old})) "
-                        "RETURNING event_id), raised AS (INSERT INTO ff_event_horizon (outbox, trimmed_through) "
-                        f"SELECT '{outbox.name}', max(event_id) FROM gone HAVING count(*) > 0 {HORIZON_RISES}) "
-                        "SELECT count(*) FROM gone"
+                        "RETURNING event_id), raised AS (INSERT INTO ff_event_horizon (outbox, trimmed_through, "
+                        f"trimmed_before_ms) SELECT '{outbox.name}', max(event_id), ?1 FROM gone "
+                        f"HAVING count(*) > 0 {HORIZON_RISES}) SELECT count(*) FROM gone"
                     ),
                     question.events_before_ms,
                 )
