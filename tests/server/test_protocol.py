@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from flowfabric.server.heads import BadHead, parse_head
-from flowfabric.server.protocol import AHEAD_BYTES, MAX_HEAD_BYTES, guard
+from flowfabric.server.heads import BadHead, Heads
+from flowfabric.server.protocol import AHEAD_BYTES, MAX_HEAD_BYTES, behind, guard
 from flowfabric.telemetry.metrics import Counter
 
 HOST = b"host: here\r\n"
@@ -52,9 +52,17 @@ class _Listener(uvicorn.Server):
 async def serving(application: Application, **options: Any) -> AsyncIterator[int]:
     """The port of a server that runs an application."""
     limits = {"most": 100, "timeout_s": 10.0, **options}
-    http: Any = guard(limits["most"], limits["timeout_s"], Counter("turned_away", "", ("why",)))
+    behind_proxy = behind(application, limits.get("proxies", "127.0.0.1"))
+    http: Any = guard(limits["most"], limits["timeout_s"], Counter("turned_away", "", ("why",)), behind_proxy)
     config = uvicorn.Config(
-        application, port=0, http=http, lifespan="off", log_config=None, server_header=False, date_header=False
+        application,
+        port=0,
+        http=http,
+        lifespan="off",
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
     )
     listener = _Listener(config)
     task = asyncio.create_task(listener.serve())
@@ -88,6 +96,18 @@ async def test_one_write_for_an_answer() -> None:
     async with serving(echo) as port:
         answer = await said(port, request(b"GET /a%20b HTTP/1.1"))
         assert answer == b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\nconnection: close\r\n\r\nGET /a%20b "
+
+
+async def test_a_proxy_is_believed_if_it_is_one_of_ours() -> None:
+    async def tell(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": f"{scope['client'][0]} {scope['scheme']}".encode()})
+
+    forwarded = request(b"GET / HTTP/1.1", b"x-forwarded-for: 192.0.2.7", b"x-forwarded-proto: https")
+    for proxies, heard in (("127.0.0.1", b"192.0.2.7 https"), ("192.0.2.1", b"127.0.0.1 http")):
+        async with serving(tell, proxies=proxies) as port:
+            assert (await said(port, forwarded)).endswith(heard)
+            assert (await said(port, request(b"GET / HTTP/1.1"))).endswith(b"127.0.0.1 http")
 
 
 async def test_bodies_however_they_come() -> None:
@@ -285,12 +305,27 @@ def test_a_head_is_read_in_any_pieces() -> None:
     data = b"GET http://here/a?b=c HTTP/1.1\r\nhost: here\r\nX-Name:  v \r\n\r\nrest"
     for cut in range(len(data) - 4):
         buffer = bytearray(data[:cut])
-        assert parse_head(buffer, 100) is None
+        assert Heads(100).take(buffer) is None
         assert bytes(buffer) == data[:cut]
     buffer = bytearray(data)
-    head = parse_head(buffer, 100)
+    head = Heads(100).take(buffer)
     assert head is not None
     assert (head.path, head.query, head.headers[1]) == ("/a", b"b=c", (b"x-name", b"v"))
     assert buffer == b"rest"
     with pytest.raises(BadHead):
-        parse_head(bytearray(b"x" * 101), 100)
+        Heads(100).take(bytearray(b"x" * 101))
+
+
+def test_a_head_that_is_said_again_is_the_same_and_another_is_another() -> None:
+    heads = Heads(2_000)
+    seen = []
+    long = b"x-long: " + b"y" * 1_500 + b"\r\n"
+    for path, more in ((b"/a", b""), (b"/a", b""), (b"/b", b""), (b"/a", long), (b"/a", long), (b"/a", b"")):
+        head = heads.take(bytearray(b"GET " + path + b" HTTP/1.1\r\nhost: here\r\n" + more + b"\r\n"))
+        assert head is not None
+        seen.append((head.raw_path, len(head.headers)))
+    assert seen == [(b"/a", 1), (b"/a", 1), (b"/b", 1), (b"/a", 2), (b"/a", 2), (b"/a", 1)]
+    refused = bytearray(b"GET / HTTP/1.1\r\nx: y\r\n\r\n")
+    for _ in range(2):
+        with pytest.raises(BadHead):
+            heads.take(refused)

@@ -1,7 +1,8 @@
-"""Group commit by waiting: while one batch commits, the next one gathers. There is no timer.
+"""Group commit by waiting: while one batch commits, the next one gathers.
 
-A lone caller pays one transaction; a thousand callers share a few. The queue is bounded: when it is full, callers wait
-for room.
+A lone caller pays one transaction; a thousand callers share a few. Several batches commit side by side only if it is
+worth it: if enough callers wait, or if they have waited for a while behind one that is slow. The queue is bounded: when
+it is full, callers wait for room.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
 
 #: Below this many commands it is not worth spreading a queue over several connections.
 _WORTH_SPLITTING = 32
+#: How long a command waits for a batch that commits before it gets one of its own, in seconds.
+_PATIENCE_S = 0.005
+#: Turns of the loop that a batch waits for more at most.
+_MOST_TURNS = 16
 
 
 class Batcher:
@@ -41,6 +46,9 @@ class Batcher:
         self._room: deque[asyncio.Future[None]] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._runners: list[asyncio.Task[None]] = []
+        #: Runners that are about to take what waits.
+        self._hungry = 0
+        self._patience: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def call(self, command: Any) -> Any:
@@ -53,8 +61,8 @@ class Batcher:
                 raise Unavailable("engine is closed")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._queue.append((command, future))
-        if len(self._queue) == 1:
-            self._start_another()
+        if not self._hungry:
+            self._feed()
         return await future
 
     async def call_all(self, commands: Sequence[Any]) -> list[Any]:
@@ -69,8 +77,8 @@ class Batcher:
             future: asyncio.Future[Any] = loop.create_future()
             futures.append(future)
             self._queue.append((command, future))
-            if len(self._queue) == 1:
-                self._start_another()
+            if not self._hungry:
+                self._feed()
         try:
             await asyncio.wait(futures)
         except asyncio.CancelledError:
@@ -96,15 +104,42 @@ class Batcher:
                 waiter.set_result(None)
                 count -= 1
 
+    def _feed(self) -> None:
+        """See to it that somebody takes what waits: at once if nothing commits, else when it is worth it."""
+        if len(self._idle) == len(self._runners) or len(self._queue) >= _WORTH_SPLITTING:
+            self._start_another()
+        elif self._patience is None and (self._idle or len(self._runners) < self._parallel):
+            self._patience = asyncio.get_running_loop().call_later(_PATIENCE_S, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        if self._queue and not self._hungry:
+            self._start_another()
+
     async def _work(self) -> None:
         while True:
             while not self._queue:
+                self._hungry -= 1
                 if self._closed:
                     return
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._idle.append(waiter)
                 await waiter
-            await self._run_one(self._take())
+            await self._gather()
+            taken = self._take()
+            self._hungry -= 1
+            await self._run_one(taken)
+            self._hungry += 1
+
+    async def _gather(self) -> None:
+        """Let those join who are just arriving: each turn of the loop brings some, until one brings nobody."""
+        before = 0
+        for _ in range(_MOST_TURNS):
+            waiting = len(self._queue)
+            if waiting == before or waiting >= _WORTH_SPLITTING:
+                return
+            before = waiting
+            await asyncio.sleep(0)
 
     def _take(self) -> list[tuple[Any, asyncio.Future[Any]]]:
         """The next batch. A long queue is shared with runners that have nothing to do."""
@@ -122,9 +157,11 @@ class Batcher:
             waiter = self._idle.pop()
             if not waiter.done():
                 waiter.set_result(None)
+                self._hungry += 1
                 return True
         if len(self._runners) < self._parallel:
             self._runners.append(asyncio.get_running_loop().create_task(self._work(), name="flowfabric-batches"))
+            self._hungry += 1
             return True
         return False
 
@@ -154,10 +191,10 @@ class Batcher:
     async def close(self) -> None:
         """Finish what is queued, then stop."""
         self._closed = True
-        for waiter in self._idle:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._idle.clear()
+        if self._patience is not None:
+            self._patience.cancel()
+        while self._idle:
+            self._start_another()
         if self._runners:
             await asyncio.gather(*self._runners, return_exceptions=True)
         self._give_room(len(self._room))

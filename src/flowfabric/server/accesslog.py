@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
+import random
 import time
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ def identity_of(headers: Mapping[bytes, bytes]) -> str:
     given = headers.get(b"x-request-id")
     if given and len(given) <= MAX_ID_BYTES and _ALLOWED.issuperset(given):
         return given.decode()
-    return os.urandom(16).hex()
+    return f"{random.getrandbits(128):032x}"
 
 
 def trace_of(headers: Mapping[bytes, bytes]) -> TraceContext | None:

@@ -83,7 +83,8 @@ class Server:
             await send({"type": "websocket.close", "code": 1000})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self._routes.find(_segments(scope))
+        literal = self._routes.literal.get(scope.get("raw_path") or b"")
+        found = self._routes.find(_segments(scope)) if literal is None or scope.get("root_path") else (literal, {})
         method = scope["method"]
         operation = None if found is None else found[0].get("GET" if method == "HEAD" else method)
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -208,22 +209,15 @@ class Server:
                 call.receive, operation.limit, operation.path, self.bodies, self.config.body_timeout_s
             )
         try:
-            return await self._perform_with(call, scope, data)
+            if operation.body is not None:
+                call.body = decode(data, operation.body)
+            if operation.owner is not None:
+                await _check_owner(call)
+            if repeating.KEY in headers:
+                return await repeating.once(call, scope, data, self._acted)
+            return await (self._acted(call) if operation.audited else operation.handler(call))
         finally:
             self.bodies.give(len(data))
-
-    async def _perform_with(self, call: Call, scope: Scope, data: bytes) -> Answer | Streamed:
-        operation = call.operation
-        if operation.body is not None:
-            call.body = decode(data, operation.body)
-        match operation.owner:
-            case "execution":
-                await call.check_execution(call.execution_id)
-            case "flow":
-                await call.check_flow(call.flow_id)
-            case "budget":
-                await call.check_budget(call.budget_id)
-        return await repeating.once(call, scope, data, self._acted)
 
     def _check_rate(self, caller: str) -> None:
         assert self.rates is not None
@@ -245,6 +239,16 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> Server:
     from flowfabric.server.routes import OPERATIONS
 
     return Server(engine, EMBEDDED if config is None else config, OPERATIONS)
+
+
+async def _check_owner(call: Call) -> None:
+    match call.operation.owner:
+        case "execution":
+            await call.check_execution(call.execution_id)
+        case "flow":
+            await call.check_flow(call.flow_id)
+        case "budget":
+            await call.check_budget(call.budget_id)
 
 
 def _segments(scope: Scope) -> list[str]:
@@ -284,8 +288,13 @@ async def _send(send: Send, answer: Answer, method: str, named: tuple[bytes, byt
     headers.append(named)
     if answer.status not in (204, 304):
         headers.append((b"content-length", str(len(answer.body)).encode()))
+    body = b"" if method == "HEAD" else answer.body
+    respond = getattr(getattr(send, "__self__", None), "respond", None)
+    if respond is not None:
+        respond(answer.status, headers, body)
+        return
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def _stream(send: Send, answer: Streamed, named: tuple[bytes, bytes]) -> None:

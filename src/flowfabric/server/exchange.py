@@ -6,6 +6,7 @@ import asyncio
 import http
 import logging
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flowfabric.server.heads import BadHead, Head, refusal
@@ -178,7 +179,7 @@ class Exchange:
             "state": connection.app_state.copy(),
         }
         try:
-            await connection.app(scope, self.receive, self.send)
+            await (connection.behind_proxy if head.forwarded else connection.app)(scope, self.receive, self.send)
         except Exception:
             _log.exception("%s failed", head.method)
         if self._done or self._gone:
@@ -197,7 +198,10 @@ class Exchange:
             return
         body, more = message.get("body", b""), message.get("more_body", False)
         connection = self._connection
-        written = self._framed(body, more) if self.begun else self._first(body, more)
+        if self.begun:
+            written = self._framed(body, more)
+        else:
+            written = self._first(self._start["status"], self._start.get("headers", ()), body, more)
         if written and not connection.transport.is_closing():
             connection.transport.write(written)
         if not more:
@@ -205,13 +209,20 @@ class Exchange:
         elif connection.clogged is not None:
             await connection.clogged
 
-    def _first(self, body: bytes, more: bool) -> bytes:
+    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """A whole answer, for an application that knows whom it talks to: the same as two messages."""
+        if self._gone:
+            return
+        written = self._first(status, headers, body, False)
+        if not self._connection.transport.is_closing():
+            self._connection.transport.write(written)
+        self._end(keep=self._keep)
+
+    def _first(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, more: bool) -> bytes:
         """The head with the first piece of the body: one write for most answers."""
-        start = self._start
-        status = start["status"]
         parts = [_STATUS.get(status) or f"HTTP/1.1 {status} \r\n".encode()]
         length: int | None = None
-        for name, value in (*self._connection.state.default_headers, *start.get("headers", ())):
+        for name, value in (*self._connection.state.default_headers, *headers):
             if name == b"content-length":
                 length = int(value)
             elif name == b"connection" and value.lower() == b"close":

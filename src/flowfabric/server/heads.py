@@ -12,6 +12,8 @@ _FIRST = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([!-~\x80-\xff]{1,655
 #: All lines of headers: names of the allowed characters, values without control characters.
 _HEADERS = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*\r\n)*")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
+#: Bytes of a head that a connection remembers.
+_MOST_KEPT = 1_024
 #: Headers that say how a request is to be read; there is at most one of each.
 _ONCE = frozenset({b"content-length", b"transfer-encoding", b"host"})
 
@@ -38,6 +40,8 @@ class Head(NamedTuple):
     length: int | None
     keep: bool
     waits: bool
+    #: Whether a proxy says whom it asks for.
+    forwarded: bool
 
 
 def refusal(status: int, phrase: str, text: str, extra: bytes = b"", *, retry: bool = False) -> bytes:
@@ -50,22 +54,40 @@ def refusal(status: int, phrase: str, text: str, extra: bytes = b"", *, retry: b
     return head.encode() + extra + b"connection: close\r\n\r\n" + body
 
 
-def parse_head(buffer: bytearray, most: int) -> Head | None:
-    """Take the head of a request out of what has come; ``None`` while it is not complete."""
-    while buffer[:2] == b"\r\n":  # some clients end a body with one
-        del buffer[:2]
-    end = buffer.find(b"\r\n\r\n")
-    if end < 0 or end > most:
-        if len(buffer) > most:
-            raise BadHead("the headers are too long", 431, "Request Header Fields Too Large")
-        return None
-    first, _, lines = bytes(buffer[: end + 2]).partition(b"\r\n")
+class Heads:
+    """Takes heads off one connection. Clients often say the same again, and that is not worked out twice."""
+
+    __slots__ = ("_head", "_most", "_raw")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._raw = b""
+        self._head: Head | None = None
+
+    def take(self, buffer: bytearray) -> Head | None:
+        """The head of a request out of what has come; ``None`` while it is not complete."""
+        while buffer[:2] == b"\r\n":  # some clients end a body with one
+            del buffer[:2]
+        end = buffer.find(b"\r\n\r\n")
+        if end < 0 or end > self._most:
+            if len(buffer) > self._most:
+                raise BadHead("the headers are too long", 431, "Request Header Fields Too Large")
+            return None
+        raw = bytes(buffer[: end + 2])
+        if raw != self._raw or self._head is None:
+            self._head = _parsed(raw)
+            self._raw = raw if end <= _MOST_KEPT else b""
+        del buffer[: end + 4]
+        return self._head
+
+
+def _parsed(raw: bytes) -> Head:
+    first, _, lines = raw.partition(b"\r\n")
     found = _FIRST.fullmatch(first)
     if found is None:
         raise BadHead("the first line is not that of an HTTP/1.1 request")
     if _HEADERS.fullmatch(lines) is None:
         raise BadHead("the headers are malformed")
-    del buffer[: end + 4]
     headers: list[tuple[bytes, bytes]] = []
     known: dict[bytes, bytes] = {}
     for line in lines[:-2].split(b"\r\n") if lines else ():
@@ -93,6 +115,7 @@ def parse_head(buffer: bytearray, most: int) -> Head | None:
         _length(known, newer),
         b"close" not in connection if newer else b"keep-alive" in connection,
         newer and known.get(b"expect", b"").lower() == b"100-continue",
+        b"x-forwarded-for" in known or b"x-forwarded-proto" in known,
     )
 
 

@@ -219,6 +219,8 @@ class Routes:
 
     def __init__(self, operations: tuple[Operation, ...]) -> None:
         self._root = _Node()
+        #: Paths without parameters, as they come over the wire: found at once.
+        self.literal: dict[bytes, Mapping[str, Operation]] = {}
         for operation in operations:
             self._add(operation)
 
@@ -235,6 +237,8 @@ class Routes:
             raise ValueError(f"{operation.method} {operation.path} is there twice")
         node.methods[operation.method] = operation
         node.names = tuple(names)
+        if not names:
+            self.literal[operation.path.encode()] = node.methods
 
     def find(self, segments: list[str]) -> tuple[Mapping[str, Operation], dict[str, str]] | None:
         """The operations of a path by method, and its parameters; ``None`` if nothing is there."""

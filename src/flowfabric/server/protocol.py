@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
 from flowfabric.server.exchange import Exchange
-from flowfabric.server.heads import BadHead, Head, parse_head, refusal
+from flowfabric.server.heads import BadHead, Head, Heads, refusal
 from flowfabric.telemetry.metrics import Counter
 
 _BUSY = refusal(503, "Service Unavailable", "too many connections; try again later", b"retry-after: 1\r\n", retry=True)
@@ -30,6 +32,8 @@ class Guarded(asyncio.Protocol):
     max_connections = 5_000
     header_timeout_s = 10.0
     turned_away: Counter
+    #: The application with what a proxy of this machine says about its clients; asked only if one says something.
+    behind_proxy: Any
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
         self.app = config.loaded_app
@@ -43,6 +47,7 @@ class Guarded(asyncio.Protocol):
         self.clogged: asyncio.Future[None] | None = None
         self._keep_alive_s = config.timeout_keep_alive
         self._buffer = bytearray()
+        self._heads = Heads(MAX_HEAD_BYTES)
         self._exchange: Exchange | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._goodbye: asyncio.TimerHandle | None = None
@@ -104,7 +109,7 @@ class Guarded(asyncio.Protocol):
         try:
             exchange = self._exchange
             if exchange is None:
-                head = parse_head(self._buffer, MAX_HEAD_BYTES)
+                head = self._heads.take(self._buffer)
                 if head is None:
                     if self._deadline is None:
                         self._expect()
@@ -231,7 +236,17 @@ def _address(transport: Any, name: str) -> tuple[str, int] | None:
     return (str(found[0]), int(found[1])) if isinstance(found, tuple | list) and len(found) >= 2 else None
 
 
-def guard(most: int, timeout_s: float, turned_away: Counter) -> type[Guarded]:
+def behind(application: Any, proxies: str) -> Any:
+    """The application as a proxy asks it: the client is whom the proxy names, if the proxy is one of these."""
+    return ProxyHeadersMiddleware(application, proxies)
+
+
+def guard(most: int, timeout_s: float, turned_away: Counter, behind_proxy: Any) -> type[Guarded]:
     """The protocol with these limits."""
-    limits = {"max_connections": most, "header_timeout_s": timeout_s, "turned_away": turned_away}
-    return type("GuardedConnection", (Guarded,), limits)
+    own = {
+        "max_connections": most,
+        "header_timeout_s": timeout_s,
+        "turned_away": turned_away,
+        "behind_proxy": staticmethod(behind_proxy),
+    }
+    return type("GuardedConnection", (Guarded,), own)

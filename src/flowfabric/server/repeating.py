@@ -10,6 +10,8 @@ from flowfabric.server.answers import Answer, Streamed
 from flowfabric.server.operations import Call
 from flowfabric.server.problems import refused
 
+#: The header that names the key.
+KEY = b"idempotency-key"
 MAX_KEY_BYTES = 255
 #: Answers beyond this are not remembered; repeating the request makes them again.
 MAX_KEPT_BYTES = 1_048_576
@@ -20,7 +22,7 @@ Act = Callable[[Call], Awaitable[Answer | Streamed]]
 
 async def once(call: Call, scope: MutableMapping[str, Any], data: bytes, act: Act) -> Answer | Streamed:
     """Act, unless it was done before under the same key."""
-    text = call.headers.get(b"idempotency-key")
+    text = call.headers.get(KEY)
     if text is None or call.operation.method == "GET" or not call.operation.kept:
         return await act(call)
     if not text or len(text) > MAX_KEY_BYTES or not text.isascii() or not text.decode().isprintable():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 from types import FrameType
 from typing import Any
@@ -16,7 +17,7 @@ from flowfabric.model.suspension import AlreadySeeded
 from flowfabric.server.app import App, Server, create_app
 from flowfabric.server.config import FIRST_KID, ServerConfig
 from flowfabric.server.cors import with_cors
-from flowfabric.server.protocol import guard
+from flowfabric.server.protocol import behind, guard
 
 _log = logging.getLogger("flowfabric.server")
 
@@ -58,7 +59,13 @@ class Running:
             lifespan="off",
             server_header=False,
             # uvicorn's own ones have no limits, or are slow.
-            http=guard(config.max_connections, config.header_timeout_s, server.metrics.limited),
+            http=guard(
+                config.max_connections,
+                config.header_timeout_s,
+                server.metrics.limited,
+                behind(application, os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")),
+            ),
+            proxy_headers=False,
             timeout_keep_alive=config.keep_alive_s,
             backlog=min(2_048, config.max_connections),
             timeout_graceful_shutdown=max(1, config.grace_ms // 1000),
