@@ -100,7 +100,13 @@ class Lanes(Timers):
         found: list[Lane] = await self._ask(ListLanes(after, size + 1))
         page = [_snapshot(lane) for lane in found[:size]]
         names = tuple(lane.lane_id for lane in page)
-        return LanePage(names, names[-1] if len(found) > size else None, tuple(lane.state for lane in page))
+        return LanePage(
+            names,
+            names[-1] if len(found) > size else None,
+            tuple(lane.state for lane in page),
+            tuple(lane.state_reason for lane in page),
+            tuple(lane.fair_by for lane in page),
+        )
 
 
 def _state(value: Any) -> str:

@@ -389,11 +389,13 @@ class ExecutionPage(Struct, frozen=True):
 
 
 class LanePage(Struct, frozen=True):
-    """Names of lanes, ascending, and the state of each."""
+    """Names of lanes, ascending, and of each its state, why, and who takes turns in it."""
 
     lanes: tuple[str, ...]
     next_cursor: str | None
     states: tuple[LaneState, ...] = ()
+    reasons: tuple[str | None, ...] = ()
+    fair_by: tuple[str | None, ...] = ()
 
 
 class SuspendedEntry(Struct, frozen=True):

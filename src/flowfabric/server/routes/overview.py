@@ -25,7 +25,7 @@ STUCK_MS = 60_000
 #: A budget that is this full is worth a look.
 NEARLY = 0.9
 #: How many of a kind are looked at.
-LOOKED_AT = 100
+LOOKED_AT = 250
 #: Suspensions that end when a person says so.
 PEOPLE = (BlockingReason.WAITING_FOR_APPROVAL, BlockingReason.WAITING_FOR_BUDGET)
 

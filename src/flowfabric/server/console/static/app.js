@@ -191,7 +191,8 @@ function Main({ at }) {
   const Page = usePage(known ? at.page : null);
   return html`<main class="main" id="main" tabindex="-1">
     ${useValue(connection) === "offline" && html`<div class="banner" role="alert">The connection to the server is lost. What you see may be old; trying again…</div>`}
-    ${Page ? html`<${Page} key=${at.id ?? at.page} id=${at.id} query=${at.query} />` : known ? null : html`<${Lost} />`}
+    ${/* The inbox stays while one question after the other is opened in it. */ null}
+    ${Page ? html`<${Page} key=${at.page === "approvals" ? at.page : at.id ?? at.page} id=${at.id} query=${at.query} />` : known ? null : html`<${Lost} />`}
   </main>`;
 }
 

@@ -21,8 +21,7 @@ export default function Workers() {
       get("v1/search/workers", { namespace: own, limit: 1_000 }),
       get("v1/lanes", { limit: 1_000 }), everywhere() ? get("v1/queues") : { queues: [] },
     ]);
-    // The page of lanes tells their states; why, and how they are shared, each tells itself.
-    const told = await Promise.all(lanes.lanes.map((name, index) => (index < 60 ? get(`v1/lanes/${encodeURIComponent(name)}`) : { lane_id: name, state: lanes.states[index] })));
+    const told = lanes.lanes.map((name, index) => ({ lane_id: name, state: lanes.states[index], state_reason: lanes.reasons[index], fair_by: lanes.fair_by[index] }));
     return { workers: page.entries, more: page.cursor !== null, lanes: told, queues: new Map(queues.queues.map((queue) => [queue.lane_id, queue])) };
   }, [own], 4_000);
   if (!data) return html`<div class="page"><div class="page-head"><h1>Workers and lanes</h1></div>${problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`}</div>`;
