@@ -15,6 +15,7 @@ from flowfabric.cli.terminal import age, err, moment, say, say_json, show_table,
 from flowfabric.model.credentials import CredentialInfo, Scope
 from flowfabric.model.results import AlreadySatisfied
 from flowfabric.sdk.app import App
+from flowfabric.sdk.paging import pages
 
 token = Commands(
     name="token",
@@ -73,14 +74,8 @@ def list_tokens(*, where: Where = NOWHERE) -> int:
     """Credentials, revoked ones too, without their secrets."""
 
     async def read(app: App) -> list[CredentialInfo]:
-        found: list[CredentialInfo] = []
-        cursor = None
-        while True:
-            page = await app.engine.list_credentials(cursor, 500)
-            found += page.credentials
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
+        listing = pages(lambda cursor: app.engine.list_credentials(cursor, 500))
+        return [each async for page in listing for each in page.credentials]
 
     found = on_store(where, read)
     if where.json:

@@ -13,6 +13,7 @@ from flowfabric.cli.application import OK, OPERATING, application, command, exam
 from flowfabric.cli.stores import NOWHERE, Reason, Where, on_store
 from flowfabric.cli.terminal import age, counted, say_json, show_table, span, told
 from flowfabric.sdk.app import App
+from flowfabric.sdk.paging import pages
 
 lanes = Commands(
     name="lanes",
@@ -31,15 +32,10 @@ def list_lanes(*, where: Where = NOWHERE) -> int:
     """Every lane ever used, with its state and what waits in it."""
 
     async def read(app: App) -> tuple[list[Any], dict[str, Any]]:
-        found: list[Any] = []
-        cursor = None
-        while True:
-            page = await app.engine.list_lanes(cursor, 500)
-            described = [await app.engine.describe_lane(name) for name in page.lanes]
-            found += [each for each in described if each is not None]
-            cursor = page.next_cursor
-            if cursor is None:
-                return found, {each.lane_id: each for each in await app.engine.queue_depths()}
+        listing = pages(lambda cursor: app.engine.list_lanes(cursor, 500))
+        described = [await app.engine.describe_lane(name) async for page in listing for name in page.lanes]
+        depths = await app.engine.queue_depths()
+        return [each for each in described if each is not None], {each.lane_id: each for each in depths}
 
     found, depths = on_store(where, read)
     if where.json:

@@ -12,6 +12,7 @@ from flowfabric.cli.application import OK, OPERATING, application, command, exam
 from flowfabric.cli.stores import NOWHERE, Namespace, Where, on_store
 from flowfabric.cli.terminal import moment, say_json, show_table, told
 from flowfabric.sdk.app import App
+from flowfabric.sdk.paging import pages
 
 schedules = Commands(
     name="schedules",
@@ -30,14 +31,8 @@ def list_schedules(*, namespace: Namespace = "default", where: Where = NOWHERE) 
     """The schedules of a namespace."""
 
     async def read(app: App) -> list[Any]:
-        found: list[Any] = []
-        cursor = None
-        while True:
-            page = await app.engine.list_schedules(namespace, cursor, 500)
-            found += page.schedules
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
+        listing = pages(lambda cursor: app.engine.list_schedules(namespace, cursor, 500))
+        return [each async for page in listing for each in page.schedules]
 
     found = on_store(where, read, namespace)
     if where.json:

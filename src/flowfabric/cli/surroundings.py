@@ -11,6 +11,7 @@ from flowfabric.cli.application import OK, OPERATING, application, command
 from flowfabric.cli.stores import NOWHERE, Namespace, Where, on_store
 from flowfabric.cli.terminal import age, say_json, show_table
 from flowfabric.sdk.app import App
+from flowfabric.sdk.paging import pages
 
 
 @command(application, group=OPERATING, shows=("flowfabric workers", "flowfabric workers --namespace acme --json"))
@@ -18,14 +19,8 @@ def workers(*, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
     """Workers that have been heard of lately."""
 
     async def read(app: App) -> list[Any]:
-        found: list[Any] = []
-        after = None
-        while True:
-            page = await app.engine.list_workers(namespace=namespace, after=after)
-            found += page.entries
-            after = page.cursor
-            if after is None:
-                return found
+        listing = pages(lambda after: app.engine.list_workers(namespace=namespace, after=after), "cursor")
+        return [each async for page in listing for each in page.entries]
 
     found = on_store(where, read, namespace)
     if where.json:
@@ -52,14 +47,8 @@ def budgets(*, where: Where = NOWHERE) -> int:
     """Budgets, with what is spent and reserved of their limits."""
 
     async def read(app: App) -> list[Any]:
-        found: list[Any] = []
-        cursor = None
-        while True:
-            page = await app.engine.list_budgets(cursor, 500)
-            found += page.budgets
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
+        listing = pages(lambda cursor: app.engine.list_budgets(cursor, 500))
+        return [each async for page in listing for each in page.budgets]
 
     found = on_store(where, read)
     if where.json:

@@ -12,6 +12,7 @@ from flowfabric.model.states import BlockingReason, PublicState
 from flowfabric.sdk.asks import ASK_KIND, OpenAsk
 from flowfabric.sdk.budget_asks import budget_question
 from flowfabric.sdk.durations import duration
+from flowfabric.sdk.paging import pages
 
 if TYPE_CHECKING:
     from flowfabric.sdk.app import App
@@ -65,16 +66,13 @@ _Lines: TypeAlias = list[tuple[ExecutionId, str]]
 
 async def _waiting(app: App) -> AsyncIterator[_Lines]:
     """Whatever waits for an answer in the app's namespace."""
-    cursor = None
-    while True:
-        page = await app.engine.search_suspended(
+    async for page in pages(
+        lambda cursor: app.engine.search_suspended(
             reasons=_QUESTIONS, namespaces=(app.namespace,), cursor=cursor, limit=_PAGE
         )
+    ):
         if page.executions:
             yield [(line.execution_id, line.blocking_reason or "") for line in page.executions]
-        cursor = page.next_cursor
-        if cursor is None:
-            return
 
 
 async def _waiting_in(app: App, run: str) -> AsyncIterator[_Lines]:
@@ -87,13 +85,10 @@ async def _waiting_in(app: App, run: str) -> AsyncIterator[_Lines]:
         if info is not None and info.public_state is PublicState.SUSPENDED:
             yield [(identity, info.state_vector.blocking_reason)]
         return
-    cursor = None
-    while True:
-        page = await engine.search_executions(
+    async for page in pages(
+        lambda cursor: engine.search_executions(
             flow_id=flow_id, states=(PublicState.SUSPENDED,), cursor=cursor, limit=_PAGE
         )
+    ):
         if page.executions:
             yield [(line.execution_id, line.blocking_reason or "") for line in page.executions]
-        cursor = page.next_cursor
-        if cursor is None:
-            return

@@ -26,6 +26,7 @@ from flowfabric.model.schedules import (
 from flowfabric.sdk.definitions import Arguments, Startable
 from flowfabric.sdk.durations import duration, milliseconds
 from flowfabric.sdk.errors import BadOptions, BadSignature, UnknownSchedule
+from flowfabric.sdk.paging import pages
 from flowfabric.sdk.run import Run
 
 if TYPE_CHECKING:
@@ -183,14 +184,8 @@ class Schedules:
 
     async def list(self) -> list[ScheduleSnapshot]:
         """All schedules of the app's namespace, by name."""
-        found: list[ScheduleSnapshot] = []
-        cursor: str | None = None
-        while True:
-            page = await self._app.engine.list_schedules(self._app.namespace, cursor, 1_000)
-            found += page.schedules
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
+        listing = pages(lambda cursor: self._app.engine.list_schedules(self._app.namespace, cursor, 1_000))
+        return [each async for page in listing for each in page.schedules]
 
     async def get(self, name: str) -> ScheduleSnapshot:
         """One schedule: its next slot, its last start, what it skipped last and why."""
