@@ -13,6 +13,7 @@ from flowfabric import Bug, Created, EngineError, Frame, Handle, Transport, Tran
 from flowfabric.core.create import CreateExecution, CreateExecutions
 from flowfabric.core.rules import RULES
 from flowfabric.engine import Engine
+from flowfabric.model.ids import ExecutionId
 from flowfabric.stores.questions import TrimHistory
 from tests.contract.probe import claimed, create, id_of, policy
 
@@ -64,6 +65,22 @@ async def test_callers_who_give_up_while_waiting_for_room_leave_it_to_others(ope
     assert Counter(map(type, answers))[asyncio.CancelledError] == 20
     kept = {answer.stream_id: str(number) for number, answer in enumerate(answers) if number % 3 != 1}
     assert kept.items() <= (await appended(engine, handle)).items()
+
+
+async def test_a_read_that_is_cut_off_by_closing_says_so(
+    open_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execution_id = ExecutionId.solo("default", (await open_engine()).partitions)
+
+    async def cut_off(*_: Any) -> Any:
+        await engine.close()
+        raise Transport("store", TransportKind.TRANSPORT, "the pool is closing")
+
+    for door in ("read", "query"):
+        engine = await open_engine()
+        monkeypatch.setattr(engine.store, door, cut_off)
+        with pytest.raises(Unavailable, match="engine is closed"):
+            await (engine.read_execution_state(execution_id) if door == "read" else engine.list_lanes())
 
 
 async def test_closing_answers_everybody_who_waits_for_room(open_engine: Callable[..., Any]) -> None:

@@ -18,7 +18,7 @@ from flowfabric.engine.observing import Observer
 from flowfabric.engine.transact import Outcome, Settings, run_batch
 from flowfabric.engine.waiting import HEARD, EventWaiters, LaneWaiters, StreamWaiters, stream_bucket
 from flowfabric.model.changes import Need
-from flowfabric.model.errors import Unavailable
+from flowfabric.model.errors import Transport, Unavailable
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
 from flowfabric.model.handles import Handle, HandlePayload, decode_for
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
@@ -177,12 +177,20 @@ class EngineBase:
     async def _view(self, *needs: Need) -> View:
         self._check_open()
         view = View()
-        await self.store.read(needs, view)
+        try:
+            await self.store.read(needs, view)
+        except Transport:
+            self._check_open()  # If closing has cut it off, that is what is said.
+            raise
         return view
 
     async def _ask(self, question: Any) -> Any:
         self._check_open()
-        return await self.store.query(question)
+        try:
+            return await self.store.query(question)
+        except Transport:
+            self._check_open()
+            raise
 
     def _check_open(self) -> None:
         if self._down:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from flowfabric.model.errors import EngineError
+from flowfabric.model.errors import EngineError, Unavailable
 from flowfabric.model.results import ScannerFilter
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.durations import duration
@@ -116,7 +116,12 @@ async def result_of(run: Run[Any], timeout: timedelta | None) -> Any:
         # Waiting starts before looking, so that an end in between is not missed.
         with completions.parked(run.id) as told:
             await completions.started()
-            state = await run.status()
+            try:
+                state = await run.status()
+            except Unavailable:
+                if told.done():
+                    told.result()  # The app was closed meanwhile: that is what is told.
+                raise
             if state in ENDED:
                 break
             rest = SAFETY_S * random.uniform(0.75, 1.25)
