@@ -103,10 +103,10 @@ async def test_a_fast_producer_shares_commits_and_waits_for_room(app: App, monke
     async with app:
         append = app.engine.append_frames
 
-        async def counted(handle: Any, frames: list[Any]) -> Any:
+        async def counted(handle: Any, frames: list[Any], number: int) -> Any:
             batches.append(len(frames))
             await asyncio.sleep(0)
-            return await append(handle, frames)
+            return await append(handle, frames, number)
 
         monkeypatch.setattr(app.engine, "append_frames", counted)
         async with app.worker():
@@ -129,18 +129,22 @@ async def test_frames_outlive_a_store_that_does_not_answer(app: App, monkeypatch
     async with app:
         append, calls = app.engine.append_frames, 0
 
-        async def flaky(handle: Any, frames: list[Any]) -> Any:
+        async def flaky(handle: Any, frames: list[Any], number: int) -> Any:
             nonlocal calls
             calls += 1
-            if calls % 2:
+            if calls % 3 == 1:
                 raise Transport("memory", TransportKind.TRANSPORT, "on purpose")
-            return await append(handle, frames)
+            answer = await append(handle, frames, number)
+            if calls % 3 == 2:
+                raise Transport("memory", TransportKind.TRANSPORT, "the answer was lost")
+            return answer
 
         monkeypatch.setattr(app.engine, "append_frames", flaky)
         async with app.worker():
             run = await talk.start()
             await run.result(timeout=SOON)
-            assert [frame.text async for frame in run.frames()] == ["a", "b"]
+            assert [frame.text async for frame in run.frames()] == ["a", "b"], "each once, and in order"
+    assert calls == 6
 
 
 async def test_a_frame_that_is_too_large_is_an_error_of_the_handler(app: App) -> None:

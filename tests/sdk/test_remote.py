@@ -16,7 +16,7 @@ import pytest
 from flowfabric import App, BadOptions, Created, Duplicate, ServerRefused
 from flowfabric.engine import Engine
 from flowfabric.model.errors import NotFound, State, Transport, Validation
-from flowfabric.model.frames import Frame
+from flowfabric.model.frames import DurableSummary, Frame
 from flowfabric.model.results import ClaimPolicy
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.remote.connections import Address
@@ -264,6 +264,45 @@ async def test_what_may_not_be_repeated_says_that_it_is_not_known(url: str) -> N
             await engine.append_frames(handle, [Frame(b"once")])
         page = await engine.read_stream(handle.execution_id)
         assert len(page.frames) == 1
+
+
+async def test_a_lost_answer_to_a_numbered_append_doubles_no_frame(url: str) -> None:
+    async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
+        await engine.create_execution()
+        handle = await engine.claim("default", policy=ClaimPolicy("w", "w-1"))
+        assert handle is not None
+        told = []
+        for number in range(1, 4):
+            proxy.drops = dropping(2)
+            frames = [Frame(b"%d%d" % (number, each)) for each in range(number)]
+            told += [each.stream_id for each in await engine.append_frames(handle, frames, number)]
+        proxy.drops = dropping(2)
+        summary = Frame(b'{"done": 1}', mode=DurableSummary())
+        told.append((await engine.append_frame(handle, summary, 4)).stream_id)
+        page = await engine.read_stream(handle.execution_id)
+        assert [each.id for each in page.frames] == told
+        assert [each.fields["payload"] for each in page.frames[:-1]] == ["10", "20", "21", "30", "31", "32"]
+
+
+async def test_a_lost_answer_to_a_claim_is_given_again(url: str) -> None:
+    async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
+        for _ in range(7):
+            await engine.create_execution(input_payload=b"in")
+        policy = ClaimPolicy("w", "w-1", max_wait=1_000)
+        taken = []
+        for limit in (3, 2):
+            proxy.drops = dropping(2)
+            handles = await engine.claim_many("default", policy=policy, limit=limit)
+            assert len(handles) == limit
+            taken += handles
+        proxy.drops = dropping(1)
+        taken += await engine.claim_from_lanes({"default": 1, "other": 2}, policy=policy, limit=5)
+        assert len({each.execution_id for each in taken}) == 7, "nothing waits for a lease that nobody knows of"
+        assert all(each.payload.lease_epoch == 1 for each in taken)
+        contexts = await engine.read_execution_contexts([each.execution_id for each in taken])
+        assert [each.input_payload for each in contexts.values()] == [b"in"] * 7
+        for handle in taken:
+            await engine.complete(handle, None)
 
 
 async def test_the_other_server_takes_over(url: str) -> None:

@@ -369,4 +369,6 @@ async def test_operators_are_on_record_whichever_way_they_act(client: httpx.Asyn
 
 def test_policies_of_claims_have_no_other_fields() -> None:
     """What a claim says is written out by hand in the protocol: a new field has to be added there."""
-    assert set(ClaimPolicy.__struct_fields__) == {"worker_id", "worker_instance_id", "lease_ttl_ms", "max_wait"}
+    assert set(ClaimPolicy.__struct_fields__) == {
+        "worker_id", "worker_instance_id", "lease_ttl_ms", "max_wait", "key", "again",
+    }  # fmt: skip

@@ -13,6 +13,7 @@ from flowfabric.cli.application import OK, OPERATING, PROBLEMS, application, com
 from flowfabric.cli.stores import NOWHERE, Where, on_store, only_store
 from flowfabric.cli.terminal import progress, say, say_json, told
 from flowfabric.sdk.app import App
+from flowfabric.stores.migrate import Migration, watched
 from flowfabric.stores.planning import plan as planned
 
 db = Commands(
@@ -58,16 +59,24 @@ def plan(
 def migrate(*, where: Where = NOWHERE) -> int:
     """Bring the tables up to date.
 
-    Makes a SQLite file that does not exist. Repeating it changes nothing.
+    Makes a SQLite file that does not exist. All files are applied in one transaction, each told of as it is applied: if
+    one fails, nothing is changed. Repeating it changes nothing.
     """
     url = only_store(where, "db migrate")
 
     async def bring() -> tuple[str, ...]:
         missing = await planned(url)
+        done = 0
         with progress(f"migrating {missing.dialect}", len(missing.pending) or None, where.json) as advance:
-            async with App(url) as app:
-                await app.engine.ping()
-            advance(len(missing.pending))
+
+            def step(migration: Migration) -> None:
+                nonlocal done
+                done += 1
+                advance(done, f"{migration.version:04}_{migration.name}")
+
+            with watched(step):
+                async with App(url) as app:
+                    await app.engine.ping()
         return missing.pending
 
     done = asyncio.run(bring())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from flowfabric.cli.application import OK, REFUSED, RUNNING, application, command
+from flowfabric.cli.server_flags import AS_IT_IS, Tuning
 from flowfabric.cli.stores import AS_TEXT, How
 from flowfabric.cli.terminal import err, say_line
 from flowfabric.model.errors import EngineError
@@ -42,6 +44,7 @@ def server(
     max_connections: Annotated[int | None, Parameter(help="Connections at once (FF_MAX_CONNECTIONS).")] = None,
     rate_limit: Annotated[float | None, Parameter(help="Requests a second of one caller (FF_RATE_LIMIT).")] = None,
     log: Annotated[str | None, Parameter(help="Which lines are logged, such as info (FF_LOG).")] = None,
+    tuning: Tuning = AS_IT_IS,
     verbose: Annotated[bool, Parameter(name=("--verbose", "-v"), help="The same as --log debug.", negative=())] = False,
     how: How = AS_TEXT,
 ) -> int:
@@ -58,7 +61,11 @@ def server(
     except ModuleNotFoundError as error:
         return refused(needed(error))
     try:
+        environment = tuning.over(os.environ)
+        # The engine reads some of them itself.
+        os.environ.update(environment)
         config = ServerConfig.from_environment(
+            environment,
             store_url=store,
             listen=listen,
             single_node=single_node,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from rich.cells import cell_len
@@ -183,23 +183,38 @@ def confirmed(question: str, yes: bool) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def progress(title: str, total: int | None, json: bool = False) -> AbstractContextManager[Callable[[int], None]]:
+class Advance(Protocol):
+    """Says how far something is; with a name for the step that was done, that one stays on the screen."""
+
+    def __call__(self, done: int, step: str | None = None) -> None: ...
+
+
+def progress(title: str, total: int | None, json: bool = False) -> AbstractContextManager[Advance]:
     """A bar on standard error while something takes its time: call it with how far it is. Only terminals see it."""
     console = err()
     if json or not console.is_terminal:
-        return nullcontext(lambda done: None)
+        return nullcontext(_silent)
     return _Bar(console, title, total)
 
 
-class _Bar(AbstractContextManager[Callable[[int], None]]):
+def _silent(done: int, step: str | None = None) -> None:
+    """Nobody looks."""
+
+
+class _Bar(AbstractContextManager[Advance]):
     def __init__(self, console: Console, title: str, total: int | None) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         self._progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
         self._task = self._progress.add_task(title, total=total)
 
-    def __enter__(self) -> Callable[[int], None]:
+    def __enter__(self) -> Advance:
         self._progress.start()
-        return lambda done: self._progress.update(self._task, completed=done)
+        return self._advance
+
+    def _advance(self, done: int, step: str | None = None) -> None:
+        if step is not None:
+            self._progress.console.print(f"[green]done[/green]  {escape(step)}", highlight=False)
+        self._progress.update(self._task, completed=done)
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()

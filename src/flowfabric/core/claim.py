@@ -16,6 +16,7 @@ from flowfabric.core.context import Context
 from flowfabric.core.grants import ClaimForWorker, grants_of, live_grant, promise, stale_grants
 from flowfabric.core.lanes import refuse_withholding, withholds
 from flowfabric.core.minting import uuid_text
+from flowfabric.core.reissuing import lease_ids
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Claimable, Decision, Drop, Get, Need, change
@@ -106,6 +107,7 @@ def _leased(
     also: dict[str, Any] = {} if admitted_at_ms is None else {"admitted_at_ms": admitted_at_ms}
     attempt = view.attempt(execution.execution_id, execution.attempt_index)
     interrupted = execution.attempt_state == lit.ATTEMPT_INTERRUPTED
+    begun, resumed = lease_ids(command.entropy, position)
     return lease.grant(
         context,
         execution,
@@ -114,8 +116,8 @@ def _leased(
             command.worker_id,
             command.worker_instance_id,
             command.lease_ttl_ms,
-            uuid_text(command.entropy, 2 * position),
-            uuid_text(command.entropy, 2 * position + 1),
+            resumed if interrupted else begun,
+            begun if interrupted else resumed,
             HandleKind.RESUMED if interrupted else HandleKind.FRESH,
         ),
         **also,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from flowfabric.model.frames import (
 )
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.policy import read_policy
-from flowfabric.model.records import Execution, FrameRow, StreamHead, StreamSummary
+from flowfabric.model.records import Attempt, Execution, FrameRow, StreamHead, StreamSummary
 
 _MAX_I32 = 2**31 - 1
 _HEAD_FIELDS = (
@@ -37,13 +38,34 @@ _HEAD_FIELDS = (
     "last_ts_ms",
     "last_seq",
 )
+_NUMBERED_HEAD_FIELDS = (*_HEAD_FIELDS, "last_numbered")
+
+
+class Numbered(NamedTuple):
+    """An append that carried a number: under which lease, which number, the id of its last frame, and how many they
+    were. Only the last one is remembered, because numbers rise."""
+
+    lease_epoch: int
+    number: int
+    ts_ms: int
+    seq: int
+    frames: int
+
+    @classmethod
+    def read(cls, text: str) -> Numbered:
+        """From what a head remembers."""
+        return cls(*map(int, text.split(".")))
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self))
 
 
 class AppendFrame(Struct, gc=False):
-    """The holder writes one frame to its attempt's stream."""
+    """The holder writes one frame to its attempt's stream. With a number, it is written once however often it comes."""
 
     handle: HandlePayload
     frame: Frame
+    number: int | None = None
 
     def needs(self) -> tuple[Need, ...]:
         key = (self.handle.execution_id, self.handle.attempt_index)
@@ -56,8 +78,49 @@ class AppendFrame(Struct, gc=False):
 def append_frame(command: AppendFrame, view: View, context: Context) -> Decision:
     """The frame stored under the next id; in summary mode its payload merged into the rolling document."""
     execution, attempt = lease.held(view, command.handle, context)
-    frame = command.frame
-    _check_size(frame)
+    _check_size(command.frame)
+    before = _before(command.handle, command.number, (command.frame,), view)
+    if before is not None:
+        return Decision(before[0])
+    return _appended(command.handle, command.frame, command.number, 1, execution, attempt, view, context)
+
+
+def _before(
+    handle: HandlePayload, number: int | None, frames: tuple[Frame, ...], view: View
+) -> list[AppendFrameOutcome] | None:
+    """What an append with this number was answered with, if it was made before."""
+    key = (handle.execution_id, handle.attempt_index)
+    head = view.get(StreamHead, key)
+    if number is None or head is None or head.last_numbered is None:
+        return None
+    last = Numbered.read(head.last_numbered)
+    if last.lease_epoch != handle.lease_epoch or last.number < number:
+        return None
+    if last.number > number or last.frames != len(frames):
+        detail = f"{number} was used already; the last one was {last.number}, with {last.frames} frames"
+        text = f"number: {detail}. Numbers of one lease rise, one append after the other, each with its own frames"
+        raise Validation(ValidationKind.INVALID_INPUT, text)
+    version = None
+    if isinstance(frames[0].mode, DurableSummary):
+        summary = view.get(StreamSummary, key)
+        version = None if summary is None else summary.version
+    # Frames of one append have the same time and consecutive numbers.
+    return [
+        AppendFrameOutcome(f"{last.ts_ms}-{last.seq - last.frames + 1 + place}", head.frame_count, version)
+        for place in range(last.frames)
+    ]
+
+
+def _appended(
+    handle: HandlePayload,
+    frame: Frame,
+    number: int | None,
+    count_of_append: int,
+    execution: Execution,
+    attempt: Attempt,
+    view: View,
+    context: Context,
+) -> Decision:
     key = (execution.execution_id, attempt.attempt_index)
     head = view.get(StreamHead, key) or StreamHead(*key[:1], execution.partition, execution.uuid, key[1])
     ts_ms = max(context.now, head.last_ts_ms)
@@ -86,15 +149,20 @@ def append_frame(command: AppendFrame, view: View, context: Context) -> Decision
         last_seq=seq,
         stored=True,
     )
-    acts.append(Change(moved, _HEAD_FIELDS if head.stored else None))
+    fields: tuple[str, ...] = _HEAD_FIELDS
+    if number is not None:
+        moved.last_numbered = str(Numbered(handle.lease_epoch, number, ts_ms, seq, count_of_append))
+        fields = _NUMBERED_HEAD_FIELDS
+    acts.append(Change(moved, fields if head.stored else None))
     return Decision(AppendFrameOutcome(f"{ts_ms}-{seq}", count, version), tuple(acts), (), (key,))
 
 
 class AppendFrames(Struct, gc=False):
-    """The holder writes several frames, in order."""
+    """The holder writes several frames, in order. With a number, they are written once however often they come."""
 
     handle: HandlePayload
     frames: tuple[Frame, ...]
+    number: int | None = None
 
     def needs(self) -> tuple[Need, ...]:
         return AppendFrame(self.handle, self.frames[0]).needs()
@@ -102,14 +170,20 @@ class AppendFrames(Struct, gc=False):
 
 def append_frames(command: AppendFrames, view: View, context: Context) -> Decision:
     """All of them or none, each under an id of its own."""
-    lease.held(view, command.handle, context)
+    held = lease.held(view, command.handle, context)
     for frame in command.frames:
         _check_size(frame)
-    outcomes = []
+    before = _before(command.handle, command.number, command.frames, view)
+    if before is not None:
+        return Decision(before)
+    outcomes: list[AppendFrameOutcome] = []
+    count = len(command.frames)
     for frame in command.frames:
-        decision = append_frame(AppendFrame(command.handle, frame), view, context)
+        # The last one brings the number: they are written together or not at all.
+        number = command.number if len(outcomes) == count - 1 else None
+        decision = _appended(command.handle, frame, number, count, *held, view, context)
         outcomes.append(decision.result)
-        if len(outcomes) < len(command.frames):
+        if len(outcomes) < count:
             view.fold(decision)
     decision.result = outcomes
     return decision

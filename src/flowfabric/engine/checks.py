@@ -336,6 +336,11 @@ def resume_token(value: Any) -> ResumeToken:
     )
 
 
+def append_number(value: Any) -> int | None:
+    """The number of an append within its lease, if it has one."""
+    return None if value is None else integer(value, "number", 1, 2**62)
+
+
 def frame(value: Any) -> Frame:
     """A frame with a kind and a mode that exist. Its size is judged behind the gate."""
     if not isinstance(value, Frame):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from flowfabric.core.admitting import Unfinished
 from flowfabric.core.claim import Claim
 from flowfabric.core.lane_claims import ClaimFromLanes, LanesClaimed
 from flowfabric.core.operator import RevokeLease
+from flowfabric.core.reissuing import reissued
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.engine.rotation import Rotations
@@ -19,9 +21,13 @@ from flowfabric.engine.waiting import FOUND, Where
 from flowfabric.model.handles import Handle, shown_lease
 from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.results import ClaimPolicy, Granted
+from flowfabric.stores.questions import ListLeases
 
 #: How often waiting claims look again although nothing woke them: one of those who wait for the same.
 SAFETY_POLL_S = 1.0
+#: Leases of one worker that are looked through for those of a claim, and how long the key of a claim has to be.
+MAX_LEASES = 10_000
+MIN_KEY = 16
 _MAX_WAIT_MS = 24 * 3600 * 1000
 
 
@@ -62,9 +68,12 @@ class Claiming(EngineBase):
         ttl_ms = checks.ttl_ms(policy.lease_ttl_ms, "lease_ttl_ms")
         wait_ms = _milliseconds(policy.max_wait)
         within = checks.namespaces(namespaces)
+        entropy = _entropy(policy, limit)
+        if policy.again and (known := await self._handed_out(instance, ttl_ms, limit, entropy(), within)):
+            return known
 
         def command() -> Claim:
-            return Claim(lane_id, able, worker_id, instance, ttl_ms, limit, os.urandom(32 * limit), within)
+            return Claim(lane_id, able, worker_id, instance, ttl_ms, limit, entropy(), within)
 
         if not wait_ms:
             handles: list[Handle] = await self._claim_timed(command, lane_id)
@@ -108,15 +117,17 @@ class Claiming(EngineBase):
         ttl_ms = checks.ttl_ms(policy.lease_ttl_ms, "lease_ttl_ms")
         wait_ms = _milliseconds(policy.max_wait)
         within = checks.namespaces(namespaces)
+        entropy = _entropy(policy, limit)
+        if policy.again and (known := await self._handed_out(instance, ttl_ms, limit, entropy(), within)):
+            return known
         rotation = self._rotations.of(weighted)
 
         async def once() -> LanesClaimed:
             began = rotation.begin()
             answer: LanesClaimed | None = None
-            entropy = os.urandom(32 * limit)
             try:
                 answer = await self._submit(
-                    ClaimFromLanes(weighted, began[0], able, worker_id, instance, ttl_ms, limit, entropy, within)
+                    ClaimFromLanes(weighted, began[0], able, worker_id, instance, ttl_ms, limit, entropy(), within)
                 )
             finally:
                 rotation.end(began, answer)
@@ -136,6 +147,14 @@ class Claiming(EngineBase):
             return await look()
         where = (tuple(lane_id for lane_id, _ in weighted), able, within)
         return await self._claim_waiting(where, look, wait_ms)
+
+    async def _handed_out(
+        self, instance: str, ttl_ms: int, limit: int, entropy: bytes, namespaces: frozenset[str] | None
+    ) -> list[Handle]:
+        """What the claim with these random bytes was given, as far as its leases stand."""
+        now = await self.now_ms()
+        leases = await self._ask(ListLeases(instance, now, MAX_LEASES))
+        return reissued(leases, entropy, limit, instance, ttl_ms, namespaces, self.store.tag, now)
 
     async def _claim_waiting(
         self, where: Where, look: Callable[[], Awaitable[list[Handle]]], wait_ms: int
@@ -187,6 +206,19 @@ class Claiming(EngineBase):
     def _stir(self, lane_ids: tuple[str, ...]) -> None:
         for lane_id in lane_ids:
             self._lanes.stir(lane_id, FOUND)
+
+
+def _entropy(policy: ClaimPolicy, limit: int) -> Callable[[], bytes]:
+    """Random bytes for the ids of a claim's leases: the same ones for the same key."""
+    again, key = checks.flag(policy.again, "again"), checks.optional_text(policy.key, "key")
+    if key is None:
+        if again:
+            raise checks.invalid("again: give the key of the claim whose answer was lost")
+        return lambda: os.urandom(32 * limit)
+    if len(key) < MIN_KEY:
+        raise checks.invalid(f"key: expected at least {MIN_KEY} characters that nobody can guess")
+    digest = hashlib.shake_256(f"{policy.worker_instance_id}\0{key}".encode())
+    return lambda: digest.digest(32 * limit)
 
 
 def _milliseconds(wait: Any) -> int:

@@ -298,19 +298,30 @@ class Leases(Claiming):
             percent = checks.integer(percent, "percent", 0, 100)
         await self._submit(Progress(payload, percent, None if message is None else checks.reason(message, "message")))
 
-    async def append_frame(self, handle: Handle, frame: Frame) -> AppendFrameOutcome:
-        """Write one frame to the attempt's stream."""
+    async def append_frame(self, handle: Handle, frame: Frame, number: int | None = None) -> AppendFrameOutcome:
+        """Write one frame to the attempt's stream.
+
+        With a ``number``, asking again after a lost answer writes nothing and gives the same id: numbers of a lease
+        rise, and are used one after the other.
+        """
         payload = self._payload(handle)
-        answer: AppendFrameOutcome = await self._submit(AppendFrame(payload, checks.frame(frame)))
+        answer: AppendFrameOutcome = await self._submit(
+            AppendFrame(payload, checks.frame(frame), checks.append_number(number))
+        )
         return answer
 
-    async def append_frames(self, handle: Handle, frames: Iterable[Frame]) -> list[AppendFrameOutcome]:
-        """Write several durable frames in one step: all of them or none, in this order."""
+    async def append_frames(
+        self, handle: Handle, frames: Iterable[Frame], number: int | None = None
+    ) -> list[AppendFrameOutcome]:
+        """Write several durable frames in one step: all of them or none, in this order; ``number`` as in
+        ``append_frame``, one for all of them."""
         payload = self._payload(handle)
         checked = checks.durable_frames(frames)
         if not checked:
             return []
-        answer: list[AppendFrameOutcome] = await self._submit(AppendFrames(payload, checked))
+        answer: list[AppendFrameOutcome] = await self._submit(
+            AppendFrames(payload, checked, checks.append_number(number))
+        )
         return answer
 
     async def delay(self, handle: Handle, delay_until: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flowfabric.model.credentials import Scope
 
@@ -31,12 +32,17 @@ class RemoteCall(NamedTuple):
     """An operation that can be called from elsewhere. Any one of ``scopes`` suffices.
 
     ``repeatable`` says that asking again after a lost answer does no harm: it changes nothing, or the same thing once,
-    and gives the same answer.
+    and gives the same answer. ``repeatable_with`` is an argument that makes it so.
     """
 
     scopes: frozenset[Scope]
     gate: Gate
     repeatable: bool = True
+    repeatable_with: str | None = None
+
+    def may_repeat(self, options: Mapping[str, Any]) -> bool:
+        """Whether a call with these arguments may be made again after a lost answer."""
+        return self.repeatable or (self.repeatable_with is not None and options.get(self.repeatable_with) is not None)
 
 
 def _calls(gate: Gate, *scopes: Scope, repeatable: bool = True) -> RemoteCall:
@@ -48,6 +54,7 @@ _SIGNAL, _OPERATOR = Scope.SIGNAL, Scope.OPERATOR
 _LOOKS = _calls(Gate.EXECUTION, _READ, _WORKER)
 _HELD = _calls(Gate.HANDLE, _WORKER)
 _HELD_ONCE = _calls(Gate.HANDLE, _WORKER, repeatable=False)
+_NUMBERED = _HELD_ONCE._replace(repeatable_with="number")
 
 REMOTE_CALLS: dict[str, RemoteCall] = {
     # starting
@@ -153,8 +160,8 @@ REMOTE_CALLS: dict[str, RemoteCall] = {
     "advance": _HELD,
     "suspend": _HELD,
     "observe_signals": _HELD,
-    "append_frame": _HELD_ONCE,
-    "append_frames": _HELD_ONCE,
+    "append_frame": _NUMBERED,
+    "append_frames": _NUMBERED,
     "delay": _HELD_ONCE,
     "wait_children": _HELD_ONCE,
     "reserve_budget": _calls(Gate.BUDGET, _WORKER, repeatable=False),

@@ -501,6 +501,8 @@ class StreamHead(Struct, gc=False):
     frame_count: int = 0
     last_ts_ms: int = 0
     last_seq: int = 0
+    #: The last append that carried a number; see ``core.streams``.
+    last_numbered: str | None = None
     #: False while the row has yet to be inserted.
     stored: bool = False
 

@@ -32,12 +32,18 @@ class ClaimPolicy(Struct, frozen=True):
     """Who claims, for how long, and how long to wait for work.
 
     ``max_wait`` is a number of milliseconds or a ``timedelta``; ``None`` returns at once.
+
+    ``key`` is a text of the caller's that nobody can guess, another one for each claim. If the answer to a claim was
+    lost, the same claim with its key and ``again`` gives what that answer held, while those leases stand; if there is
+    nothing, it claims.
     """
 
     worker_id: str
     worker_instance_id: str
     lease_ttl_ms: int = 30_000
     max_wait: Any = None
+    key: str | None = None
+    again: bool = False
 
 
 class ClaimGrant(Struct, frozen=True):

@@ -20,7 +20,6 @@ from flowfabric.model.errors import EngineError
 from flowfabric.model.frames import DurableSummary, Frame, FrameKind
 from flowfabric.sdk.errors import BudgetExceeded
 from flowfabric.sdk.options import Amount, Budget, amounts, shown_amount
-from flowfabric.sdk.patience import Patience
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
@@ -210,7 +209,7 @@ class Stream:
         """Write a summary frame behind what waits."""
         await self.flush()
         data = msgspec.json.encode(patch)
-        await self._job.engine.append_frame(self._job.handle, Frame(data, frame_type="summary", mode=_SUMMARY))
+        await self._job.appends.one(Frame(data, frame_type="summary", mode=_SUMMARY))
 
     def _room_made(self) -> asyncio.Future[None]:
         if self._room is None or self._room.done():
@@ -222,26 +221,12 @@ class Stream:
             raise self._error
 
     async def _write(self) -> None:
-        from flowfabric.sdk.worker.renewal import is_passing
-
-        patience = Patience()
         try:
             # What is emitted in this turn of the loop goes together.
             await asyncio.sleep(0)
             while self._waiting:
                 batch = self._waiting[:MOST_AT_ONCE]
-                try:
-                    await self._job.engine.append_frames(self._job.handle, batch)
-                except EngineError as error:
-                    if not is_passing(error) or self._job.is_lost:
-                        raise
-                    if not self._job.lease.healthy:
-                        # Out of reach until the lease had run out: that is no failure of the task.
-                        self._job.lose(error)
-                        raise
-                    await patience.rest()
-                    continue
-                patience.renew()
+                await self._job.appends.all(batch)
                 del self._waiting[: len(batch)]
                 self._bytes -= sum(len(frame.bytes) for frame in batch)
                 if self._room is not None and not self._room.done():

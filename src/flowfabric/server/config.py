@@ -69,6 +69,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     sentry_release: str | None = None
     #: How long a shutdown waits for each of its steps.
     grace_ms: int = 15_000
+    #: What was said and changes nothing, for the log.
+    notices: tuple[str, ...] = ()
 
     @property
     def listens_on_loopback(self) -> bool:
@@ -128,8 +130,18 @@ def _read(given: Mapping[str, str], flags: dict[str, Any]) -> dict[str, Any]:
         "log": _log_filter(flags.get("log") or given.get(var.LOG.name, "")),
         "sentry_dsn": given.get(var.SENTRY_DSN.name) or None,
         "sentry_environment": given.get(var.SENTRY_ENVIRONMENT.name) or "production",
+        "notices": _notices(given),
         "sentry_release": given.get(var.SENTRY_RELEASE.name) or None,
     }
+
+
+def _notices(given: Mapping[str, str]) -> tuple[str, ...]:
+    """What is accepted for those who come from elsewhere, and has no effect here."""
+    name = var.SQLITE_POOL_SIZE.name
+    if name not in given:
+        return ()
+    size = _whole(given, var.SQLITE_POOL_SIZE)
+    return (f"{name}={size} has no effect: one connection writes to SQLite and one reads, in each process; unset it",)
 
 
 def checked(config: ServerConfig) -> ServerConfig:
@@ -165,7 +177,6 @@ def store_url(given: Mapping[str, str], url: str | None = None) -> str:
             raise ConfigError("FF_BACKEND=postgres needs FF_POSTGRES_URL, such as postgresql://user@host/database")
         return given["FF_POSTGRES_URL"]
     if backend == "sqlite":
-        _whole(given, var.SQLITE_POOL_SIZE)
         path = given.get("FF_SQLITE_PATH", ":memory:")
         return path if path.startswith("file:") else f"sqlite:///{path}"
     if not backend:

@@ -134,6 +134,8 @@ async def serve(config: ServerConfig) -> None:
     try:
         server = create_app(engine, config)
         running = Running(server, config, with_cors(server, config))
+        for notice in config.notices:
+            _log.warning("%s", notice)
         if config.api_token is None:
             _log.warning("no FF_API_TOKEN: operator and admin routes ask for no credential")
             _log.warning("no FF_API_TOKEN: reads that show payloads and tokens ask for no credential")

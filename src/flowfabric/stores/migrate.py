@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import re
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import cache
 from importlib import resources
 
@@ -12,6 +16,7 @@ from msgspec import Struct
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.partitions import PartitionCounts
 
+_log = logging.getLogger("flowfabric.stores")
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
 
@@ -54,6 +59,27 @@ def pending(dialect: str, applied: dict[int, str]) -> tuple[Migration, ...]:
                 f"migration {version:04} was applied from a different file; restore the released file",
             )
     return tuple(migration for version, migration in sorted(known.items()) if version not in applied)
+
+
+_steps: ContextVar[Callable[[Migration], None] | None] = ContextVar("flowfabric_migration_steps", default=None)
+
+
+@contextlib.contextmanager
+def watched(step: Callable[[Migration], None]) -> Iterator[None]:
+    """Let a function hear of each file as it is applied. All of them become visible together, at the end."""
+    token = _steps.set(step)
+    try:
+        yield
+    finally:
+        _steps.reset(token)
+
+
+def applied(migration: Migration) -> None:
+    """A file was applied, in a transaction that goes on."""
+    _log.debug("migration %04d_%s applied", migration.version, migration.name)
+    step = _steps.get()
+    if step is not None:
+        step(migration)
 
 
 #: What opening a store does about its tables: bring them up to date, refuse those that are not, or take them as they

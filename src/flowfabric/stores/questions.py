@@ -197,6 +197,14 @@ class ListExpiredLeases(Struct, frozen=True):
     namespace: str | None
 
 
+class ListLeases(Struct, frozen=True):
+    """Leases of a worker that last beyond ``now`` -> ``list[(Execution, Attempt)]``."""
+
+    worker_instance_id: str
+    now: int
+    limit: int
+
+
 class ReadFrames(Struct, frozen=True):
     """Frames of a stream between two positions, inclusive -> ``list[(ts_ms, seq, fields json, mode)]``."""
 

@@ -196,13 +196,14 @@ STREAM_HEAD_COLUMNS = (
     "coalesce(m.last_ts_ms, (SELECT max(f.ts_ms) FROM ff_stream_frame f WHERE f.partition_key = k.p "
     "AND f.execution_id = k.u AND f.attempt_index = k.i), 0), "
     "coalesce(m.last_seq, (SELECT f.seq FROM ff_stream_frame f WHERE f.partition_key = k.p AND f.execution_id = k.u "
-    "AND f.attempt_index = k.i ORDER BY f.ts_ms DESC, f.seq DESC LIMIT 1), 0), m.partition_key IS NOT NULL"
+    "AND f.attempt_index = k.i ORDER BY f.ts_ms DESC, f.seq DESC LIMIT 1), 0), m.partition_key IS NOT NULL, "
+    "m.last_numbered"
 )
 
 
 def stream_head(execution_id: str, partition: int, uuid: str, attempt_index: int, row: Any) -> StreamHead | None:
     """The head of a stream from ``STREAM_HEAD_COLUMNS``; ``None`` for a stream nobody has written to."""
-    ema, last_append, maxlen, count, last_ts, last_seq, stored = row
+    ema, last_append, maxlen, count, last_ts, last_seq, stored, numbered = row
     if not stored and not count:
         return None
     return StreamHead(
@@ -216,6 +217,7 @@ def stream_head(execution_id: str, partition: int, uuid: str, attempt_index: int
         count,
         last_ts,
         last_seq,
+        numbered,
         bool(stored),
     )
 

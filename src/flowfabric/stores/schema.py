@@ -489,6 +489,7 @@ TABLES: Mapping[Any, Table] = {
                 frame_count=INT,
                 last_ts_ms=BIG,
                 last_seq=INT,
+                last_numbered=TEXT,
             ),
             ("partition", "uuid", "attempt_index"),
         ),

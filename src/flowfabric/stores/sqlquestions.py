@@ -221,6 +221,15 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         )
         return Asked(sql, text.params, lambda rows: [self._rows.read(row)[:2] for row in rows])
 
+    def _ListLeases(self, q: ask.ListLeases) -> Asked:  # noqa: N802
+        # There is no index by worker: it would be written with every lease, and this is asked for when an answer is
+        # lost. Those that stand have a small one.
+        text = Text()
+        text.add(f"a.lease_expires_at_ms > {text.mark(q.now)}")
+        text.add(f"a.worker_instance_id = {text.mark(q.worker_instance_id)}")
+        sql = f"{self._select} WHERE {text.where()} ORDER BY a.lease_expires_at_ms LIMIT {int(q.limit)}"
+        return Asked(sql, text.params, lambda rows: [self._rows.read(row)[:2] for row in rows])
+
     def _ReadEvents(self, q: ask.ReadEvents) -> Asked:  # noqa: N802
         outbox = self._outboxes[q.kind]
         return Asked(*outbox.page(q), outbox.answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
@@ -129,8 +130,17 @@ class RemoteEngine:
 
     # -- asking --------------------------------------------------------------------------------------------------
 
-    async def _ask(self, method: str, path: str, body: bytes | None, timeout_s: float, again: bool) -> Response:
-        """One request, made again while no server can be reached, or the answer was lost and it may be repeated."""
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        timeout_s: float,
+        again: bool,
+        after_loss: bytes | None = None,
+    ) -> Response:
+        """One request, made again while no server can be reached, or the answer was lost and it may be repeated.
+        ``after_loss`` is what is asked instead once an answer was lost."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_s
         pause = _FIRST_PAUSE_S
@@ -141,6 +151,8 @@ class RemoteEngine:
             except (NotReached, Lost) as error:
                 if loop.time() >= until or (isinstance(error, Lost) and not again):
                     raise out_of_reach(error) from error
+                if isinstance(error, Lost):
+                    body = after_loss or body
             else:
                 if response.status == 200:
                     return response
@@ -174,7 +186,7 @@ class RemoteEngine:
 
     async def _called(self, name: str, options: Mapping[str, Any], made: list[OneCall] | None = None) -> Raw:
         self._check_open()
-        call = OneCall(name, self._written(name, options), REMOTE_CALLS[name].repeatable)
+        call = OneCall(name, self._written(name, options), REMOTE_CALLS[name].may_repeat(options))
         if made is not None:
             made.append(call)
         return await self._calls.call(call)
@@ -253,20 +265,21 @@ class RemoteEngine:
         while True:
             wait_ms = min(left_ms, MAX_WAIT_MS)
             left_ms -= wait_ms
-            body = self._shapes.dump(
-                {
-                    "worker_id": policy.worker_id,
-                    "worker_instance_id": policy.worker_instance_id,
-                    "lease_ttl_ms": policy.lease_ttl_ms,
-                    "lanes": dict(lanes),
-                    "capabilities": sorted(capabilities or ()),
-                    "namespaces": None if namespaces is None else sorted(namespaces),
-                    "limit": limit,
-                    "wait_ms": wait_ms,
-                }
-            )
-            # A lost answer may have held leases. They run out, as those of a lost worker do, so asking again is safe.
-            response = await self._ask("POST", "/v1/remote/claim", body, wait_ms / 1000 + SPARE_S, True)
+            body = {
+                "worker_id": policy.worker_id,
+                "worker_instance_id": policy.worker_instance_id,
+                "lease_ttl_ms": policy.lease_ttl_ms,
+                "lanes": dict(lanes),
+                "capabilities": sorted(capabilities or ()),
+                "namespaces": None if namespaces is None else sorted(namespaces),
+                "limit": limit,
+                "wait_ms": wait_ms,
+                # If the answer is lost, asking again under the same key gives what it held.
+                "key": policy.key or secrets.token_hex(16),
+            }
+            first = self._shapes.dump({**body, "again": policy.again})
+            again = self._shapes.dump({**body, "again": True})
+            response = await self._ask("POST", "/v1/remote/claim", first, wait_ms / 1000 + SPARE_S, True, again)
             work = _claimed.decode(response.body).work
             if work or left_ms <= 0:
                 return [self._taken(each) for each in work]

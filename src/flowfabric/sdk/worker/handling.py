@@ -20,6 +20,7 @@ from flowfabric.model.handles import Handle
 from flowfabric.model.results import ExecutionContext, FailureClass
 from flowfabric.model.steps import NewStep
 from flowfabric.model.trace import PARENT_TAG, TraceContext
+from flowfabric.sdk.appending import Appends
 from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.definitions import Definition, Task, Workflow
 from flowfabric.sdk.errors import (
@@ -93,6 +94,7 @@ class Job:
     """One claimed attempt."""
 
     __slots__ = (
+        "_appends",
         "_lost",
         "app",
         "context",
@@ -123,6 +125,7 @@ class Job:
         self.context = context
         self.worker = worker
         self._lost: asyncio.Event | None = None
+        self._appends: Appends | None = None
         self.lost_because: BaseException | None = None
         self.lease = Lease(handle, claimed_at, self.lose)
         #: When the claim was answered; it may have waited for work before.
@@ -141,6 +144,13 @@ class Job:
         """The trace it was started in."""
         tags = self.context.tags
         return TraceContext.of_tags(tags) if PARENT_TAG in tags else None
+
+    @property
+    def appends(self) -> Appends:
+        """Writes the frames of all that runs under this lease."""
+        if self._appends is None:
+            self._appends = Appends(self)
+        return self._appends
 
     @property
     def lost(self) -> asyncio.Event:
@@ -260,7 +270,7 @@ class Job:
         if len(data) > MAX_FRAME_BYTES:
             data = msgspec.json.encode({**document, "traceback": ""})
         try:
-            await self.engine.append_frame(self.handle, Frame(data, frame_type="error"))
+            await self.appends.one(Frame(data, frame_type="error"))
         except EngineError as refused:
             _log.debug("%r: its error was not kept: %s", self, refused)
 

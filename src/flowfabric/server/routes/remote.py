@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, Struct, field
 
 from flowfabric import __version__
+from flowfabric.engine.claiming import MIN_KEY
 from flowfabric.engine.wire_errors import error_to_wire
 from flowfabric.model.errors import EngineError
 from flowfabric.model.handles import Handle
@@ -63,6 +64,10 @@ class ClaimBody(Struct, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=MAX_CLAIM)] = 1
     lease_ttl_ms: Annotated[int, Meta(ge=1, le=MAX_TTL_MS)] = 30_000
     wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 0
+    #: Another one for each claim, made by chance. If the answer is lost, the same request with ``again`` gives what it
+    #: held.
+    key: Annotated[str, Meta(min_length=MIN_KEY, max_length=128)] | None = None
+    again: bool = False
 
 
 class Work(Struct, frozen=True):
@@ -153,7 +158,8 @@ async def claim(call: Call) -> Answer:
 async def _claimed(call: Call, body: ClaimBody, wait_ms: int) -> list[Work]:
     within = _within(call, body.namespaces)
     lanes = body.lanes or {"default": 1}
-    policy = ClaimPolicy(body.worker_id, body.worker_instance_id, body.lease_ttl_ms, wait_ms or None)
+    who = (body.worker_id, body.worker_instance_id, body.lease_ttl_ms)
+    policy = ClaimPolicy(*who, wait_ms or None, body.key, body.again)
     engine = call.engine
     if len(lanes) == 1:
         claiming = engine.claim_many(next(iter(lanes)), body.capabilities, policy, body.limit, within)

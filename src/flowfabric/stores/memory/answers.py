@@ -104,6 +104,16 @@ def _list_expired_leases(tables: Tables, question: ask.ListExpiredLeases) -> lis
     ]
 
 
+def _list_leases(tables: Tables, question: ask.ListLeases) -> list[tuple[Execution, Attempt]]:
+    run = tables.indexes.run(index.LEASE_EXPIRY)
+    found = (
+        (tables.execution(execution.execution_id) or execution, attempt)
+        for _, execution, attempt in _current(tables, run.between((question.now + 1,)))
+        if attempt.worker_instance_id == question.worker_instance_id
+    )
+    return list(islice(found, question.limit))
+
+
 def _read_frames(tables: Tables, question: ask.ReadFrames) -> list[tuple[int, int, str, str]]:
     execution_id = wire_id(question.partition, question.uuid)
     low = (execution_id, question.attempt_index, *question.low)
@@ -290,6 +300,7 @@ _ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.LiveWorkers: _live_workers,
     ask.SearchWorkers: _search_workers,
     ask.ListExpiredLeases: _list_expired_leases,
+    ask.ListLeases: _list_leases,
     ask.ReadFrames: _read_frames,
     ask.Due: _due,
     ask.DueWorkers: _due_workers,

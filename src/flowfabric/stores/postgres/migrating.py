@@ -30,6 +30,7 @@ async def apply_migrations(connection: Any, partitions: PartitionCounts | None =
                 migration.name,
                 migration.checksum,
             )
+            migrate.applied(migration)
         if partitions is not None and any(migration.version == 1 for migration in missing):
             await connection.execute(
                 "UPDATE ff_partition_config SET num_flow_partitions = $1, num_budget_partitions = $2, "

@@ -406,10 +406,10 @@ class Loader:
         if kind is StreamHead:
             for row in await self._fetch(HEADS, *columns):
                 wire = f"{{fp:{row[0]}}}:{row[1]}"
-                head = stream_head(wire, row[0], row[1], row[2], row[3:10])
+                head = stream_head(wire, row[0], row[1], row[2], row[3:11])
                 view.put_loaded(kind, (wire, row[2]), head)
                 if head is not None and head.stored:
-                    self._versions[(kind, head.key)] = row[10]
+                    self._versions[(kind, head.key)] = row[11]
             return
         decoder = kind_rows(kind)
         for row in await self._fetch(select_by(kind, decoder.table.key, locked), *columns):

@@ -373,6 +373,7 @@ def _migrate(connection: sqlite3.Connection, partitions: PartitionCounts | None)
                 "INSERT INTO ff_migration_annotation VALUES (?, ?, ?, 1, ?)",
                 (migration.version, migration.name, time.time_ns() // 1_000_000, migration.checksum),
             )
+            migrations.applied(migration)
         if partitions is not None and 1 not in applied:
             connection.execute(
                 "UPDATE ff_partition_config SET num_flow_partitions = ?, num_budget_partitions = ?, "

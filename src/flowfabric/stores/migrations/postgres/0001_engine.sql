@@ -378,6 +378,7 @@ CREATE TABLE ff_stream_meta (
     frame_count         integer,
     last_ts_ms          bigint,
     last_seq            integer,
+    last_numbered       text,
     PRIMARY KEY (partition_key, execution_id, attempt_index)
 );
 

@@ -411,6 +411,7 @@ CREATE TABLE ff_stream_meta (
     frame_count         INTEGER,
     last_ts_ms          INTEGER,
     last_seq            INTEGER,
+    last_numbered       TEXT,
     PRIMARY KEY (partition_key, execution_id, attempt_index)
 );
 

@@ -1,0 +1,64 @@
+"""Flags of ``flowfabric server`` that say no more than a variable of the environment does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+_MORE = Group("Limits and times", sort_key=50)
+_Whole = int | None
+_Number = float | None
+
+
+@Parameter(name="*", group=_MORE)
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What seldom has to be said. Names and bounds are those of ``server.variables``."""
+
+    flow_partitions: Annotated[_Whole, Parameter(help="Partitions of executions (FF_FLOW_PARTITIONS).")] = None
+    budget_partitions: Annotated[_Whole, Parameter(help="Partitions of budgets (FF_BUDGET_PARTITIONS).")] = None
+    quota_partitions: Annotated[_Whole, Parameter(help="Partitions of quotas (FF_QUOTA_PARTITIONS).")] = None
+    max_concurrent_stream_ops: Annotated[
+        _Whole, Parameter(help="Reads and tails of streams at once (FF_MAX_CONCURRENT_STREAM_OPS).")
+    ] = None
+    max_followers: Annotated[_Whole, Parameter(help="Followers of events at once (FF_MAX_FOLLOWERS).")] = None
+    max_body_bytes: Annotated[_Whole, Parameter(help="Bytes all bodies may hold (FF_MAX_BODY_BYTES).")] = None
+    header_timeout_s: Annotated[_Number, Parameter(help="Seconds for a request's head (FF_HEADER_TIMEOUT_S).")] = None
+    body_timeout_s: Annotated[_Number, Parameter(help="Seconds for its body (FF_BODY_TIMEOUT_S).")] = None
+    keep_alive_s: Annotated[_Whole, Parameter(help="Seconds a connection may be idle (FF_KEEP_ALIVE_S).")] = None
+    shutdown_grace_s: Annotated[
+        _Whole, Parameter(help="Seconds each step of a shutdown waits (FF_SHUTDOWN_GRACE_S).")
+    ] = None
+    rate_burst: Annotated[_Whole, Parameter(help="Requests before the rate counts (FF_RATE_BURST).")] = None
+    waitpoint_hmac_grace_ms: Annotated[
+        _Whole, Parameter(help="How long a previous key is accepted (FF_WAITPOINT_HMAC_GRACE_MS).")
+    ] = None
+    reclaim_grace_ms: Annotated[_Whole, Parameter(help="How long an expired lease is kept (FF_RECLAIM_GRACE_MS).")] = (
+        None
+    )
+    metrics: Annotated[
+        bool | None, Parameter(help="Serve /metrics (FF_METRICS).", negative="--no-metrics", show_default=False)
+    ] = None
+    console: Annotated[
+        bool | None, Parameter(help="Serve the console at / (FF_CONSOLE).", negative="--no-console", show_default=False)
+    ] = None
+    sentry_environment: Annotated[
+        str | None, Parameter(help="The environment Sentry is told (FF_SENTRY_ENVIRONMENT).")
+    ] = None
+    sentry_release: Annotated[str | None, Parameter(help="The release Sentry is told (FF_SENTRY_RELEASE).")] = None
+
+    def over(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The environment with what was said instead of it."""
+        said = {f"FF_{each.name.upper()}": getattr(self, each.name) for each in fields(self)}
+        found = {name: _text(value) for name, value in said.items() if value is not None}
+        return {**environment, **found}
+
+
+AS_IT_IS = Tuning()
+
+
+def _text(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
