@@ -14,10 +14,11 @@ SECRET = {"FF_WAITPOINT_HMAC_SECRET": "ab" * 32}
 
 
 def test_a_server_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    with ServerProcess("sqlite:///ff.db", tmp_path) as server:
+    with ServerProcess("sqlite:///ff.db", tmp_path, FF_SQLITE_POOL_SIZE="4") as server:
         assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
         assert server.terminate() == 0
         assert all({"at", "level", "logger", "message"} <= set(line) for line in server.lines)
+        assert any("FF_SQLITE_POOL_SIZE=4 has no effect" in line["message"] for line in server.lines)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,7 @@ def test_a_server_until_it_is_told_to_stop(tmp_path: Path) -> None:
         (["--store", "memory://", "--migrate", "perhaps"], SECRET, "FF_MIGRATE=perhaps"),
         (["--store", "memory://", "--max-connections", "0"], SECRET, "FF_MAX_CONNECTIONS=0"),
         (["--store", "memory://", "--rate-limit", "-1"], SECRET, "FF_RATE_LIMIT=-1"),
+        (["--store", "memory://", "--keep-alive-s", "0"], SECRET, "FF_KEEP_ALIVE_S=0"),
         (["--store", "memory://", "--listen", "0.0.0.0:0"], SECRET, "FF_API_TOKEN"),
         (["--store", "sqlite:///ff.db", "--listen", "127.0.0.1:0"], SECRET, "--single-node"),
         (["--store", "oracle://x"], SECRET, "not a store"),

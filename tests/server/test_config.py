@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cyclopts import CycloptsError
 
 from flowfabric.engine.timer_loop import TIMERS
 from flowfabric.model.partitions import PartitionCounts
@@ -148,8 +149,53 @@ def test_the_guide_has_one_table_of_all_of_them() -> None:
     assert flags == {each.name: each.flag for each in VARIABLES}
 
 
-def test_every_flag_is_one_of_the_command() -> None:
-    from flowfabric.cli import serving
+#: Secrets, and what ``--store`` says; the last one has no effect.
+WITHOUT_FLAG = """
+    FF_WAITPOINT_HMAC_SECRET FF_API_TOKEN FF_SENTRY_DSN FF_BACKEND FF_POSTGRES_URL FF_SQLITE_PATH FF_SQLITE_POOL_SIZE
+"""
 
-    known = {f"--{name.replace('_', '-')}" for name in inspect.signature(serving.server).parameters}
-    assert {each.flag for each in VARIABLES if each.flag} <= known
+
+SWITCHES = ["--single-node", "--require-credential", "--allow-unauthenticated", "--no-metrics", "--no-console"]
+
+
+def flags_of(*arguments: str) -> dict[str, Any]:
+    """What the command line takes these for."""
+    from flowfabric.cli.application import loaded
+
+    _, bound, _ = loaded().parse_args(["server", *arguments], exit_on_error=False, print_error=False)
+    return dict(bound.arguments)
+
+
+def test_every_variable_has_a_flag_that_the_command_takes() -> None:
+    assert {each.name for each in VARIABLES if not each.flag} == set(WITHOUT_FLAG.split())
+    for each in VARIABLES:
+        if not each.flag:
+            continue
+        given = flags_of(each.flag) if each.flag in SWITCHES else flags_of(each.flag, "7")
+        assert len(given) == 1, each.flag
+    with pytest.raises(CycloptsError):
+        flags_of("--no-such-flag", "7")
+
+
+def test_flags_go_before_the_environment() -> None:
+    given = flags_of(
+        "--flow-partitions", "16", "--header-timeout-s", "0.5", "--keep-alive-s", "9", "--shutdown-grace-s", "3",
+        "--max-followers", "5", "--max-body-bytes", "20000000", "--rate-burst", "4", "--body-timeout-s", "6",
+        "--max-concurrent-stream-ops", "8", "--no-metrics", "--no-console", "--sentry-release", "1.2",
+    )  # fmt: skip
+    environment = {**GOOD, "FF_KEEP_ALIVE_S": "1", "FF_BUDGET_PARTITIONS": "8", "FF_MAX_CONCURRENT_TAIL": "3"}
+    config = ServerConfig.from_environment(given["tuning"].over(environment))
+    assert config.partitions == PartitionCounts(16, 8, 32)
+    assert (config.header_timeout_s, config.body_timeout_s, config.keep_alive_s) == (0.5, 6, 9)
+    assert (config.grace_ms, config.max_followers, config.max_body_bytes) == (3_000, 5, 20_000_000)
+    assert (config.rate_burst, config.max_stream_ops, config.sentry_release) == (4, 8, "1.2")
+    assert not config.metrics
+    assert not config.console
+    more = flags_of("--reclaim-grace-ms", "7", "--waitpoint-hmac-grace-ms", "8")["tuning"]
+    assert more.over({}) == {"FF_RECLAIM_GRACE_MS": "7", "FF_WAITPOINT_HMAC_GRACE_MS": "8"}
+
+
+def test_a_variable_without_effect_is_told_of() -> None:
+    [notice] = read(FF_SQLITE_POOL_SIZE="4").notices
+    assert "FF_SQLITE_POOL_SIZE=4 has no effect" in notice
+    assert read().notices == ()

@@ -39,12 +39,8 @@ class Tuning:
     reclaim_grace_ms: Annotated[_Whole, Parameter(help="How long an expired lease is kept (FF_RECLAIM_GRACE_MS).")] = (
         None
     )
-    metrics: Annotated[
-        bool | None, Parameter(help="Serve /metrics (FF_METRICS).", negative="--no-metrics", show_default=False)
-    ] = None
-    console: Annotated[
-        bool | None, Parameter(help="Serve the console at / (FF_CONSOLE).", negative="--no-console", show_default=False)
-    ] = None
+    no_metrics: Annotated[bool, Parameter(help="Do not serve /metrics (FF_METRICS=0).", negative=())] = False
+    no_console: Annotated[bool, Parameter(help="Do not serve the console at / (FF_CONSOLE=0).", negative=())] = False
     sentry_environment: Annotated[
         str | None, Parameter(help="The environment Sentry is told (FF_SENTRY_ENVIRONMENT).")
     ] = None
@@ -52,13 +48,14 @@ class Tuning:
 
     def over(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment with what was said instead of it."""
-        said = {f"FF_{each.name.upper()}": getattr(self, each.name) for each in fields(self)}
-        found = {name: _text(value) for name, value in said.items() if value is not None}
+        found = {}
+        for each in fields(self):
+            value, off = getattr(self, each.name), each.name.startswith("no_")
+            if off and value:
+                found[f"FF_{each.name.removeprefix('no_').upper()}"] = "0"
+            elif not off and value is not None:
+                found[f"FF_{each.name.upper()}"] = str(value)
         return {**environment, **found}
 
 
 AS_IT_IS = Tuning()
-
-
-def _text(value: object) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)

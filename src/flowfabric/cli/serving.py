@@ -37,7 +37,7 @@ def server(
     cors_origins: Annotated[str | None, Parameter(help="Origins that may call, or * (FF_CORS_ORIGINS).")] = None,
     lanes: Annotated[str | None, Parameter(help="Lanes, with commas between (FF_LANES).")] = None,
     require_credential: Annotated[
-        bool, Parameter(help="Serve nobody without a credential (FF_REQUIRE_CREDENTIAL=1).")
+        bool, Parameter(help="Serve nobody without a credential (FF_REQUIRE_CREDENTIAL=1).", negative=())
     ] = False,
     migrate: Annotated[str | None, Parameter(help="apply migrations, or check for them (FF_MIGRATE).")] = None,
     pool_size: Annotated[int | None, Parameter(help="Connections to PostgreSQL (FF_POSTGRES_POOL_SIZE).")] = None,
