@@ -11,7 +11,9 @@ import pytest
 
 from flowfabric import App
 from flowfabric.conditions import Single
+from flowfabric.engine import Engine
 from flowfabric.server import ServerConfig
+from flowfabric.stores.migrate import watched
 from tests.cli.filling import Output, complaint, fill, typed
 from tests.sdk.serving import serving
 
@@ -263,13 +265,26 @@ def test_the_database(url: str, tmp_path: Path, capsys: Output) -> None:
     assert "the store itself" in complaint(capsys, "db", "migrate", "--url", "http://127.0.0.1:1")
 
 
-def test_an_empty_postgresql_database(postgres_dsn: str, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("prepared", [False, True])
+def test_an_empty_postgresql_database(
+    postgres_dsn: str, prepared: bool, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FF_URL", postgres_dsn)
     plan = json.loads(typed(capsys, "db", "plan", "--json", code=3))
     assert plan["dialect"] == "postgres"
     assert plan["applied"] == []
     assert "migrations are missing" in typed(capsys, "db", "check", code=3)
-    assert json.loads(typed(capsys, "db", "migrate", "--json"))["applied"] == plan["pending"]
+    heard: list[str] = []
+
+    async def make() -> None:
+        with watched(lambda each: heard.append(f"{each.version:04}_{each.name}")):
+            async with await Engine.open(postgres_dsn):
+                pass
+
+    if prepared:
+        asyncio.run(make())
+    assert json.loads(typed(capsys, "db", "migrate", "--json"))["applied"] == ([] if prepared else plan["pending"])
+    assert heard == (plan["pending"] if prepared else [])
     assert "nothing to do" in typed(capsys, "db", "plan")
     assert json.loads(typed(capsys, "db", "check", "--json"))["store"] == "postgres"
     assert "nothing is stuck" in typed(capsys, "doctor")
