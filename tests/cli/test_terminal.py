@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from flowfabric import App
+from flowfabric.cli.application import loaded
+from flowfabric.stores.migrate import migrations
 from tests.cli.filling import WORK, fill
 from tests.cli.pseudo import COMMAND, Terminal, environment
 
@@ -143,8 +145,31 @@ def test_completion_in_bash(folder: Path) -> None:
     assert {"dev", "worker", "doctor", "token"} <= completed("flowfabric ")
     assert completed("flowfabric lanes pa") == {"pause"}
     assert {"--state", "--since"} <= completed("flowfabric list --s")
-    for shell in ("zsh", "fish"):
-        assert "flowfabric" in piped(folder, "completion", shell).stdout
+
+
+def test_completion_for_zsh_and_fish(folder: Path) -> None:
+    """What these shells were seen to need; every command and option is offered by both."""
+    zsh, fish = (piped(folder, "completion", shell).stdout for shell in ("zsh", "fish"))
+    assert zsh.startswith("#compdef flowfabric\n"), "compinit looks at the first line"
+    # Loaded as _flowfabric it completes at once, read with source it is registered.
+    then, _, other = zsh.rpartition('if [ "$funcstack[1]" = "_flowfabric" ]; then\n')[2].partition("else\n")
+    assert then.strip() == '_cyclopts_flowfabric "$@"'
+    assert other.strip().splitlines() == ["compdef _cyclopts_flowfabric flowfabric", "fi"]
+    assert "\n_cyclopts_flowfabric() {\n" in zsh
+    assert fish.startswith("complete -c flowfabric -f\n"), "no files where none are meant"
+    assert not re.search(r"^complete .* -[ls] \S+ -r", fish, re.MULTILINE)
+    assert re.search(r"^complete .* -l state -x ", fish, re.MULTILINE)
+    seen = set()
+    for each in loaded():
+        if each.startswith("-"):
+            continue
+        seen.add(each)
+        assert f"\n        '{each}:" in zsh, each
+        assert f"complete -c flowfabric -n __fish_use_subcommand -a '{each}' " in fish, each
+    assert {"dev", "worker", "doctor", "token", "list"} <= seen
+    for option in ("--since", "--flow-partitions", "--no-console"):
+        assert option in zsh
+        assert f"-l {option[2:]} " in fish
 
 
 def test_installing_completion(folder: Path) -> None:
@@ -154,6 +179,19 @@ def test_installing_completion(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     written = [path for path in home.rglob("*") if path.is_file()]
     assert any("flowfabric" in path.read_text() for path in written)
+
+
+def test_each_migration_is_told_of_as_it_is_applied(folder: Path) -> None:
+    (folder / "flowfabric.db").unlink(missing_ok=True)
+    names = [f"{each.version:04}_{each.name}" for each in migrations("sqlite")]
+    with Terminal("db", "migrate", cwd=folder) as terminal:
+        assert terminal.end() == 0
+        assert re.findall(r"done +(\d{4}_\w+)", terminal.text) == names
+        assert "migrating sqlite" in terminal.text
+        assert f"applied {names[0]}, {names[1]}" in " ".join(terminal.text.split())
+    with Terminal("db", "migrate", cwd=folder) as terminal:
+        assert terminal.end() == 0
+        assert "done" not in terminal.text.replace("was to be done", "")
 
 
 def test_help_in_a_narrow_terminal(folder: Path) -> None:

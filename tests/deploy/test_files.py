@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from flowfabric import ClaimPolicy
+from flowfabric.cli.application import loaded
 from flowfabric.engine import Engine
+from flowfabric.engine.timer_loop import TIMERS
 from flowfabric.server import ServerConfig, create_app
+from flowfabric.server.routes import OPERATIONS
+from flowfabric.server.variables import VARIABLES
 from flowfabric.telemetry.worker import WorkerMetrics
 from tests.server.conftest import client_of
 
@@ -102,11 +106,31 @@ async def test_the_guide_names_every_metric() -> None:
     assert named == set(await exposed())
 
 
+def parsed(*arguments: str) -> str:
+    """The command that the program takes these arguments for."""
+    command, _, _ = loaded().parse_args(list(arguments), exit_on_error=False, print_error=False)
+    return str(command.__name__)
+
+
+def test_they_name_variables_that_are_read() -> None:
+    known = {each.name for each in VARIABLES} | {timer.variable for timer in TIMERS}
+    for path in (DEPLOY / "flowfabric.service", DEPLOY / "Containerfile"):
+        named = set(re.findall(r"\bFF_[A-Z_]+", path.read_text()))
+        assert named <= known, path.name
+        assert named, path.name
+
+
 def test_the_unit() -> None:
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string((DEPLOY / "flowfabric.service").read_text())
-    assert unit["Service"]["ExecStart"].endswith("/bin/flowfabric server")
+    program, *arguments = unit["Service"]["ExecStart"].split()
+    assert parsed(*arguments) == "server"
+    # What a guide says to install is where the unit and the container look for it, under the name of the script.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert program == f"/opt/flowfabric/bin/{next(iter(project['scripts']))}"
+    assert unit["Service"]["WorkingDirectory"] == f"/var/lib/{unit['Service']['StateDirectory']}"
+    assert unit["Service"]["Type"] == "exec", "it says nothing to systemd when it is ready"
     # As long as a shutdown may take: requests, streams and the engine, each within the grace.
     assert int(unit["Service"]["TimeoutStopSec"]) > 3 * ServerConfig().grace_ms / 1000
     assert unit["Service"]["EnvironmentFile"]
@@ -118,14 +142,26 @@ def test_the_container() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (extras,) = re.findall(r"\.\[([\w,]+)\]", lines)
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
-    assert 'ENTRYPOINT ["flowfabric"]' in lines
-    assert 'CMD ["server"]' in lines
+    (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", lines, re.MULTILINE)
+    (command,) = re.findall(r"^CMD (\[.*\])$", lines, re.MULTILINE)
+    program, *arguments = [*json.loads(entry), *json.loads(command)]
+    assert program in project["scripts"]
+    assert parsed(*arguments) == "server"
+    (place,) = re.findall(r"python -m venv (\S+)", lines)
+    assert f"COPY --from=build {place} {place}" in lines
+    assert f"ENV PATH={place}/bin:$PATH" in lines
+    assert "STOPSIGNAL SIGTERM" in lines, "what the server takes as the wish to stop"
+    supported = project["requires-python"].removeprefix(">=").split(".")
+    for image in re.findall(r"^FROM \S+/python:(\d+)\.(\d+)", lines, re.MULTILINE):
+        assert list(map(int, image)) >= list(map(int, supported)), image
     assert str(ServerConfig().port) in re.findall(r"EXPOSE (\d+)", lines)
     assert re.search(r"^USER \d+$", lines, re.MULTILINE)
     for copied in re.findall(r"^COPY (?!--from)(.+) \S+$", lines, re.MULTILINE):
         for each in copied.split():
             assert (ROOT / each).exists(), each
-    assert "/healthz" in lines
+    (asked,) = re.findall(r"http://127\.0\.0\.1:(\d+/\w+)", lines)
+    assert asked == f"{ServerConfig().port}/healthz"
+    assert "/healthz" in {each.path for each in OPERATIONS}
 
 
 def test_the_guides_mention_them() -> None:
