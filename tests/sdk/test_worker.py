@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import re
 import sys
 import threading
 import time
@@ -424,6 +425,21 @@ async def test_options_that_mean_nothing_are_refused(app: App) -> None:
 
 
 @pytest.mark.parametrize("store_url", ["memory"], indirect=True)
+async def test_capabilities_are_logged_once_and_carried_as_a_digest(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    offered = ["gpu", "eu", "gpu"]
+    with caplog.at_level(logging.INFO, "flowfabric.worker"):
+        async with app, app.worker(capabilities=offered) as worker:
+            digest = worker.capability_digest
+    assert digest == app.worker(capabilities=["eu", "gpu"]).capability_digest != app.worker().capability_digest
+    assert re.fullmatch("[0-9a-f]{8}", digest)
+    lines = [each.getMessage() for each in caplog.records if each.name == "flowfabric.worker"]
+    assert [each for each in lines if "gpu" in each] == [f"capabilities {digest}: eu, gpu"]
+    own = [each for each in lines if each.startswith("<worker")]
+    assert len(own) >= 2
+    assert all(f"offers {digest}" in each for each in own)
+    assert "offers" not in repr(app.worker())
+
+
 async def test_a_blocked_loop_is_shown_with_its_stack(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.task
     async def blocks() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import signal
@@ -113,7 +114,13 @@ class Worker:
         self.watch: LoopWatch | None = None
 
     def __repr__(self) -> str:
-        return f"<worker {self.name} of {self.app!r}>"
+        offers = f", offers {self.capability_digest}" if self.capabilities else ""
+        return f"<worker {self.name} of {self.app!r}{offers}>"
+
+    @property
+    def capability_digest(self) -> str:
+        """A short name for the list of capabilities, which may be long: lines of the log carry it."""
+        return hashlib.sha256("\n".join(self.capabilities).encode()).hexdigest()[:8]
 
     # -- from outside --------------------------------------------------------------------------------------------
 
@@ -180,6 +187,8 @@ class Worker:
             shared = await self._open(stack)
             self._ready.set()
             _log.info("%r serves %s, %d at once", self, ", ".join(self.lanes), self.concurrency)
+            if self.capabilities:
+                _log.info("capabilities %s: %s", self.capability_digest, ", ".join(self.capabilities))
             self._claimer = asyncio.get_running_loop().create_task(self._claim_all(shared), name="flowfabric-claims")
             try:
                 with contextlib.suppress(asyncio.CancelledError):
