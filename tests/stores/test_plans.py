@@ -40,11 +40,12 @@ from flowfabric.stores.questions import (
     SearchExecutions,
     WaitedFor,
 )
-from flowfabric.stores.schema import ATTEMPT, EXECUTION, OUTBOXES, TABLES
+from flowfabric.stores.schema import OUTBOXES, TABLES
 from flowfabric.stores.sqlevents import old_events
 from flowfabric.stores.sqlite import store as sqlite_store
 from flowfabric.stores.sqlite.reading import _CANDIDATES, _CANDIDATES_WITHIN, _SETS, _SETS_WITHIN
 from flowfabric.stores.sqlquestions import SqlQuestions
+from flowfabric.stores.tables.executions import ATTEMPT, EXECUTION
 from tests.contract.seeding import seed
 
 TIMERS = (

@@ -18,7 +18,9 @@ from flowfabric.model.literals import (
     WAITING_PHASES,
 )
 from flowfabric.model.records import EXECUTION_WIDE_FIELDS, Attempt, Execution, StreamHead
-from flowfabric.stores.schema import ATTEMPT, EXECUTION, TABLES, Column, Table, is_wire_keyed
+from flowfabric.stores.schema import TABLES, is_wire_keyed
+from flowfabric.stores.tables.executions import ATTEMPT, EXECUTION
+from flowfabric.stores.tables.shape import Column, Table
 
 #: The phases that wait for a worker, as a list of SQL literals.
 WAITING_LIST = ", ".join(f"'{phase}'" for phase in sorted(WAITING_PHASES))

@@ -59,7 +59,9 @@ from flowfabric.stores.rows import (
     recent_of,
     stream_head,
 )
-from flowfabric.stores.schema import EXECUTION, INT, SMALL, TABLES, Table, key_values, split_wire
+from flowfabric.stores.schema import TABLES, key_values, split_wire
+from flowfabric.stores.tables.executions import EXECUTION
+from flowfabric.stores.tables.shape import INT, SMALL, Table
 
 _ROWS = ExecutionRows(DIALECT)
 #: What integer columns hold. Ids and handles may carry larger numbers: 16 and 32 bits, unsigned.

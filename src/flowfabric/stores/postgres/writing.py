@@ -18,7 +18,8 @@ from flowfabric.model.records import Worker, WorkerEvent
 from flowfabric.stores.postgres.codec import SENT, arrived, encoded
 from flowfabric.stores.protocol import Conflict, Versions
 from flowfabric.stores.rows import insert_groups, stored_fields
-from flowfabric.stores.schema import OUTBOXES, SMALL, TABLES, Column, Table, key_values
+from flowfabric.stores.schema import OUTBOXES, TABLES, key_values
+from flowfabric.stores.tables.shape import SMALL, Column, Table
 
 #: Fields whose values are usually the same for all rows of a part; they travel once instead of once per row.
 _UNIFORM = frozenset(

@@ -47,9 +47,10 @@ from flowfabric.stores.rows import (
     recent_of,
     stream_head,
 )
-from flowfabric.stores.schema import EXECUTION, key_values, split_wire
+from flowfabric.stores.schema import key_values, split_wire
 from flowfabric.stores.sqlite import fair
 from flowfabric.stores.sqlite.codec import DIALECT, blob_to_uuid, uuid_to_blob
+from flowfabric.stores.tables.executions import EXECUTION
 
 _ROWS = ExecutionRows(DIALECT)
 _NARROW = execution_select(DIALECT)

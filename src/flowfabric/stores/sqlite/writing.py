@@ -19,11 +19,10 @@ from flowfabric.stores.schema import (
     FLOW_SCOPED,
     OUTBOXES,
     TABLES,
-    Column,
-    Table,
     split_wire,
 )
 from flowfabric.stores.sqlite.codec import DIALECT, uuid_to_blob
+from flowfabric.stores.tables.shape import Column, Table
 
 Params = Callable[[Any], tuple[Any, ...]]
 _MARK_DISPATCHED = (

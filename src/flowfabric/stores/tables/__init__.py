@@ -1,0 +1,1 @@
+"""Which table holds which record, topic by topic. Stores translate the column types."""

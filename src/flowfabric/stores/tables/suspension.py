@@ -1,0 +1,98 @@
+"""Suspensions, waitpoints and signals."""
+
+from __future__ import annotations
+
+from flowfabric.model.records import Signal, SignalDedup, SigningKey, SuspendDedup, Suspension, Waitpoint
+from flowfabric.stores.tables.shape import BIG, BOOL, BYTES, INT, JSON, NAMES, SMALL, TEXT, UUID, Table, columns
+
+TABLES = (
+    Table(
+        SigningKey,
+        "ff_waitpoint_hmac",
+        columns(kid=TEXT, secret=BYTES, rotated_at_ms=BIG, active=BOOL, expires_at_ms=BIG),
+        ("kid",),
+    ),
+    Table(
+        Suspension,
+        "ff_suspension_current",
+        columns(
+            partition=SMALL,
+            uuid=UUID,
+            suspension_id=UUID,
+            suspended_at_ms=BIG,
+            timeout_at_ms=BIG,
+            reason_code=TEXT,
+            condition=JSON,
+            satisfied_set=JSON,
+            member_map=JSON,
+            timeout_behavior=TEXT,
+            closed_at_ms=BIG,
+            close_reason=TEXT,
+            closer_signal_id=TEXT,
+            attempt_index=INT,
+            wake_after=INT,
+        ),
+        ("partition", "uuid"),
+    ),
+    Table(
+        Waitpoint,
+        "ff_waitpoint_pending",
+        columns(
+            partition=SMALL,
+            waitpoint_id=UUID,
+            uuid=UUID,
+            state=TEXT,
+            closed_at_ms=BIG,
+            close_reason=TEXT,
+            token_kid=TEXT,
+            token=TEXT,
+            created_at_ms=BIG,
+            expires_at_ms=BIG,
+            waitpoint_key=TEXT,
+            required_signal_names=NAMES,
+            activated_at_ms=BIG,
+            attempt_index=INT,
+            signal_count=INT,
+            matched_signal_count=INT,
+            last_signal_at_ms=BIG,
+        ),
+        ("partition", "waitpoint_id"),
+    ),
+    Table(
+        Signal,
+        "ff_signal",
+        columns(
+            partition=SMALL,
+            uuid=UUID,
+            signal_id=UUID,
+            sequence=INT,
+            waitpoint_id=UUID,
+            waitpoint_key=TEXT,
+            signal_name=TEXT,
+            signal_category=TEXT,
+            source_type=TEXT,
+            source_identity=TEXT,
+            correlation_id=TEXT,
+            idempotency_key=TEXT,
+            payload=BYTES,
+            payload_encoding=TEXT,
+            target_scope=TEXT,
+            created_at_ms=BIG,
+            accepted_at_ms=BIG,
+            effect=TEXT,
+        ),
+        ("partition", "uuid", "signal_id"),
+    ),
+    Table(
+        SignalDedup,
+        "ff_signal_dedup",
+        columns(partition=SMALL, waitpoint_id=UUID, idempotency_key=TEXT, signal_id=UUID, expires_at_ms=BIG),
+        ("partition", "waitpoint_id", "idempotency_key"),
+    ),
+    Table(
+        SuspendDedup,
+        "ff_suspend_dedup",
+        columns(partition=SMALL, idempotency_key=TEXT, outcome_json=JSON, created_at_ms=BIG),
+        ("partition", "idempotency_key"),
+    ),
+)
