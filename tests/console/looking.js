@@ -43,7 +43,7 @@ globalThis.looking = (() => {
     expect("result", panel.textContent);
     expect("step", (await tab("steps")).querySelector(".clip").textContent);
     expect("leases", (await tab("leases")).textContent, `${wanted}1`);
-    expect("how leases ended", (await tab("leases")).textContent, `gave it up until a signal: ${wanted}`);
+    expect("how leases ended", (await tab("leases")).textContent, `suspended: ${wanted}`);
     expect("signals", (await tab("waits")).textContent, `${wanted} for ${wanted}${wanted}`);
     expect("usage", (await tab("usage")).textContent);
     const events = (await tab("events")).textContent;

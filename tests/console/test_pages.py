@@ -141,6 +141,11 @@ async def test_charts_and_tiles(shop: Shop, pages: Pages) -> None:
         assert int(value.replace(",", "")) >= least, tile
     for kind, text in (("lane", "exports is paused while 9 wait"), ("budget", "team:search is used up")):
         await expect(watched.at(f"[data-matter={kind}]").filter(has_text=text)).to_be_visible()
+    # The server has just begun: all but the ends, which the store holds, says since when it was sampled.
+    await expect(watched.at("[data-sampled]")).to_have_count(5)
+    await expect(watched.at("section.card").filter(has_text="Throughput").locator("header")).to_have_text(
+        "Throughputended, per minute"
+    )
     await watched.button("24 h").click()
     await watched.at("[data-matter=asks]").click()
     await expect(watched.page.get_by_role("heading", name="Approvals")).to_be_visible()

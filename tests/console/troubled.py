@@ -14,7 +14,7 @@ from flowfabric.model.steps import NewStep
 LANE = "imports"
 #: Worker of each lease and how it ended, oldest first; the last one of an attempt names its worker only.
 LEASES = (
-    ("import-worker-1", "gave it up until a signal: waiting for signal"),
+    ("import-worker-1", "suspended: waiting for signal"),
     ("import-worker-2", "expired"),
     ("import-worker-3", "revoked: its machine is being replaced"),
     ("import-worker", "failed"),

@@ -147,6 +147,25 @@ async def test_samples_are_shared_by_all_who_look(engine: Engine, monkeypatch: p
     assert taken == 1
 
 
+async def test_charts_say_since_when(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler that has just begun says so for windows that begin earlier, and how far back ends are counted."""
+    await engine.create_execution(lane_id="default")
+    await engine.complete(await claimed(engine))
+    sampler = Sampler(engine)
+    begun = (await sampler.latest()).pulse.at_ms
+    hour = 3_600_000
+    assert (sampler.series(hour, begun).sampled_from, sampler.series(hour, begun).ended_from) == (begun, None)
+    later = sampler.series(hour, begun + 2 * hour)
+    assert (later.sampled_from, later.ended_from) == (None, None)
+    monkeypatch.setattr("flowfabric.server.sampling.MAX_COUNTED", 1)
+    cut = Sampler(engine)
+    await cut.latest()
+    since = cut.series(hour, begun).ended_from
+    assert since is not None
+    assert since > begun - hour
+    assert cut.series(hour, begun + 2 * hour).ended_from is None
+
+
 async def test_what_needs_a_person(engine: Engine, client: httpx.AsyncClient, server: Server) -> None:
     assert (await client.get("/v1/attention")).json() == {"matters": []}
     await created(client, lane_id="shut")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from flowfabric.model.errors import EngineError
+from flowfabric.model.limits import MAX_COUNTED
 from flowfabric.model.overview import Pulse
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class Series(Struct, frozen=True):
     lanes_waiting: dict[str, tuple[int | None, ...]]
     lanes_oldest_ms: dict[str, tuple[int | None, ...]]
     budgets: dict[str, tuple[float | None, ...]]
+    #: Since when all but the ends has been sampled, if that is later than the window begins.
+    sampled_from: int | None
+    #: The same of the ends, of which a server that begins counts the last ``MAX_COUNTED`` only.
+    ended_from: int | None
 
 
 GAUGES = ("active", "suspended", "delayed", "blocked", "dependent", "workers")
@@ -81,6 +86,7 @@ class Sampler:
         self._coarse: deque[Sample] = deque(maxlen=COARSE)
         self._ended: dict[int, Counter[str]] = {}
         self._place: int | None = None
+        self._ended_from: int | None = None
         self._lock = asyncio.Lock()
         self._taken_at = float("-inf")
         self._cost_s = 0.0
@@ -112,6 +118,9 @@ class Sampler:
     async def _take(self) -> Sample:
         pulse = await self._engine.read_pulse()
         found = await self._engine.count_ended(self._place, STEP_MS)
+        if self._place is None and sum(each.count for each in found.counts) >= MAX_COUNTED:
+            # What ended earlier is not counted, nor all of the first stretch.
+            self._ended_from = found.counts[0].from_ms + STEP_MS
         self._place = found.place
         for each in found.counts:
             self._ended.setdefault(each.from_ms, Counter())[each.outcome] += each.count
@@ -192,4 +201,11 @@ class Sampler:
                 )
                 for name in sorted(names)
             },
+            self._begun(fine, times[0]),
+            self._ended_from if self._ended_from is not None and self._ended_from > times[0] else None,
         )
+
+    def _begun(self, fine: bool, first: int) -> int | None:
+        """When the first sample was taken that is kept, unless that was before ``first``."""
+        kept = self._fine if fine else self._coarse
+        return kept[0].pulse.at_ms if kept and kept[0].pulse.at_ms >= first + STEP_MS else None

@@ -143,15 +143,15 @@ addEventListener("keydown", (event) => {
   } else dispatchEvent(new CustomEvent("ff-key", { detail: event.key }));
 });
 
-function Namespaces() {
+export function Namespaces({ id = "namespace" }) {
   const chosen = useValue(namespace);
   const who = useValue(me);
   const { data } = useLive(() => (may("read") ? get("v1/namespaces") : { namespaces: [] }), [who], 30_000);
   const names = data?.namespaces || [];
   if (names.length < 2 && !chosen) return null;
   const all = chosen && !names.includes(chosen) ? [chosen, ...names] : names;
-  return html`<div class="field"><label class="visually-hidden" for="namespace">Namespace</label>
-    <select id="namespace" class="input small" value=${chosen} onChange=${(event) => choose(event.target.value)}>
+  return html`<div class="field"><label class="visually-hidden" for=${id}>Namespace</label>
+    <select id=${id} class="input small" value=${chosen} onChange=${(event) => choose(event.target.value)}>
       <option value="">All namespaces</option>
       ${all.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
     </select></div>`;
@@ -160,6 +160,8 @@ function Namespaces() {
 function Side({ current }) {
   const who = useValue(me);
   const { data } = useLive(() => (may("read") ? get("v1/attention") : null), [who], 10_000);
+  // On a phone the row of pages is longer than the screen.
+  useEffect(() => { document.querySelector(".nav-link[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }); }, [current]);
   const asks = data?.matters.find((matter) => matter.kind === "asks")?.count;
   const matters = data?.matters.filter((matter) => matter.kind !== "asks").length;
   return html`<div class="side">

@@ -61,7 +61,7 @@ export function Chart({ label, times, series, format = String, brief = format, b
   return html`<figure class="chart" role="img" aria-label=${`${label}: ${last}`}><div ref=${box} style=${{ position: "absolute", inset: "0" }}></div>
     ${nothing && html`<div class="chart-note">Nothing in this time</div>`}
     ${tip && html`<div class="chart-tip" style=${tip.left > 200 ? { left: "56px", top: "4px" } : { right: "8px", top: "4px" }}>
-      <div class="faint">${time(times[tip.idx])}</div>${series.map((each) => html`<div key=${each.name} class="line"><i class="dot" style=${{ background: style(each.color) }}></i>${each.name} <strong>${format(each.values[tip.idx] ?? 0)}</strong></div>`)}</div>`}
+      <div class="faint">${time(times[tip.idx])}</div>${series.map((each) => html`<div key=${each.name} class="line"><i class="dot" style=${{ background: style(each.color) }}></i>${each.name} <strong>${each.values[tip.idx] === null || each.values[tip.idx] === undefined ? "–" : format(each.values[tip.idx])}</strong></div>`)}</div>`}
   </figure>`;
 }
 

@@ -28,9 +28,9 @@ export function duration(ms) {
   return `${Math.floor(seconds / size)} ${name}${rest ? ` ${rest} ${nextName}` : ""}`;
 }
 
-/** The same as short as it goes, for axes: 90 s, 12 min, 3 h. */
+/** The same as short as it goes, for axes: 1.5 min, 12 min, 3 h. */
 export function brief(ms) {
-  const [name, unit] = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1_000], ["ms", 1]].find(([, one]) => ms >= one * 2) || ["ms", 1];
+  const [name, unit] = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1_000], ["ms", 1]].find(([, one]) => ms >= one) || ["ms", 1];
   return `${Math.round((ms / unit) * 10) / 10} ${name}`;
 }
 

@@ -155,7 +155,7 @@ function clipped(pen, text, width) {
 export function groupText(group) {
   const { kind, k } = group.policy;
   const need = kind === "quorum" ? k : kind === "any_of" ? 1 : group.total_deps;
-  return kind === "any_of" ? `any of ${group.total_deps}: ${group.satisfied_count}/1` : `${need} ${POLICIES[kind]} ${group.total_deps}: ${group.satisfied_count}/${need}`;
+  return kind === "any_of" ? `any of ${group.total_deps}: ${group.satisfied_count}/1` : kind === "quorum" ? `${need} ${POLICIES[kind]} ${group.total_deps}: ${group.satisfied_count}/${need}` : `all of ${group.total_deps}: ${group.satisfied_count}/${need}`;
 }
 
 function badge(pen, node, colour) {

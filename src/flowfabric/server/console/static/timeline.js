@@ -19,8 +19,8 @@ export function outcomeTone(attempt) {
 /** How a lease ended: its tone, and in words. */
 export const LEASE_ENDS = {
   completed: ["completed", "completed"], failed: ["failed", "failed"], cancelled: ["cancelled", "cancelled"], timed_out: ["failed", "ran out of time"],
-  suspended: ["suspended", "gave it up until a signal"], delayed: ["delayed", "gave it up until a time"], waiting_children: ["waiting_children", "gave it up for its children"],
-  expired: ["expired", "expired"], revoked: ["expired", "revoked"], reclaimed: ["expired", "taken over by another worker"],
+  suspended: ["suspended", "suspended"], delayed: ["delayed", "stepped back until a time"], waiting_children: ["waiting_children", "stepped back for its children"],
+  expired: ["warn", "expired"], revoked: ["warn", "revoked"], reclaimed: ["warn", "taken over by another worker"],
 };
 export const holder = (lease) => lease.worker_instance_id || lease.worker_id || "a worker";
 export const leaseEnd = (lease) => `${LEASE_ENDS[lease.ended]?.[1] ?? "held"}${lease.reason ? `: ${words(lease.reason)}` : ""}`;
@@ -154,7 +154,7 @@ export function Timeline({ info, history, steps, children, onStep }) {
     </div>
     <div class="line wide wraps"><div class="legend" aria-hidden="true">
       <span data-tone="waiting"><i class="dot"></i>waiting</span><span data-tone="active"><i class="dot"></i>running</span>
-      <span data-tone="suspended"><i class="dot"></i>suspended</span><span data-tone="rate_limited"><i class="dot"></i>until the next try</span>
+      <span data-tone="suspended"><i class="dot"></i>suspended</span><span data-tone="rate_limited"><i class="dot"></i>until the next try, lease lost</span>
       <span data-tone="completed"><i class="dot"></i>completed</span><span data-tone="failed"><i class="dot"></i>failed</span>
     </div><${Segments} label="Scale" options=${[["true", "True to time"], ["short", "Waits shortened"]]} value=${mode} onChange=${setChosen} /></div>
   </div>`;
@@ -165,24 +165,26 @@ const SAID_OTHERWISE = new Set(["completed", "failed", "cancelled", "timed_out"]
 
 /** The same as sentences, oldest first: {at, tone, text}. */
 export function eventsOf({ info, history, steps }) {
-  const found = [{ at: history.created_at, tone: "waiting", text: `Created${history.creator_identity ? ` by ${history.creator_identity}` : ""} in lane ${info.lane_id}` }];
-  for (const lease of history.leases) {
-    found.push({ at: lease.began_at, tone: "active", text: `Attempt ${lease.attempt_index + 1} ${history.leases.find((each) => each.attempt_index === lease.attempt_index) === lease ? "began" : "went on"} at worker ${holder(lease)}` });
-    if (lease.ended_at && !SAID_OTHERWISE.has(lease.ended)) found.push({ at: lease.ended_at, tone: LEASE_ENDS[lease.ended]?.[0] ?? "waiting", text: `The lease of ${holder(lease)} ended: ${leaseEnd(lease)}` });
-  }
+  const { leases, suspension } = history;
+  const found = [];
+  const add = (at, tone, text) => { if (at) found.push({ at, tone, text }); };
+  // What happened in the same millisecond stays in this order.
+  add(history.created_at, "waiting", `Created${history.creator_identity ? ` by ${history.creator_identity}` : ""} in lane ${info.lane_id}`);
+  for (const step of (steps || []).slice(-MAX_TICKS)) add(step.recorded_at, step.outcome === "ok" ? "good" : "bad", `Step ${step.name} ${step.outcome === "ok" ? "was remembered" : "failed"}`);
+  for (const lease of leases) if (!SAID_OTHERWISE.has(lease.ended)) add(lease.ended_at, LEASE_ENDS[lease.ended]?.[0] ?? "waiting", `The lease of ${holder(lease)} ended: ${leaseEnd(lease)}`);
   for (const attempt of history.attempts) {
-    const name = `Attempt ${attempt.attempt_index + 1}`;
-    if (attempt.ended_at) found.push({ at: attempt.ended_at, tone: outcomeTone(attempt), text: `${name} ended: ${words(attempt.outcome || "over")}` });
-    if (attempt.retry_at && attempt.ended_at) found.push({ at: attempt.ended_at, tone: "rate_limited", text: `To be tried again at ${time(attempt.retry_at)}` });
+    add(attempt.ended_at, outcomeTone(attempt), `Attempt ${attempt.attempt_index + 1} ended: ${attempt.outcome === "retry" ? "failed" : words(attempt.outcome || "over")}`);
+    if (attempt.retry_at) add(attempt.ended_at, "rate_limited", `To be tried again at ${time(attempt.retry_at)}`);
   }
-  const suspension = history.suspension;
-  if (suspension) {
-    found.push({ at: suspension.suspended_at, tone: "suspended", text: `Suspended: ${words(suspension.reason)}${suspension.timeout_at ? `, until ${time(suspension.timeout_at)} at most` : ""}` });
-    if (suspension.closed_at) found.push({ at: suspension.closed_at, tone: "active", text: `Went on: ${words(suspension.close_reason || "resumed")}` });
+  if (suspension) add(suspension.suspended_at, "suspended", `Suspended: ${words(suspension.reason)}${suspension.timeout_at ? `, until ${time(suspension.timeout_at)} at most` : ""}`);
+  for (const waitpoint of history.waitpoints) add(waitpoint.created_at, "suspended", `Waitpoint ${waitpoint.waitpoint_key || waitpoint.waitpoint_id} was made`);
+  for (const signal of history.signals) add(signal.accepted_at, "accent", `Signal ${signal.signal_name} for ${signal.waitpoint_key} from ${signal.source_identity || signal.source_type}: ${words(signal.effect)}`);
+  if (suspension) add(suspension.closed_at, "active", `Went on: ${words(suspension.close_reason || "resumed")}`);
+  const begun = new Set();
+  for (const lease of leases) {
+    add(lease.began_at, "active", `Attempt ${lease.attempt_index + 1} ${begun.has(lease.attempt_index) ? "went on" : "began"} at worker ${holder(lease)}`);
+    begun.add(lease.attempt_index);
   }
-  for (const waitpoint of history.waitpoints) found.push({ at: waitpoint.created_at, tone: "suspended", text: `Waitpoint ${waitpoint.waitpoint_key || waitpoint.waitpoint_id} was made` });
-  for (const signal of history.signals) found.push({ at: signal.accepted_at, tone: "accent", text: `Signal ${signal.signal_name} for ${signal.waitpoint_key} from ${signal.source_identity || signal.source_type}: ${words(signal.effect)}` });
-  for (const step of (steps || []).slice(-MAX_TICKS)) found.push({ at: step.recorded_at, tone: step.outcome === "ok" ? "good" : "bad", text: `Step ${step.name} ${step.outcome === "ok" ? "was remembered" : "failed"}` });
-  if (history.ended_at) found.push({ at: history.ended_at, tone: info.public_state, text: `${words(info.public_state).replace(/^./, (c) => c.toUpperCase())}${history.cancellation_reason ? `: ${history.cancellation_reason}` : history.failure_reason ? `: ${history.failure_reason}` : ""}${history.cancelled_by ? ` (by ${history.cancelled_by})` : ""}` });
+  add(history.ended_at, info.public_state, `${words(info.public_state).replace(/^./, (c) => c.toUpperCase())}${history.cancellation_reason ? `: ${history.cancellation_reason}` : history.failure_reason ? `: ${history.failure_reason}` : ""}${history.cancelled_by ? ` (by ${history.cancelled_by})` : ""}`);
   return found.sort((a, b) => a.at - b.at);
 }

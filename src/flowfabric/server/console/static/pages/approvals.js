@@ -31,7 +31,7 @@ export default function Approvals({ id }) {
       <div class="inbox">
         <section class="card inbox-list" aria-label="Questions">
           ${asks.map((ask) => html`<a class="inbox-item" key=${ask.execution_id} href=${`#/approvals/${encodeURIComponent(ask.execution_id)}`} aria-current=${String(ask === chosen)} data-ask=${ask.execution_id}>
-            <span class="line wide"><strong class="clip">${ask.question}</strong><span class="faint tiny">${relative(ask.asked_at)}</span></span>
+            <span class="line wide"><strong class="clip">${ask.question}</strong><span class="faint tiny no-wrap">${relative(ask.asked_at)}</span></span>
             <span class="line wide small soft"><span class="clip">${ask.of.length ? ask.of.join(", ") : "whoever has the link"}</span><span>${ask.given.filter((given) => given.said === "approve").length} of ${ask.need}</span></span></a>`)}
           ${data.more && html`<button type="button" class="inbox-item" onClick=${() => setPages(pages + 1)}>More</button>`}
           ${!asks.length && html`<p class="inbox-item soft">No other question waits.</p>`}

@@ -10,6 +10,7 @@ import { eventsOf, holder, LEASE_ENDS, leaseEnd, Timeline } from "../timeline.js
 import { Icon } from "../icons.js";
 
 const FRAMES = 2_000;
+const SIGNS = { active: "play", completed: "check", failed: "warn", expired: "warn", cancelled: "stop", skipped: "stop" };
 
 async function load(id) {
   const info = await get(at(id));
@@ -24,6 +25,8 @@ export default function Execution({ id, query }) {
   const { data, problem, refresh } = useLive(() => load(id), [id], 3_000);
   const [tab, setTab] = useState(query.get("tab") || "data");
   const [step, setStep] = useState(null);
+  const wanted = query.get("tab");
+  useEffect(() => { if (wanted) setTab(wanted); }, [wanted]);
   const input = useInput(id);
   if (!data) {
     return html`<div class="page"><div class="page-head"><a class="button small" href="#/executions">Executions</a></div>
@@ -40,16 +43,16 @@ export default function Execution({ id, query }) {
     <div class="page-head">
       <div class="grow">
         <div class="tiny faint"><a href="#/executions">Executions</a> / ${info.namespace}</div>
-        <div class="line wraps"><h1 class="wrap-anywhere">${info.execution_kind || "(no kind)"}</h1><${Badge} state=${state} /><${Live} /></div>
+        <div class="line wraps"><h1 class="wrap-anywhere">${info.execution_kind === "$ask" ? "question" : info.execution_kind || "(no kind)"}</h1><${Badge} state=${state} /><${Live} /></div>
         <div class="line"><span class="mono small soft wrap-anywhere" data-id>${id}</span><${Copy} text=${id} label="Copy the id" /></div>
       </div>
       <div class="actions"><${Actions} ...${{ id, info, history, steps, refresh }} /></div>
     </div>
     <${Trouble} problem=${problem} />
-    <p class="sentence" data-tone=${state} data-why><${Icon} name=${ended(state) ? "check" : state === "active" ? "play" : "clock"} />
-      <span><strong>${explained.sentence}</strong>${explained.until_ms ? html`<span class="soft"> Until ${moment(explained.until_ms)} (${relative(explained.until_ms)}).</span>` : null}
-      ${history.failure_reason && html`<br /><span class="mono small wrap-anywhere" data-failure>${history.failure_reason}</span>`}</span></p>
-    <section class="card"><header><h2>Timeline</h2><span class="soft small">${history.ended_at ? `took ${duration(history.ended_at - history.created_at)}` : `for ${duration(Date.now() - history.created_at)}`}${history.retry_count ? `, ${plural(history.retry_count, "retry", "retries")}` : ""}${history.lease_reclaim_count ? `, lost its worker ${history.lease_reclaim_count} times` : ""}</span></header>
+    <p class="sentence" data-tone=${state} data-why><${Icon} name=${SIGNS[state] || "clock"} />
+      <span><strong>${history.failure_reason ? explained.sentence.replace(` (${history.failure_reason})`, "") : explained.sentence}</strong>${explained.until_ms ? html`<span class="soft"> Until ${moment(explained.until_ms)} (${relative(explained.until_ms)}).</span>` : null}
+      ${history.failure_reason && html`<br />${ended(state) ? null : html`<span class="soft small">The last failure: </span>`}<span class="mono small wrap-anywhere" data-failure>${history.failure_reason}</span>`}</span></p>
+    <section class="card"><header><h2>Timeline</h2><span class="soft small">${history.ended_at ? `took ${duration(history.ended_at - history.created_at)}` : `for ${duration(Date.now() - history.created_at)}`}${history.retry_count ? `, ${plural(history.retry_count, "retry", "retries")}` : ""}${history.lease_reclaim_count ? `, lost its worker ${history.lease_reclaim_count === 1 ? "once" : `${history.lease_reclaim_count} times`}` : ""}</span></header>
       <div class="body"><${Timeline} ...${{ info, history, steps, children, onStep: (number) => { setStep(number); setTab("steps"); } }} /></div></section>
     <section class="card"><div class="body"><dl class="facts">
       <div><dt>Lane</dt><dd>${info.lane_id}</dd></div>
@@ -253,10 +256,10 @@ function Steps({ id, steps, open, info }) {
 
 function Leases({ leases }) {
   if (!leases.length) return html`<${Empty} icon="workers">No worker has held it yet.</${Empty}>`;
-  return html`<div class="table-wrap"><table class="table"><thead><tr><th scope="col">Worker</th><th scope="col" class="number">Attempt</th><th scope="col">From</th><th scope="col">Until</th><th scope="col" class="number">For</th><th scope="col">How it ended</th></tr></thead>
-    <tbody>${leases.map((lease, index) => html`<tr key=${index} data-lease><td class="wrap-anywhere">${holder(lease)}</td><td class="number">${lease.attempt_index + 1}</td><td class="soft"><time title=${moment(lease.began_at)}>${time(lease.began_at)}</time></td>
-      <td class="soft">${lease.ended_at ? html`<time title=${moment(lease.ended_at)}>${time(lease.ended_at)}</time>` : html`<span title=${moment(lease.expires_at)}>renewed until ${time(lease.expires_at)}</span>`}</td>
-      <td class="number soft">${duration((lease.ended_at ?? Date.now()) - lease.began_at)}</td><td class="wrap-anywhere">${lease.ended ? html`<${Badge} tone=${LEASE_ENDS[lease.ended]?.[0]}>${leaseEnd(lease)}</${Badge}>` : html`<${Badge} tone="active">held</${Badge}>`}</td></tr>`)}</tbody></table></div>`;
+  return html`<div class="table-wrap"><table class="table stacked"><thead><tr><th scope="col">Worker</th><th scope="col" class="number">Attempt</th><th scope="col">From</th><th scope="col">Until</th><th scope="col" class="number">For</th><th scope="col">How it ended</th></tr></thead>
+    <tbody>${leases.map((lease, index) => html`<tr key=${index} data-lease><td class="wrap-anywhere">${holder(lease)}</td><td class="number" data-label="Attempt">${lease.attempt_index + 1}</td><td class="soft" data-label="From"><time title=${moment(lease.began_at)}>${time(lease.began_at)}</time></td>
+      <td class="soft" data-label="Until">${lease.ended_at ? html`<time title=${moment(lease.ended_at)}>${time(lease.ended_at)}</time>` : html`<span title=${moment(lease.expires_at)}>renewed until ${time(lease.expires_at)}</span>`}</td>
+      <td class="number soft" data-label="For">${duration((lease.ended_at ?? Date.now()) - lease.began_at)}</td><td class="wrap-anywhere">${lease.ended ? html`<${Badge} tone=${LEASE_ENDS[lease.ended]?.[0]}>${leaseEnd(lease)}</${Badge}>` : html`<${Badge} tone="active">held</${Badge}>`}</td></tr>`)}</tbody></table></div>`;
 }
 
 function Waits({ history }) {

@@ -153,13 +153,13 @@ function List({ query }) {
       ${unseen > 0 && html`<button type="button" class="chip" aria-pressed="true" onClick=${() => { box.current.scrollTop = 0; setUnseen(0); }}>${plural(unseen, "new one", "new ones")} above</button>`}
       <${Trouble} problem=${listing.problem} />
     </div>
-    <${Rows} ...${{ listing, chosen, flip, cursor, setCursor, open, box, view }} />
+    <${Rows} narrowed=${Boolean(since || Object.values(parsed).some(Boolean))} ...${{ listing, chosen, flip, cursor, setCursor, open, box, view }} />
   </div>`;
 }
 
 const rowHeight = () => (matchMedia("(max-width: 760px)").matches ? 60 : 37);
 
-function Rows({ listing, chosen, flip, cursor, setCursor, open, box, view }) {
+function Rows({ narrowed, listing, chosen, flip, cursor, setCursor, open, box, view }) {
   const [scroll, setScroll] = useState({ top: 0, height: 600 });
   const waiting = useRef(false);
   const height = rowHeight();
@@ -196,7 +196,7 @@ function Rows({ listing, chosen, flip, cursor, setCursor, open, box, view }) {
       ${shown.map((row, offset) => html`<${Row} key=${row.execution_id} ...${{ row, place: first + offset, height, total, open, flip }}
         chosen=${chosen.has(row.execution_id)} fresh=${listing.fresh.has(row.execution_id)} atCursor=${cursor === first + offset} setCursor=${setCursor} />`)}
     </div>
-    ${listing.begun && !total && !listing.problem && html`<${Empty}>Nothing fits.<span class="small faint">Choose fewer states, a longer time, or another namespace.</span></${Empty}>`}
+    ${listing.begun && !total && !listing.problem && html`<${Empty}>${narrowed ? html`Nothing fits.<span class="small faint">Choose fewer states, a longer time, or another namespace.</span>` : html`Nothing was started yet.<span class="small faint">Start something with flowfabric run, or from your own code; it appears here by itself.</span>`}</${Empty}>`}
     ${listing.loading && html`<p class="loading">Loading…</p>`}
   </div>`;
 }

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { everywhere, now } from "../session.js";
-import { brief, count, duration } from "../format.js";
+import { brief, count, duration, time } from "../format.js";
 import { Chart, Legend, PALETTE } from "../chart.js";
 import { Empty, Loading, Segments, Trouble } from "../parts.js";
 import { Icon } from "../icons.js";
@@ -75,14 +75,17 @@ function Charts({ data, matters }) {
   const burn = useMemo(() => budgets.slice(0, 8).map((budget, index) => ({ name: budget.scope_id || budget.budget_id.slice(0, 8), color: PALETTE[index % PALETTE.length], values: (series.budgets[budget.budget_id] || []).map((level) => (level === null ? null : level * 100)) })), [series, budgets]);
   const workers = useMemo(() => [{ name: "Workers", color: "--completed", values: series.gauges.workers, fill: true }], [series]);
   const card = (title, note, list, chart, width = "half") => html`<section class=${`card ${width}`} key=${title}><header><h2>${title}</h2><span class="soft small">${note}</span></header><div class="body stack tight">${chart}${list.length > 1 && html`<${Legend} series=${list} />`}</div></section>`;
+  // Only what ends is stored for ever; everything else is as old as the server.
+  const since = (note) => (series.sampled_from ? html`${note}, <span data-sampled title="This server takes samples while it runs; there are none from before.">since ${time(series.sampled_from)}</span>` : note);
+  const counted = series.ended_from ? `, since ${time(series.ended_from)}` : "";
   const per = `per ${duration(series.step_ms).replace("1 min", "minute")}`;
   return html`<div class="grid">
     <${Matters} found=${matters} width="five" />
-    ${card("Throughput", `ended, ${per}`, ended, html`<${Chart} label="Ended" times=${series.times} series=${ended} format=${count} bars=${true} />`, "seven")}
-    ${card("Under way", "not ended", unended, html`<${Chart} label="Not ended" times=${series.times} series=${unended} format=${count} />`)}
-    ${card("Queue depth", "waiting in each lane", waiting, html`<${Chart} label="Waiting by lane" times=${series.times} series=${waiting} format=${count} />`)}
-    ${card("Oldest waiting", "age in each lane", oldest, html`<${Chart} label="Oldest by lane" times=${series.times} series=${oldest} format=${duration} brief=${brief} min=${1_000} />`)}
-    ${card("Budget burn", "share of the hard limit", burn, html`<${Chart} label="Budgets" times=${series.times} series=${burn} format=${(level) => `${Math.round(level)} %`} min=${100} />`)}
-    ${card("Workers", "alive", workers, html`<${Chart} label="Workers alive" times=${series.times} series=${workers} format=${count} />`)}
+    ${card("Throughput", `ended, ${per}${counted}`, ended, html`<${Chart} label="Ended" times=${series.times} series=${ended} format=${count} bars=${true} />`, "seven")}
+    ${card("Under way", since("not ended"), unended, html`<${Chart} label="Not ended" times=${series.times} series=${unended} format=${count} />`)}
+    ${card("Queue depth", since("waiting in each lane"), waiting, html`<${Chart} label="Waiting by lane" times=${series.times} series=${waiting} format=${count} />`)}
+    ${card("Oldest waiting", since("age in each lane"), oldest, html`<${Chart} label="Oldest by lane" times=${series.times} series=${oldest} format=${duration} brief=${brief} min=${1_000} />`, "third")}
+    ${card("Budget burn", since("of the limit"), burn, html`<${Chart} label="Budgets" times=${series.times} series=${burn} format=${(level) => `${Math.round(level)} %`} min=${100} />`, "third")}
+    ${card("Workers", since("alive"), workers, html`<${Chart} label="Workers alive" times=${series.times} series=${workers} format=${count} />`, "third")}
   </div>`;
 }

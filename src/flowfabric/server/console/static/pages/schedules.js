@@ -16,7 +16,7 @@ export default function Schedules() {
   }, [own], 5_000);
   return html`<div class="page"><div class="page-head"><h1>Schedules</h1><${Live} /></div>
     <${Trouble} problem=${problem} />
-    <section class="card"><div class="body flush table-wrap">${!data ? html`<${Loading} />` : !data.schedules.length ? html`<${Empty} icon="schedules">Nothing starts by itself here.<span class="small faint">Make one with @app.cron, or with PUT /v1/schedules.</span></${Empty}>` : html`<table class="table">
+    <section class="card"><div class="body flush table-wrap">${!data ? html`<${Loading} />` : !data.schedules.length ? html`<${Empty} icon="schedules">Nothing starts by itself here.<span class="small faint">Make one with @app.cron, or with PUT /v1/schedules.</span></${Empty}>` : html`<table class="table stacked">
       <thead><tr><th scope="col">Schedule</th><th scope="col">Starts</th><th scope="col">When</th><th scope="col">Next</th><th scope="col">Last</th><th scope="col" class="number">Started</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
       <tbody>${data.schedules.map((each) => html`<${Schedule} key=${each.namespace + each.schedule_id} each=${each} refresh=${refresh} />`)}</tbody></table>${data.more && html`<p class="loading">The first ${exact(data.schedules.length)} by name. Choose a namespace to see others.</p>`}`}</div></section></div>`;
 }
@@ -44,9 +44,9 @@ function Schedule({ each, refresh }) {
     },
   });
   return html`<tr data-schedule=${each.schedule_id}><td><strong>${each.schedule_id}</strong>${each.paused ? html` <${Badge} tone="warn">paused</${Badge}>` : null}<div class="tiny faint">${each.namespace}${each.source ? `, from ${each.source}` : ""}</div></td>
-    <td>${each.execution_kind}<div class="tiny faint">lane ${each.lane_id}</div></td><td>${rhythm(each.spec)}<div class="tiny faint">${words(each.overlap)} if the last one runs${each.jitter_ms ? `, up to ${duration(each.jitter_ms)} late` : ""}</div></td>
-    <td>${each.next_at_ms ? html`<span title=${moment(each.next_at_ms)}>${relative(each.next_at_ms)}</span><div class="tiny faint">${moment(each.next_at_ms)}</div>` : "–"}</td>
-    <td>${each.last_execution_id ? html`<${ExecutionLink} id=${each.last_execution_id} /><div class="tiny faint"><${When} ms=${each.last_started_at_ms} /></div>` : "–"}</td><td class="number">${count(each.started_count)}</td>
+    <td data-label="Starts">${each.execution_kind}<div class="tiny faint">lane ${each.lane_id}</div></td><td data-label="When">${rhythm(each.spec)}<div class="tiny faint">${words(each.overlap)} if the last one runs${each.jitter_ms ? `, up to ${duration(each.jitter_ms)} late` : ""}</div></td>
+    <td data-label="Next">${each.next_at_ms ? html`<span title=${moment(each.next_at_ms)}>${relative(each.next_at_ms)}</span><div class="tiny faint">${moment(each.next_at_ms)}</div>` : "–"}</td>
+    <td data-label="Last">${each.last_execution_id ? html`<${ExecutionLink} id=${each.last_execution_id} /><div class="tiny faint"><${When} ms=${each.last_started_at_ms} /></div>` : "–"}</td><td class="number" data-label="Started">${count(each.started_count)}</td>
     <td class="actions">${may("operator") && html`<button type="button" class="button small" onClick=${trigger}><${Icon} name="play" />Start…</button>
       ${each.paused ? html`<button type="button" class="button small" onClick=${act("resume", "It starts by itself again.")}>Resume</button>` : html`<button type="button" class="button small" onClick=${act("pause", "It is paused.")}><${Icon} name="pause" />Pause</button>`}`}</td></tr>`;
 }

@@ -2,7 +2,8 @@
 import { html, useState, useValue } from "../dom.js";
 import { get, post, remove } from "../api.js";
 import { useLive } from "../live.js";
-import { everywhere, may, me } from "../session.js";
+import { everywhere, may, me, signOut } from "../session.js";
+import { Namespaces } from "../app.js";
 import { Badge, closeDialog, confirm, Copy, Empty, Loading, openDialog, Segments, toast, Trouble, When } from "../parts.js";
 import { Icon } from "../icons.js";
 
@@ -22,7 +23,8 @@ export default function Settings() {
   return html`<div class="page"><div class="page-head"><h1>Settings</h1></div>
     <section class="card"><header><h2>You</h2></header><div class="body stack"><dl class="facts">
       <div><dt>Credential</dt><dd>${who.open ? "none is asked for" : who.name}</dd></div><div><dt>May</dt><dd>${who.scopes.join(", ")}</dd></div><div><dt>Namespaces</dt><dd>${who.namespaces === null ? "all" : who.namespaces.join(", ")}</dd></div><div><dt>Server</dt><dd>${who.version} on ${who.store}</dd></div></dl>
-      <div class="line wraps"><span class="soft">Colours</span><${Segments} label="Colours" options=${[["light", "Light"], ["dark", "Dark"], ["system", "As the system"]]} value=${theme} onChange=${choose} /></div></div></section>
+      <div class="line wraps"><span class="soft">Colours</span><${Segments} label="Colours" options=${[["light", "Light"], ["dark", "Dark"], ["system", "As the system"]]} value=${theme} onChange=${choose} /></div>
+      <div class="line wraps only-small"><${Namespaces} id="namespace-here" />${!who.open && html`<button type="button" class="button" onClick=${signOut}><${Icon} name="out" />Sign out</button>`}</div></div></section>
     ${admin ? html`<${Credentials} /><${Keys} />` : html`<p class="note-box">Credentials and keys are for administrators of all namespaces.</p>`}</div>`;
 }
 
@@ -41,9 +43,9 @@ function Credentials() {
     act: async () => { await remove(`v1/admin/credentials/${encodeURIComponent(each.credential_id)}`); toast("It is revoked."); refresh(); },
   });
   return html`<section class="card"><header><h2>Credentials</h2><div class="actions"><button type="button" class="button small primary" onClick=${() => openDialog({ body: html`<${Create} refresh=${refresh} />` })}><${Icon} name="plus" />New credential…</button></div></header>
-    <div class="body flush table-wrap"><${Trouble} problem=${problem} />${!data ? html`<${Loading} />` : !data.length ? html`<${Empty} icon="settings">None is stored.<span class="small faint">With the first one, this server asks everybody for a credential.</span></${Empty}>` : html`<table class="table">
+    <div class="body flush table-wrap"><${Trouble} problem=${problem} />${!data ? html`<${Loading} />` : !data.length ? html`<${Empty} icon="settings">None is stored.<span class="small faint">With the first one, this server asks everybody for a credential.</span></${Empty}>` : html`<table class="table stacked">
       <thead><tr><th scope="col">Name</th><th scope="col">May</th><th scope="col">Namespaces</th><th scope="col">Made</th><th scope="col">Expires</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
-      <tbody>${data.map((each) => html`<tr key=${each.credential_id}><td><strong>${each.name}</strong><div class="tiny faint mono">${each.credential_id}</div></td><td><div class="people">${each.scopes.map((scope) => html`<span class="badge plain" key=${scope}>${scope}</span>`)}</div></td><td>${each.namespaces === null ? "all" : each.namespaces.join(", ")}</td><td class="soft"><${When} ms=${each.created_at_ms} /></td><td class="soft">${each.expires_at_ms ? html`<${When} ms=${each.expires_at_ms} />` : "never"}</td>
+      <tbody>${data.map((each) => html`<tr key=${each.credential_id}><td><strong>${each.name}</strong><div class="tiny faint mono">${each.credential_id}</div></td><td data-label="May"><div class="people">${each.scopes.map((scope) => html`<span class="badge plain" key=${scope}>${scope}</span>`)}</div></td><td data-label="Namespaces">${each.namespaces === null ? "all" : each.namespaces.join(", ")}</td><td class="soft" data-label="Made"><${When} ms=${each.created_at_ms} /></td><td class="soft" data-label="Expires">${each.expires_at_ms ? html`<${When} ms=${each.expires_at_ms} />` : "never"}</td>
         <td class="actions">${each.revoked_at_ms ? html`<${Badge} tone="cancelled">revoked</${Badge}>` : html`<button type="button" class="button small danger" onClick=${() => revoke(each)}>Revoke…</button>`}</td></tr>`)}</tbody></table>`}</div></section>`;
 }
 
