@@ -14,6 +14,7 @@ import pytest
 
 from flowfabric import Run, seconds
 from flowfabric.engine import Engine
+from flowfabric.model.literals import LEASE_ACQUIRED, LEASE_RECLAIMED
 from tests.chaos.processes import Peer
 from tests.chaos.remote_worker import application
 
@@ -123,6 +124,9 @@ async def _check(url: str, done: list[tuple[Run[Any], list[str]]]) -> None:
         ends = await connection.fetch("SELECT execution_id, count(*) FROM ff_completion_event GROUP BY 1")
         steps = await connection.fetch("SELECT execution_id::text, name, value FROM ff_step WHERE outcome = 'ok'")
         results = dict(await connection.fetch("SELECT execution_id::text, result FROM ff_exec_core"))
+        frames = dict(await connection.fetch("SELECT execution_id::text, count(*) FROM ff_stream_frame GROUP BY 1"))
+        given = "SELECT execution_id, count(*) FROM ff_lease_event WHERE event_type = ANY ($1) GROUP BY 1"
+        leases = dict(await connection.fetch(given, [LEASE_ACQUIRED, LEASE_RECLAIMED]))
     finally:
         await connection.close()
     # Each run and each of its children was created once and ended once.
@@ -131,6 +135,9 @@ async def _check(url: str, done: list[tuple[Run[Any], list[str]]]) -> None:
         ("ship", "completed"): len(done),
     }
     assert Counter(count for _, count in ends) == {1: 2 * len(done)}
+    # Each child says one thing under each lease, however often an answer was lost.
+    assert len(frames) == len(done)
+    assert [uuid for uuid, count in frames.items() if count > leases[uuid]] == []
     # What a run answers is what its steps are remembered by: no step counted twice, none was lost.
     remembered: dict[str, dict[str, str]] = {}
     for execution_id, name, value in steps:
@@ -151,3 +158,11 @@ async def _check(url: str, done: list[tuple[Run[Any], list[str]]]) -> None:
         if result is not None and result.startswith(b'"')
     )
     assert set(shipped_once.values()) == {1}
+    async with await Engine.open(url) as engine:
+        cursor: str | None = None
+        while True:
+            page = await engine.examine(cursor)
+            assert page.violations == ()
+            cursor = page.next_cursor
+            if cursor is None:
+                break
