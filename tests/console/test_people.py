@@ -123,7 +123,7 @@ async def test_those_of_a_namespace_see_theirs(guarded: Guarded, pages: Pages) -
     other = await pages.of(guarded.url, token=guarded.stranger)
     other.provoked.add(404)
     await other.go("executions")
-    await expect(other.page.get_by_text("Nothing fits.")).to_be_visible()
+    await expect(other.page.get_by_text("Nothing was started yet.")).to_be_visible()
     await other.go(f"executions/{quote(guarded.seeded.deploy, safe='')}")
     await expect(other.at("[role=alert]")).to_contain_text("not found")
     await other.go("approvals")
