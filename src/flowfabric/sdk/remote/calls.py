@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from typing import Any
 
@@ -21,6 +20,7 @@ from flowfabric.model.errors import (
     ValidationKind,
 )
 from flowfabric.sdk.errors import ServerRefused
+from flowfabric.sdk.patience import Patience
 from flowfabric.sdk.remote.connections import Lost, NotReached, Response, Servers
 
 _log = logging.getLogger("flowfabric.remote")
@@ -32,7 +32,7 @@ MAX_BYTES = 4_194_304
 #: How long an answer may take, and for how long a call is tried again before it fails.
 ANSWER_TIMEOUT_S = 60.0
 PATIENCE_S = 30.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+LONGEST_PAUSE_S = 1.0
 BACKEND = "server"
 
 
@@ -138,7 +138,7 @@ class Calls:
     async def _send(self, batch: list[OneCall]) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_s
-        pause = FIRST_PAUSE_S
+        patience = Patience(LONGEST_PAUSE_S)
         while batch:
             try:
                 found = await self._ask(batch)
@@ -163,8 +163,7 @@ class Calls:
                 _tell(batch, found)
                 return
             _log.debug("%d calls are made again", len(batch))
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+            await patience.rest()
 
     async def _ask(self, batch: list[OneCall]) -> list[_Said]:
         body = b'{"calls":[' + b",".join([each.data for each in batch]) + b"]}"

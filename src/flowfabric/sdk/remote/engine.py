@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace, TracebackType
@@ -25,7 +24,8 @@ from flowfabric.model.policy import parse_policy
 from flowfabric.model.results import ClaimPolicy, Created, Duplicate, ExecutionContext, LeaseRenewal, ScannerFilter
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.errors import BadOptions
-from flowfabric.sdk.remote.calls import BACKEND, PATIENCE_S, Calls, OneCall, out_of_reach, problem_of
+from flowfabric.sdk.patience import Patience
+from flowfabric.sdk.remote.calls import BACKEND, LONGEST_PAUSE_S, PATIENCE_S, Calls, OneCall, out_of_reach, problem_of
 from flowfabric.sdk.remote.connections import Lost, NotReached, Response, Servers
 from flowfabric.sdk.remote.following import RemoteSubscription
 from flowfabric.sdk.remote.handles import sealed, unsealed
@@ -33,7 +33,6 @@ from flowfabric.sdk.remote.handles import sealed, unsealed
 #: How long the server lets one claim wait, and how much longer we wait for its answer.
 MAX_WAIT_MS = 60_000
 SPARE_S = 15.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class _Partitions(Struct):
@@ -143,7 +142,7 @@ class RemoteEngine:
         ``after_loss`` is what is asked instead once an answer was lost."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_s
-        pause = _FIRST_PAUSE_S
+        patience = Patience(LONGEST_PAUSE_S)
         while True:
             self._check_open()
             try:
@@ -159,8 +158,7 @@ class RemoteEngine:
                 problem = problem_of(response, path)
                 if not isinstance(problem, Unavailable) or loop.time() >= until:
                     raise problem
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            await patience.rest()
 
     def _check_open(self) -> None:
         if self._closed:

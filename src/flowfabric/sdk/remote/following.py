@@ -14,12 +14,12 @@ from flowfabric.model.errors import StreamGap
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.results import ScannerFilter
 from flowfabric.model.subscriptions import CompletionEvent, CompletionOutcome, cursor_from_text, cursor_to_text
+from flowfabric.sdk.patience import Patience
 from flowfabric.sdk.remote.calls import out_of_reach, problem_of
 from flowfabric.sdk.remote.connections import Lost, NotReached, Servers
 
 #: A stream that says nothing for so long, not even that it is there, is dead.
 SILENCE_S = 60.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
 class RemoteSubscription:
@@ -46,11 +46,11 @@ class RemoteSubscription:
         return self
 
     async def _follow(self) -> None:
-        pause = FIRST_PAUSE_S
+        patience = Patience()
         while not self._closed:
             try:
                 await self._once()
-                pause = FIRST_PAUSE_S
+                patience.renew()
             except (Lost, NotReached, TimeoutError, OSError) as error:
                 if self._servers.closed:
                     self._end(out_of_reach(Lost(str(error))))
@@ -58,8 +58,7 @@ class RemoteSubscription:
             except Exception as error:
                 self._end(error)
                 return
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+            await patience.rest()
 
     def _end(self, error: BaseException) -> None:
         self._failed = error
