@@ -134,7 +134,7 @@ def _suspended(view: View, execution: Execution) -> Explanation:
     reason = suspension.reason_code or execution.blocking_reason or lit.WAITING_FOR_SIGNAL
     names = sorted({name for each in waitpoints for name in each.required_signals})
     wanted = f" It wants {', '.join(names)}." if names else ""
-    sentence = f"It is suspended ({reason}) until it is signalled.{wanted}"
+    sentence = f"It is suspended ({reason.replace('_', ' ')}) until it is signalled.{wanted}"
     if suspension.timeout_at_ms is not None:
         sentence += " Without a signal its timeout decides."
     return _said(
