@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from flowfabric import ClaimPolicy, Fresh, Handle, SuspendArgs
+from flowfabric import ClaimPolicy, Fresh, Handle, Replayed, SuspendArgs
 from flowfabric.conditions import ByName, Single
 from flowfabric.engine import Engine
 from flowfabric.model.leases import PastLease
@@ -109,6 +109,17 @@ async def test_what_ends_while_nobody_holds_it_adds_no_lease(engine: Engine, clo
     assert [each.ended for each in (await engine.read_history(id_of(handle))).leases] == ["suspended"]
     await engine.replay_execution(execution_id=id_of(handle))
     assert [each.ended for each in (await engine.read_history(id_of(handle))).leases] == ["suspended"]
+
+
+async def test_what_ends_while_it_is_delayed_can_be_replayed(engine: Engine, clock: ManualClock, probe: Probe) -> None:
+    """Its last lease is told of when it steps back, and not once more when it starts over."""
+    handle = await claimed(engine, execution_deadline_at=clock() + 1_000)
+    await engine.delay(handle, clock() + 10_000)
+    clock.advance(2_000)
+    await engine.run_due()
+    assert isinstance(await engine.replay_execution(execution_id=id_of(handle)), Replayed)
+    assert await past(probe, handle) == ["delayed"]
+    assert [each.ended for each in (await engine.read_history(id_of(handle))).leases] == ["delayed"]
 
 
 async def test_a_lease_lost_once_too_often_has_expired(engine: Engine, clock: ManualClock) -> None:

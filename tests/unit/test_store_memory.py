@@ -34,6 +34,7 @@ from flowfabric.model.changes import (
 from flowfabric.model.errors import ResourceExhausted
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.handles import BackendTag
+from flowfabric.model.leases import PastLease
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.records import (
     EXECUTION_WIDE_FIELDS,
@@ -312,6 +313,7 @@ async def test_a_row_that_vanished_refuses_the_whole_batch(store: MemoryStore) -
 async def test_repeatable_inserts_change_nothing(store: MemoryStore) -> None:
     assert {kind for kind, table in TABLES.items() if table.repeatable} == {
         WorkerEvent,
+        PastLease,
         PendingCancelGroup,
         QuotaWindow,
     }

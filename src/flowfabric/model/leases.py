@@ -30,7 +30,7 @@ class PastLease(Struct, gc=False):
 
     partition: int
     uuid: str
-    #: The epoch it was held under; no two leases of an execution share one.
+    #: The epoch it was held under, or that its attempt had when it started over.
     lease_epoch: int
     attempt_index: int
     #: The id inside the handle, to tell this lease from the one that the attempt's row tells of; never shown.
@@ -44,5 +44,5 @@ class PastLease(Struct, gc=False):
     reason: str | None = None
 
     @property
-    def key(self) -> tuple[int, str, int]:
-        return (self.partition, self.uuid, self.lease_epoch)
+    def key(self) -> tuple[int, str, int, int]:
+        return (self.partition, self.uuid, self.attempt_index, self.lease_epoch)

@@ -141,7 +141,9 @@ TABLES = (
             ended=TEXT,
             reason=TEXT,
         ),
-        ("partition", "uuid", "lease_epoch"),
+        ("partition", "uuid", "attempt_index", "lease_epoch"),
+        # An attempt that starts over twice without being held in between has told of its last lease already.
+        repeatable=True,
     ),
     Table(
         Step,

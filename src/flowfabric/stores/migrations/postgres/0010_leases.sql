@@ -13,5 +13,5 @@ CREATE TABLE ff_past_lease (
     ended_at_ms        bigint NOT NULL,
     ended              text NOT NULL,
     reason             text,
-    PRIMARY KEY (partition_key, execution_id, lease_epoch)
+    PRIMARY KEY (partition_key, execution_id, attempt_index, lease_epoch)
 );

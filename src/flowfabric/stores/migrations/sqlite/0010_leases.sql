@@ -13,5 +13,5 @@ CREATE TABLE ff_past_lease (
     ended_at_ms        INTEGER NOT NULL,
     ended              TEXT NOT NULL,
     reason             TEXT,
-    PRIMARY KEY (partition_key, execution_id, lease_epoch)
+    PRIMARY KEY (partition_key, execution_id, attempt_index, lease_epoch)
 ) WITHOUT ROWID;
