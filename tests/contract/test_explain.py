@@ -316,6 +316,10 @@ async def test_delays_say_until_when(engine: Engine, clock: ManualClock) -> None
     assert (await engine.explain(eid)).gate is Gate.DELAYED, "until a timer has looked at it"
     await engine.run_timer("delayed_promoter")
     assert (await engine.explain(eid)).gate is Gate.WAITING_FOR_WORKER
+    spans = {1_000: "1 s", 61_500: "1 min 1 s", 3 * 3_600_000: "3 h", 90_000_000: "1 d 1 h"}
+    for span_ms, words in spans.items():
+        later = await create(engine, delay_until=clock() + span_ms)
+        assert (await engine.explain(later)).sentence == f"It was delayed and goes on in {words}."
 
 
 async def test_the_place_in_the_queue(engine: Engine, clock: ManualClock) -> None:

@@ -236,7 +236,7 @@ def _delayed(execution: Execution, now: int) -> Explanation:
     if due is None or due <= now:
         sentence += " as soon as a timer has looked at it; its time has come"
     else:
-        sentence += f" in {due - now} ms"
+        sentence += f" in {_spoken(due - now)}"
     return _said(execution, gate, f"{sentence}.", until_ms=due)
 
 
@@ -302,9 +302,8 @@ def _without_quota(
     policy = view.get(QuotaPolicy, quota_id)
     if room_at_ms is None and policy is not None:
         room_at_ms = policy.next_room_at_ms
-    when = (
-        "as soon as somebody gives a place back" if room_at_ms is None else f"in {max(room_at_ms - context.now, 0)} ms"
-    )
+    soon = "" if room_at_ms is None else f"in {_spoken(max(room_at_ms - context.now, 0))}"
+    when = soon or "as soon as somebody gives a place back"
     sentence = f"Quota {quota_id} has no room; it has again {when}."
     return _said(execution, Gate.QUOTA, sentence, until_ms=room_at_ms, detail=FullQuota(quota_id, room_at_ms))
 
@@ -343,3 +342,15 @@ def with_workers(
 
 def _counted(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
+
+
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+
+
+def _spoken(span_ms: int) -> str:
+    """A span of time as one says it: in its largest unit, with the next one if there is any of it."""
+    for (size, unit), (smaller, part) in zip(_UNITS, (*_UNITS[1:], (1, "ms")), strict=True):
+        if span_ms >= size:
+            rest = span_ms % size // smaller
+            return f"{span_ms // size} {unit}" + (f" {rest} {part}" if rest else "")
+    return f"{span_ms} ms"
