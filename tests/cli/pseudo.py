@@ -19,11 +19,15 @@ from types import TracebackType
 from typing import Self
 
 COMMAND = [sys.executable, "-c", "from flowfabric.cli import main; main()"]
-#: Takes the terminal as its own, so that keys become signals, and turns into the command.
+#: Takes the terminal as its own, so that keys become signals, hears Ctrl-C although the tests may run where it is not
+#: heard, and turns into the command.
 _ADOPT = [
     sys.executable,
     "-c",
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])",
+    (
+        "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    ),
 ]
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>(][AB0]?")
 
