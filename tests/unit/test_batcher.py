@@ -16,7 +16,14 @@ class Commits:
         self.batches: list[list[Any]] = []
         self._doors: list[asyncio.Event] = []
         self._begins: asyncio.Queue[None] = asyncio.Queue()
-        self.batcher = Batcher(self._run, lambda *_: None, lambda *_: None, parallel)
+        #: What goes wrong in whoever is told of a commit.
+        self.trouble: Exception | None = None
+        self.batcher = Batcher(self._run, self._told, self._told, parallel)
+
+    def _told(self, *_: Any) -> None:
+        trouble, self.trouble = self.trouble, None
+        if trouble is not None:
+            raise trouble
 
     async def _run(self, commands: list[Any]) -> Outcome:
         door = asyncio.Event()
@@ -112,3 +119,15 @@ async def test_closing_finishes_what_waits() -> None:
     commits.let_go(1)
     await closing
     assert await asyncio.gather(*calls) == [0, 1]
+
+
+async def test_a_fault_behind_a_commit_stops_nobody() -> None:
+    commits = Commits(1)
+    commits.trouble = ZeroDivisionError("an observer has a fault")
+    for number in range(2):
+        [call] = commits.call(number)
+        await commits.begun(number + 1)
+        commits.let_go(number)
+        async with asyncio.timeout(20):
+            assert await call == number
+    await commits.batcher.close()

@@ -8,6 +8,7 @@ it is full, callers wait for room.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from flowfabric.engine.transact import Outcome
 from flowfabric.model.errors import Bug, BugKind, Contention, EngineError, Transport, TransportKind, Unavailable
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
+
+_log = logging.getLogger("flowfabric.engine")
 
 #: Below this many commands it is not worth spreading a queue over several connections.
 _WORTH_SPLITTING = 32
@@ -128,7 +131,12 @@ class Batcher:
             await self._gather()
             taken = self._take()
             self._hungry -= 1
-            await self._run_one(taken)
+            try:
+                await self._run_one(taken)
+            except Exception as error:
+                # Whoever is told of commits has a fault. Those who were answered keep their answer, and work goes on.
+                _log.exception("what follows a batch failed")
+                _fail(taken, error)
             self._hungry += 1
 
     async def _gather(self) -> None:
