@@ -4,7 +4,8 @@ import { html, render, useEffect, useState } from "./dom.js";
 import { get, post } from "./api.js";
 import { setNow } from "./session.js";
 import { moment, relative } from "./format.js";
-import { Json, Loading } from "./parts.js";
+import { Json } from "./values.js";
+import { Loading } from "./parts.js";
 import { Icon, Mark } from "./icons.js";
 import { AnswerForm } from "./schemaform.js";
 
@@ -17,7 +18,26 @@ if (given) {
 }
 const link = given || sessionStorage.getItem(KEPT) || "";
 
-const Box = ({ children }) => html`<main class="alone wide"><div class="card"><div class="inside"><span class="brand"><${Mark} /><span>FlowFabric</span></span>${children}</div></div></main>`;
+const Box = ({ children }) => html`
+  <main class="alone wide">
+    <div class="card">
+      <div class="inside">
+        <span class="brand">
+          <${Mark} />
+          <span>FlowFabric</span>
+        </span>
+        ${children}
+      </div>
+    </div>
+  </main>
+`;
+
+/** When it was asked, until when it is open, and how far it has come. */
+function when(asked) {
+  const until = asked.until ? `, open until ${moment(asked.until)}` : "";
+  const yeses = asked.need > 1 ? ` ${asked.yeses} of ${asked.need} yeses so far.` : "";
+  return `${relative(asked.asked_at)}${until}.${yeses}`;
+}
 
 function Answer() {
   const [asked, setAsked] = useState(null);
@@ -30,7 +50,10 @@ function Answer() {
       setProblem(new Error("This address holds no link. Open the one you were sent, and copy it whole."));
       return;
     }
-    get("v1/me").then((found) => found.now && setNow(found.now), () => {});
+    get("v1/me").then(
+      (found) => found.now && setNow(found.now),
+      () => {},
+    );
     post("v1/answers/look", { link }, { key: undefined }).then(setAsked, setProblem);
   }, []);
   const give = async (value) => {
@@ -46,15 +69,87 @@ function Answer() {
       setBusy(false);
     }
   };
-  if (done) return html`<${Box}><p class="sentence" data-tone=${done === "approve" ? "good" : "warn"}><${Icon} name="check" /><span><strong>Thank you.</strong> Your ${done === "approve" ? "yes" : "no"} was taken. You can close this page.</span></p></${Box}>`;
-  if (!asked) return html`<${Box}>${problem ? html`<h1>Nothing to answer here</h1><p class="problem" role="alert">${problem.message}</p>` : html`<${Loading} />`}</${Box}>`;
-  return html`<${Box}>
-    <div><h1 class="wrap-anywhere">${asked.question}</h1><p class="soft small">${asked.approver === "anyone" ? "You were asked" : html`Asked of <strong>${asked.approver}</strong>`} ${relative(asked.asked_at)}${asked.until ? `, open until ${moment(asked.until)}` : ""}.${asked.need > 1 ? ` ${asked.yeses} of ${asked.need} yeses so far.` : ""}</p></div>
-    ${asked.show !== null && html`<div class="stack tight"><h2>What it is about</h2><${Json} value=${asked.show} label="What it is about" /></div>`}
-    ${asked.answered ? html`<p class="note-box">You have answered this question. The first answer counts.</p>` : html`
-      <div class="field"><label for="name">Your name <span class="faint">(optional, kept with the answer)</span></label><input id="name" class="input" maxlength="256" autocomplete="name" value=${name} onInput=${(event) => setName(event.target.value)} /></div>
-      <${AnswerForm} schema=${asked.schema} approves=${asked.approves} busy=${busy} problem=${problem} onAnswer=${give} />`}
-  </${Box}>`;
+  if (done)
+    return html`
+      <${Box}>
+        <p class="sentence" data-tone=${done === "approve" ? "good" : "warn"}>
+          <${Icon} name="check" />
+          <span>
+            <strong>Thank you.</strong>
+            ${" "}Your ${done === "approve" ? "yes" : "no"} was taken. You can close this page.
+          </span>
+        </p>
+      </${Box}>
+    `;
+  if (!asked)
+    return html`
+      <${Box}>
+        ${
+          problem
+            ? html`
+                <h1>Nothing to answer here</h1>
+                <p class="problem" role="alert">${problem.message}</p>
+              `
+            : html`<${Loading} />`
+        }
+      </${Box}>
+    `;
+  return html`
+    <${Box}>
+      <div>
+        <h1 class="wrap-anywhere">${asked.question}</h1>
+        <p class="soft small">
+          ${
+            asked.approver === "anyone"
+              ? "You were asked"
+              : html`
+                  Asked of${" "}
+                  <strong>${asked.approver}</strong>
+                `
+          } ${when(asked)}
+        </p>
+      </div>
+      ${
+        asked.show !== null &&
+        html`
+          <div class="stack tight">
+            <h2>What it is about</h2>
+            <${Json} value=${asked.show} label="What it is about" />
+          </div>
+        `
+      }
+      ${
+        asked.answered
+          ? html`<p class="note-box">You have answered this question. The first answer counts.</p>`
+          : html`
+              <div class="field">
+                <label for="name">
+                  Your name${" "}
+                  <span class="faint">(optional, kept with the answer)</span>
+                </label>
+                <input
+                  id="name"
+                  class="input"
+                  maxlength="256"
+                  autocomplete="name"
+                  value=${name}
+                  onInput=${(event) => setName(event.target.value)}
+                />
+              </div>
+              <${AnswerForm}
+                schema=${asked.schema}
+                approves=${asked.approves}
+                busy=${busy}
+                problem=${problem}
+                onAnswer=${give}
+              />
+            `
+      }
+    </${Box}>
+  `;
 }
 
-render(html`<${Answer} />`, document.getElementById("root"));
+render(
+  html`<${Answer} />`,
+  document.getElementById("root"),
+);

@@ -51,8 +51,17 @@ export async function request(method, path, { query, body, signal, key } = {}) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    if (error.name === "TimeoutError") throw new Problem("The server took too long to answer. Whether something was changed shows when it does.", 0, "late");
-    throw new Problem("The server cannot be reached. Nothing was changed; trying again goes on by itself.", 0, "unreachable");
+    if (error.name === "TimeoutError")
+      throw new Problem(
+        "The server took too long to answer. Whether something was changed shows when it does.",
+        0,
+        "late",
+      );
+    throw new Problem(
+      "The server cannot be reached. Nothing was changed; trying again goes on by itself.",
+      0,
+      "unreachable",
+    );
   }
   if (response.ok) return response;
   throw await problemOf(response);
@@ -62,7 +71,9 @@ export async function problemOf(response) {
   let told = null;
   try {
     told = await response.json();
-  } catch { /* not JSON: the status has to do */ }
+  } catch {
+    /* not JSON: the status has to do */
+  }
   if (response.status === 401 && me.peek()?.signed_in) {
     signOut();
     return new Problem("The credential is no longer good. Sign in again.", 401, "unauthenticated");

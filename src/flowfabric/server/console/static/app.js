@@ -3,7 +3,8 @@ import { html, render, signal, useEffect, useState, useValue } from "./dom.js";
 import { get } from "./api.js";
 import { begin, connection, useLive } from "./live.js";
 import { choose, everywhere, keepToken, may, me, namespace, setNow, signOut, token } from "./session.js";
-import { Dialogs, openDialog, closeDialog, Toasts } from "./parts.js";
+import { Dialogs, openDialog, closeDialog } from "./dialogs.js";
+import { Toasts } from "./toasts.js";
 import { Icon, Mark } from "./icons.js";
 
 // The one place where an address becomes code; see the policy the server sends.
@@ -29,8 +30,8 @@ const PAGES = [
   { path: "audit", title: "Audit", key: "u", scope: "admin", everywhere: true },
   { path: "settings", title: "Settings", key: "t" },
 ];
-const seen = () => PAGES.filter((page) => page === null || ((!page.scope || may(page.scope)) && (!page.everywhere || everywhere())));
-
+const seen = () =>
+  PAGES.filter((page) => page === null || ((!page.scope || may(page.scope)) && (!page.everywhere || everywhere())));
 
 const plainText = (text) => {
   try {
@@ -43,10 +44,16 @@ const plainText = (text) => {
 function parse() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [page = "", ...rest] = path.split("/");
-  return { page: page || "overview", id: rest.length ? plainText(rest.join("/")) : null, query: new URLSearchParams(query || "") };
+  return {
+    page: page || "overview",
+    id: rest.length ? plainText(rest.join("/")) : null,
+    query: new URLSearchParams(query || ""),
+  };
 }
 export const route = signal(parse());
-addEventListener("hashchange", () => { route.value = parse(); });
+addEventListener("hashchange", () => {
+  route.value = parse();
+});
 
 const loaded = {};
 /** The page's module; asked for again under another name if it could not be had. */
@@ -55,7 +62,9 @@ async function load(name, tries = 0) {
     loaded[name] = (await import(`./pages/${name}.js${tries ? `?${tries}` : ""}`)).default;
   } catch (error) {
     if (tries > 4) throw error;
-    await new Promise((resolve) => { setTimeout(resolve, 300 * 2 ** tries); });
+    await new Promise((resolve) => {
+      setTimeout(resolve, 300 * 2 ** tries);
+    });
     await load(name, tries + 1);
   }
 }
@@ -70,7 +79,12 @@ function usePage(name) {
   return page;
 }
 
-const Lost = () => html`<div class="page"><h1>There is no such page</h1><p><a href="#/overview">To the overview</a></p></div>`;
+const Lost = () => html`
+  <div class="page">
+    <h1>There is no such page</h1>
+    <p><a href="#/overview">To the overview</a></p>
+  </div>
+`;
 
 function SignIn() {
   const [text, setText] = useState("");
@@ -88,33 +102,92 @@ function SignIn() {
     }
     return undefined;
   };
-  return html`<main class="alone"><div class="card"><form class="inside" onSubmit=${submit}>
-    <div class="line"><span class="brand"><${Mark} /><span>FlowFabric</span></span></div>
-    <div><h1>Sign in</h1><p class="soft small">With a credential of this server. It stays in this tab and is forgotten when the tab is closed.</p></div>
-    <div class="field"><label for="token">Token</label>
-      <input id="token" class="input mono" type="password" required autocomplete="off" spellcheck="false" placeholder="ff_…" value=${text} onInput=${(event) => setText(event.target.value)} aria-invalid=${String(Boolean(problem))} /></div>
-    ${problem && html`<p class="problem" role="alert">${problem}</p>`}
-    <button class="button primary" type="submit">Sign in</button>
-    <p class="tiny faint">Administrators make credentials under Settings, or with <code>flowfabric token create</code>.</p>
-  </form></div></main>`;
+  return html`
+    <main class="alone">
+      <div class="card">
+        <form class="inside" onSubmit=${submit}>
+          <div class="line">
+            <span class="brand">
+              <${Mark} />
+              <span>FlowFabric</span>
+            </span>
+          </div>
+          <div>
+            <h1>Sign in</h1>
+            <p class="soft small">
+              With a credential of this server. It stays in this tab and is forgotten when the tab is closed.
+            </p>
+          </div>
+          <div class="field">
+            <label for="token">Token</label>
+            <input
+              id="token"
+              class="input mono"
+              type="password"
+              required
+              autocomplete="off"
+              spellcheck="false"
+              placeholder="ff_…"
+              value=${text}
+              onInput=${(event) => setText(event.target.value)}
+              aria-invalid=${String(Boolean(problem))}
+            />
+          </div>
+          ${problem && html`<p class="problem" role="alert">${problem}</p>`}
+          <button class="button primary" type="submit">Sign in</button>
+          <p class="tiny faint">
+            Administrators make credentials under Settings, or with${" "}
+            <code>flowfabric token create</code>
+            .
+          </p>
+        </form>
+      </div>
+    </main>
+  `;
 }
 
 function Help() {
-  return html`<div class="inside">
-    <h2 id="dialog-title">Keys</h2>
-    <div class="keys-table">
-      ${seen().filter(Boolean).map((page) => html`<span><kbd>g</kbd> <kbd>${page.key}</kbd></span><span>${page.title}</span>`)}
-      <span><kbd>/</kbd></span><span>Search</span>
-      <span><kbd>j</kbd> <kbd>k</kbd></span><span>Down and up in a list</span>
-      <span><kbd>Enter</kbd></span><span>Open what the list stands at</span>
-      <span><kbd>x</kbd></span><span>Choose it, or not</span>
-      <span><kbd>d</kbd></span><span>Light or dark</span>
-      <span><kbd>?</kbd></span><span>This page</span>
+  return html`
+    <div class="inside">
+      <h2 id="dialog-title">Keys</h2>
+      <div class="keys-table">
+        ${seen()
+          .filter(Boolean)
+          .map(
+            (page) => html`
+              <span>
+                <kbd>g</kbd>
+                ${" "}
+                <kbd>${page.key}</kbd>
+              </span>
+              <span>${page.title}</span>
+            `,
+          )}
+        <span><kbd>/</kbd></span>
+        <span>Search</span>
+        <span>
+          <kbd>j</kbd>
+          ${" "}
+          <kbd>k</kbd>
+        </span>
+        <span>Down and up in a list</span>
+        <span><kbd>Enter</kbd></span>
+        <span>Open what the list stands at</span>
+        <span><kbd>x</kbd></span>
+        <span>Choose it, or not</span>
+        <span><kbd>d</kbd></span>
+        <span>Light or dark</span>
+        <span><kbd>?</kbd></span>
+        <span>This page</span>
+      </div>
+      <div class="foot"><button type="button" class="button" onClick=${closeDialog}>Close</button></div>
     </div>
-    <div class="foot"><button type="button" class="button" onClick=${closeDialog}>Close</button></div>
-  </div>`;
+  `;
 }
-const help = () => openDialog({ body: html`<${Help} />` });
+const help = () =>
+  openDialog({
+    body: html`<${Help} />`,
+  });
 const flip = () => globalThis.ffTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
 
 let pending = null;
@@ -132,7 +205,10 @@ addEventListener("keydown", (event) => {
     if (page) location.hash = `#/${page.path}`;
     return;
   }
-  if (event.key === "g") pending = setTimeout(() => { pending = null; }, 1_200);
+  if (event.key === "g")
+    pending = setTimeout(() => {
+      pending = null;
+    }, 1_200);
   else if (event.key === "?") help();
   else if (event.key === "d") flip();
   else if (event.key === "/") {
@@ -150,52 +226,120 @@ export function Namespaces({ id = "namespace" }) {
   const names = data?.namespaces || [];
   if (names.length < 2 && !chosen) return null;
   const all = chosen && !names.includes(chosen) ? [chosen, ...names] : names;
-  return html`<div class="field"><label class="visually-hidden" for=${id}>Namespace</label>
-    <select id=${id} class="input small" value=${chosen} onChange=${(event) => choose(event.target.value)}>
-      <option value="">All namespaces</option>
-      ${all.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
-    </select></div>`;
+  return html`
+    <div class="field">
+      <label class="visually-hidden" for=${id}>Namespace</label>
+      <select id=${id} class="input small" value=${chosen} onChange=${(event) => choose(event.target.value)}>
+        <option value="">All namespaces</option>
+        ${all.map(
+          (name) => html`<option key=${name} value=${name}>${name}</option>`,
+        )}
+      </select>
+    </div>
+  `;
 }
 
 function Side({ current }) {
   const who = useValue(me);
   const { data } = useLive(() => (may("read") ? get("v1/attention") : null), [who], 10_000);
   // On a phone the row of pages is longer than the screen.
-  useEffect(() => { document.querySelector(".nav-link[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }); }, [current]);
+  useEffect(() => {
+    document.querySelector(".nav-link[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [current]);
   const asks = data?.matters.find((matter) => matter.kind === "asks")?.count;
   const matters = data?.matters.filter((matter) => matter.kind !== "asks").length;
-  return html`<div class="side">
-    <a class="brand" href="#/overview"><${Mark} /><span>FlowFabric</span></a>
-    <nav aria-label="Pages">
-      ${seen().map((page, index) => page === null ? html`<div class="nav-gap" key=${index}></div>` : html`
-        <a class="nav-link" key=${page.path} href=${`#/${page.path}`} aria-current=${page.path === current ? "page" : null}>
-          <${Icon} name=${page.path} /><span>${page.title}</span>
-          ${page.path === "approvals" && asks ? html`<span class="count hot" title="Questions that wait">${asks}</span>` : null}
-          ${page.path === "overview" && matters ? html`<span class="count" title="Matters that need a person">${matters}</span>` : null}
-        </a>`)}
-    </nav>
-    <div class="side-foot">
-      <${Namespaces} />
-      <div class="who"><div class="clip" title=${who.name}>${who.open ? "Open server" : who.name}</div>
-        <div class="faint tiny">${who.open ? "No credential is asked for." : who.scopes.join(", ")}</div>
-        <div class="faint tiny">${who.version}, ${who.store}</div></div>
-      <div class="line">
-        <button type="button" class="button quiet icon" title="Light or dark (d)" aria-label="Light or dark" onClick=${flip}><${Icon} name="moon" /></button>
-        <button type="button" class="button quiet icon" title="Keys (?)" aria-label="Keys" onClick=${help}><${Icon} name="help" /></button>
-        ${!who.open && html`<button type="button" class="button quiet icon" title="Sign out" aria-label="Sign out" onClick=${signOut}><${Icon} name="out" /></button>`}
+  return html`
+    <div class="side">
+      <a class="brand" href="#/overview">
+        <${Mark} />
+        <span>FlowFabric</span>
+      </a>
+      <nav aria-label="Pages">
+        ${seen().map((page, index) =>
+          page === null
+            ? html`<div class="nav-gap" key=${index}></div>`
+            : html`
+                <a
+                  class="nav-link"
+                  key=${page.path}
+                  href=${`#/${page.path}`}
+                  aria-current=${page.path === current ? "page" : null}
+                >
+                  <${Icon} name=${page.path} />
+                  <span>${page.title}</span>
+                  ${
+                    page.path === "approvals" && asks
+                      ? html`<span class="count hot" title="Questions that wait">${asks}</span>`
+                      : null
+                  }
+                  ${
+                    page.path === "overview" && matters
+                      ? html`<span class="count" title="Matters that need a person">${matters}</span>`
+                      : null
+                  }
+                </a>
+              `,
+        )}
+      </nav>
+      <div class="side-foot">
+        <${Namespaces} />
+        <div class="who">
+          <div class="clip" title=${who.name}>${who.open ? "Open server" : who.name}</div>
+          <div class="faint tiny">${who.open ? "No credential is asked for." : who.scopes.join(", ")}</div>
+          <div class="faint tiny">${who.version}, ${who.store}</div>
+        </div>
+        <div class="line">
+          <button
+            type="button"
+            class="button quiet icon"
+            title="Light or dark (d)"
+            aria-label="Light or dark"
+            onClick=${flip}
+          >
+            <${Icon} name="moon" />
+          </button>
+          <button type="button" class="button quiet icon" title="Keys (?)" aria-label="Keys" onClick=${help}>
+            <${Icon} name="help" />
+          </button>
+          ${
+            !who.open &&
+            html`
+              <button type="button" class="button quiet icon" title="Sign out" aria-label="Sign out" onClick=${signOut}>
+                <${Icon} name="out" />
+              </button>
+            `
+          }
+        </div>
       </div>
     </div>
-  </div>`;
+  `;
 }
 
 function Main({ at }) {
   const known = seen().some((page) => page?.path === at.page);
   const Page = usePage(known ? at.page : null);
-  return html`<main class="main" id="main" tabindex="-1">
-    ${useValue(connection) === "offline" && html`<div class="banner" role="alert">The connection to the server is lost. What you see may be old; trying again…</div>`}
-    ${/* The inbox stays while one question after the other is opened in it. */ null}
-    ${Page ? html`<${Page} key=${at.page === "approvals" ? at.page : at.id ?? at.page} id=${at.id} query=${at.query} />` : known ? null : html`<${Lost} />`}
-  </main>`;
+  return html`
+    <main class="main" id="main" tabindex="-1">
+      ${
+        useValue(connection) === "offline" &&
+        html`
+          <div class="banner" role="alert">
+            The connection to the server is lost. What you see may be old; trying again…
+          </div>
+        `
+      }
+      ${/* The inbox stays while one question after the other is opened in it. */ null}
+      ${
+        Page
+          ? html`
+              <${Page} key=${at.page === "approvals" ? at.page : (at.id ?? at.page)} id=${at.id} query=${at.query} />
+            `
+          : known
+            ? null
+            : html`<${Lost} />`
+      }
+    </main>
+  `;
 }
 
 function App() {
@@ -206,8 +350,19 @@ function App() {
     document.title = page ? `${page.title} · FlowFabric` : "FlowFabric";
   }, [at.page]);
   if (who === null) return null;
-  if (!who.signed_in) return html`<${SignIn} /><${Toasts} />`;
-  return html`<div class="shell"><${Side} current=${at.page} /><${Main} at=${at} /></div><${Dialogs} /><${Toasts} />`;
+  if (!who.signed_in)
+    return html`
+      <${SignIn} />
+      <${Toasts} />
+    `;
+  return html`
+    <div class="shell">
+      <${Side} current=${at.page} />
+      <${Main} at=${at} />
+    </div>
+    <${Dialogs} />
+    <${Toasts} />
+  `;
 }
 
 function enter(found) {
@@ -224,7 +379,10 @@ export function Live() {
 }
 
 async function boot() {
-  render(html`<${App} />`, document.getElementById("root"));
+  render(
+    html`<${App} />`,
+    document.getElementById("root"),
+  );
   for (;;) {
     try {
       const found = await get("v1/me");
@@ -233,7 +391,9 @@ async function boot() {
       return;
     } catch {
       me.value = null;
-      await new Promise((resolve) => { setTimeout(resolve, 2_000); });
+      await new Promise((resolve) => {
+        setTimeout(resolve, 2_000);
+      });
     }
   }
 }

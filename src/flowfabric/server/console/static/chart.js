@@ -5,11 +5,21 @@ import { time } from "./format.js";
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 /** Colours that can be told apart in both themes, for lines that have no meaning of their own. */
-export const PALETTE = ["--accent", "--delayed", "--suspended", "--limited", "--completed", "--failed", "--waiting", "--active"];
+export const PALETTE = [
+  "--accent",
+  "--delayed",
+  "--suspended",
+  "--limited",
+  "--completed",
+  "--failed",
+  "--waiting",
+  "--active",
+];
 
 /** `series`: [{name, color (a token), values, fill, stacked}]; `times` in milliseconds. */
 export function Chart({ label, times, series, format = String, brief = format, bars = false, min = 1 }) {
-  const box = useRef(null), plot = useRef(null);
+  const box = useRef(null);
+  const plot = useRef(null);
   const [tip, setTip] = useState(null);
   const [theme, setTheme] = useState(0);
   const names = series.map((each) => each.name).join("\u0000");
@@ -20,30 +30,49 @@ export function Chart({ label, times, series, format = String, brief = format, b
   }, []);
   useEffect(() => {
     const element = box.current;
-    const axis = { stroke: style("--text-faint"), grid: { stroke: style("--line"), width: 1 }, ticks: { show: false }, font: `11px ${style("--sans")}` };
+    const axis = {
+      stroke: style("--text-faint"),
+      grid: { stroke: style("--line"), width: 1 },
+      ticks: { show: false },
+      font: `11px ${style("--sans")}`,
+    };
     const size = () => ({ width: Math.max(120, element.clientWidth), height: element.clientHeight });
-    plot.current = new uPlot({
-      ...size(),
-      padding: [8, 18, 0, 0],
-      cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-      legend: { show: false },
-      scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(min, (high || 0) * 1.12)] } },
-      axes: [{ ...axis, size: 26, space: 80, values: (_, marks) => marks.map((mark) => time(mark * 1_000).slice(0, 5)) }, { ...axis, size: 46, values: (_, marks) => marks.map((mark) => brief(mark)) }],
-      series: [{}, ...series.map((each) => ({
-        label: each.name,
-        stroke: style(each.color),
-        fill: each.fill ? `color-mix(in srgb, ${style(each.color)} 14%, transparent)` : undefined,
-        width: bars ? 0 : 1.8,
-        points: { show: !bars && each.values.filter((value) => value !== null).length < 4, size: 5 },
-        spanGaps: true,
-        paths: bars ? uPlot.paths.bars({ size: [0.8, 14] }) : undefined,
-        ...(bars ? { fill: style(each.color) } : {}),
-      }))],
-      hooks: { setCursor: [(own) => {
-        const { idx, left } = own.cursor;
-        setTip(idx === null || idx === undefined || left < 0 ? null : { idx, left });
-      }] },
-    }, [[], ...series.map(() => [])], element);
+    plot.current = new uPlot(
+      {
+        ...size(),
+        padding: [8, 18, 0, 0],
+        cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
+        legend: { show: false },
+        scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(min, (high || 0) * 1.12)] } },
+        axes: [
+          { ...axis, size: 26, space: 80, values: (_, marks) => marks.map((mark) => time(mark * 1_000).slice(0, 5)) },
+          { ...axis, size: 46, values: (_, marks) => marks.map((mark) => brief(mark)) },
+        ],
+        series: [
+          {},
+          ...series.map((each) => ({
+            label: each.name,
+            stroke: style(each.color),
+            fill: each.fill ? `color-mix(in srgb, ${style(each.color)} 14%, transparent)` : undefined,
+            width: bars ? 0 : 1.8,
+            points: { show: !bars && each.values.filter((value) => value !== null).length < 4, size: 5 },
+            spanGaps: true,
+            paths: bars ? uPlot.paths.bars({ size: [0.8, 14] }) : undefined,
+            ...(bars ? { fill: style(each.color) } : {}),
+          })),
+        ],
+        hooks: {
+          setCursor: [
+            (own) => {
+              const { idx, left } = own.cursor;
+              setTip(idx === null || idx === undefined || left < 0 ? null : { idx, left });
+            },
+          ],
+        },
+      },
+      [[], ...series.map(() => [])],
+      element,
+    );
     const observer = new ResizeObserver(() => plot.current.setSize(size()));
     observer.observe(element);
     return () => {
@@ -57,12 +86,34 @@ export function Chart({ label, times, series, format = String, brief = format, b
     plot.current.setData([times.map((ms) => ms / 1_000), ...sums]);
   }, [times, series, names, theme]);
   const nothing = !series.some((each) => each.values.some((value) => value));
-  const last = series.map((each) => `${each.name} ${format(each.values.findLast?.((value) => value !== null) ?? 0)}`).join(", ");
-  return html`<figure class="chart" role="img" aria-label=${`${label}: ${last}`}><div ref=${box} style=${{ position: "absolute", inset: "0" }}></div>
-    ${nothing && html`<div class="chart-note">Nothing in this time</div>`}
-    ${tip && html`<div class="chart-tip" style=${tip.left > 200 ? { left: "56px", top: "4px" } : { right: "8px", top: "4px" }}>
-      <div class="faint">${time(times[tip.idx])}</div>${series.map((each) => html`<div key=${each.name} class="line"><i class="dot" style=${{ background: style(each.color) }}></i>${each.name} <strong>${each.values[tip.idx] === null || each.values[tip.idx] === undefined ? "–" : format(each.values[tip.idx])}</strong></div>`)}</div>`}
-  </figure>`;
+  const last = series
+    .map((each) => `${each.name} ${format(each.values.findLast?.((value) => value !== null) ?? 0)}`)
+    .join(", ");
+  return html`
+    <figure class="chart" role="img" aria-label=${`${label}: ${last}`}>
+      <div ref=${box} style=${{ position: "absolute", inset: "0" }}></div>
+      ${nothing && html`<div class="chart-note">Nothing in this time</div>`}
+      ${
+        tip &&
+        html`
+          <div class="chart-tip" style=${tip.left > 200 ? { left: "56px", top: "4px" } : { right: "8px", top: "4px" }}>
+            <div class="faint">${time(times[tip.idx])}</div>
+            ${series.map(
+              (each) => html`
+                <div key=${each.name} class="line">
+                  <i class="dot" style=${{ background: style(each.color) }}></i>
+                  ${each.name}${" "}
+                  <strong>
+                    ${each.values[tip.idx] === null || each.values[tip.idx] === undefined ? "–" : format(each.values[tip.idx])}
+                  </strong>
+                </div>
+              `,
+            )}
+          </div>
+        `
+      }
+    </figure>
+  `;
 }
 
 function stacked(series) {
@@ -75,4 +126,15 @@ function stacked(series) {
   return sums;
 }
 
-export const Legend = ({ series }) => html`<div class="legend" aria-hidden="true">${series.map((each) => html`<span key=${each.name}><i class="dot" style=${{ background: `var(${each.color})` }}></i>${each.name}</span>`)}</div>`;
+export const Legend = ({ series }) => html`
+  <div class="legend" aria-hidden="true">
+    ${series.map(
+      (each) => html`
+        <span key=${each.name}>
+          <i class="dot" style=${{ background: `var(${each.color})` }}></i>
+          ${each.name}
+        </span>
+      `,
+    )}
+  </div>
+`;

@@ -9,10 +9,14 @@ const html = htm.bind(h);
 /** The value of a signal; the component is drawn again when it changes, also if that is between drawing and listening. */
 function useValue(source) {
   const [, drawn] = useState(source.peek());
-  useLayoutEffect(() => effect(() => {
-    const current = source.value;
-    drawn(() => current);
-  }), [source]);
+  useLayoutEffect(
+    () =>
+      effect(() => {
+        const current = source.value;
+        drawn(() => current);
+      }),
+    [source],
+  );
   return source.peek();
 }
 

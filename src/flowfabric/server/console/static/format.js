@@ -3,11 +3,17 @@ import { now } from "./session.js";
 
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const clock = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+});
 const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 
-export const count = (n) => (n === null || n === undefined ? "–" : Math.abs(n) < 100_000 ? whole.format(n) : short.format(n));
+export const count = (n) =>
+  n === null || n === undefined ? "–" : Math.abs(n) < 100_000 ? whole.format(n) : short.format(n);
 export const exact = (n) => whole.format(n);
 export const moment = (ms) => (ms ? full.format(ms) : "–");
 export const iso = (ms) => new Date(ms).toISOString();
@@ -20,7 +26,12 @@ export function duration(ms) {
   if (span < 10_000) return `${(span / 1_000).toFixed(1)} s`;
   const seconds = Math.round(span / 1_000);
   if (seconds < 60) return `${seconds} s`;
-  const parts = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
+  const parts = [
+    ["d", 86_400],
+    ["h", 3_600],
+    ["min", 60],
+    ["s", 1],
+  ];
   const first = parts.findIndex(([, size]) => seconds >= size);
   const [name, size] = parts[first];
   const [nextName, nextSize] = parts[first + 1] || ["", 0];
@@ -30,7 +41,13 @@ export function duration(ms) {
 
 /** The same as short as it goes, for axes: 1.5 min, 12 min, 3 h. */
 export function brief(ms) {
-  const [name, unit] = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1_000], ["ms", 1]].find(([, one]) => ms >= one) || ["ms", 1];
+  const [name, unit] = [
+    ["d", 86_400_000],
+    ["h", 3_600_000],
+    ["min", 60_000],
+    ["s", 1_000],
+    ["ms", 1],
+  ].find(([, one]) => ms >= one) || ["ms", 1];
   return `${Math.round((ms / unit) * 10) / 10} ${name}`;
 }
 
@@ -40,7 +57,11 @@ export function relative(ms) {
   const distance = ms - now();
   const span = Math.abs(distance);
   if (span < 3_000) return "just now";
-  const text = duration(span).split(" ").slice(0, 2).join(" ").replace(/^(\d+)\.\d/, "$1");
+  const text = duration(span)
+    .split(" ")
+    .slice(0, 2)
+    .join(" ")
+    .replace(/^(\d+)\.\d/, "$1");
   return distance < 0 ? `${text} ago` : `in ${text}`;
 }
 
@@ -50,7 +71,8 @@ export function time(ms) {
 
 /** The beginning of the UUID is enough to tell executions apart by eye. */
 export const shortId = (id) => (id ? String(id).split(":").pop().slice(0, 8) : "–");
-export const size = (n) => (n < 1_024 ? `${n} bytes` : n < 1_048_576 ? `${(n / 1_024).toFixed(1)} KB` : `${(n / 1_048_576).toFixed(1)} MB`);
+export const size = (n) =>
+  n < 1_024 ? `${n} bytes` : n < 1_048_576 ? `${(n / 1_024).toFixed(1)} KB` : `${(n / 1_048_576).toFixed(1)} MB`;
 export const words = (text) => String(text ?? "").replaceAll("_", " ");
 export const plural = (n, one, many) => `${exact(n)} ${n === 1 ? one : many || `${one}s`}`;
 
@@ -80,11 +102,47 @@ export function decoded(given) {
   }
 }
 
-export const STATES = ["waiting", "delayed", "rate_limited", "waiting_children", "active", "suspended", "resumable", "completed", "failed", "cancelled", "expired", "skipped"];
+export const STATES = [
+  "waiting",
+  "delayed",
+  "rate_limited",
+  "waiting_children",
+  "active",
+  "suspended",
+  "resumable",
+  "completed",
+  "failed",
+  "cancelled",
+  "expired",
+  "skipped",
+];
 export const ENDED = new Set(["completed", "failed", "cancelled", "expired", "skipped"]);
-const MONEY = new Set(["aud", "brl", "cad", "chf", "cny", "dkk", "eur", "gbp", "hkd", "inr", "jpy", "krw", "nok", "pln", "sek", "usd"]);
+const MONEY = new Set([
+  "aud",
+  "brl",
+  "cad",
+  "chf",
+  "cny",
+  "dkk",
+  "eur",
+  "gbp",
+  "hkd",
+  "inr",
+  "jpy",
+  "krw",
+  "nok",
+  "pln",
+  "sek",
+  "usd",
+]);
 /** Money is counted in millionths; everything else as it is. */
 export const amount = (dimension, n) =>
-  MONEY.has(dimension) ? new Intl.NumberFormat("en", { style: "currency", currency: dimension.toUpperCase(), maximumFractionDigits: 2 }).format(n / 1_000_000) : count(n);
+  MONEY.has(dimension)
+    ? new Intl.NumberFormat("en", {
+        style: "currency",
+        currency: dimension.toUpperCase(),
+        maximumFractionDigits: 2,
+      }).format(n / 1_000_000)
+    : count(n);
 export const units = (dimension, text) => Math.round(Number(text) * (MONEY.has(dimension) ? 1_000_000 : 1));
 export const written = (dimension, n) => String(MONEY.has(dimension) ? n / 1_000_000 : n);

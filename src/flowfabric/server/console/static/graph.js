@@ -4,7 +4,20 @@ import { shortId, words } from "./format.js";
 import { Icon } from "./icons.js";
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const TONES = { waiting: "waiting", waiting_children: "waiting", active: "active", resumable: "active", suspended: "suspended", delayed: "delayed", rate_limited: "limited", completed: "completed", failed: "failed", expired: "failed", cancelled: "cancelled", skipped: "cancelled" };
+const TONES = {
+  waiting: "waiting",
+  waiting_children: "waiting",
+  active: "active",
+  resumable: "active",
+  suspended: "suspended",
+  delayed: "delayed",
+  rate_limited: "limited",
+  completed: "completed",
+  failed: "failed",
+  expired: "failed",
+  cancelled: "cancelled",
+  skipped: "cancelled",
+};
 const POLICIES = { any_of: "any", quorum: "of", all_of: "all" };
 
 class Picture {
@@ -24,14 +37,28 @@ class Picture {
     this.colours();
   }
   colours() {
-    this.colour = { line: style("--line-strong"), surface: style("--surface"), text: style("--text"), soft: style("--text-soft"), accent: style("--accent"), sans: style("--sans") };
+    this.colour = {
+      line: style("--line-strong"),
+      surface: style("--surface"),
+      text: style("--text"),
+      soft: style("--text-soft"),
+      accent: style("--accent"),
+      sans: style("--sans"),
+    };
     for (const tone of new Set(Object.values(TONES))) this.colour[tone] = [style(`--${tone}`), style(`--${tone}-soft`)];
   }
   place(places, width, height, members, edges, groups) {
     this.size = [width, height];
-    this.nodes = members.map((member, index) => ({ member, x: places[index][0], y: places[index][1], group: groups.get(member.execution_id) }));
+    this.nodes = members.map((member, index) => ({
+      member,
+      x: places[index][0],
+      y: places[index][1],
+      group: groups.get(member.execution_id),
+    }));
     const at = new Map(this.nodes.map((node) => [node.member.execution_id, node]));
-    this.edges = edges.map((edge) => ({ from: at.get(edge.from), to: at.get(edge.to), state: edge.state })).filter((edge) => edge.from && edge.to);
+    this.edges = edges
+      .map((edge) => ({ from: at.get(edge.from), to: at.get(edge.to), state: edge.state }))
+      .filter((edge) => edge.from && edge.to);
     // Unless somebody has looked around already.
     if (!this.touched) this.fit();
     this.draw();
@@ -48,8 +75,10 @@ class Picture {
     this.fitted = true;
     let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
     for (const node of this.nodes) {
-      left = Math.min(left, node.x); top = Math.min(top, node.y);
-      right = Math.max(right, node.x + this.size[0]); bottom = Math.max(bottom, node.y + this.size[1]);
+      left = Math.min(left, node.x);
+      top = Math.min(top, node.y);
+      right = Math.max(right, node.x + this.size[0]);
+      bottom = Math.max(bottom, node.y + this.size[1]);
     }
     const { clientWidth, clientHeight } = this.canvas;
     this.scale = Math.min(1.1, (clientWidth - 48) / (right - left), (clientHeight - 48) / (bottom - top));
@@ -66,15 +95,26 @@ class Picture {
     this.draw();
   }
   draw() {
-    if (!this.frame) this.frame = requestAnimationFrame(() => { this.frame = 0; this.paint(); });
+    if (!this.frame)
+      this.frame = requestAnimationFrame(() => {
+        this.frame = 0;
+        this.paint();
+      });
   }
   at(px, py) {
-    const x = (px - this.x) / this.scale, y = (py - this.y) / this.scale;
-    return this.nodes.find((node) => x >= node.x && x <= node.x + this.size[0] && y >= node.y && y <= node.y + this.size[1]) || null;
+    const x = (px - this.x) / this.scale;
+    const y = (py - this.y) / this.scale;
+    return (
+      this.nodes.find(
+        (node) => x >= node.x && x <= node.x + this.size[0] && y >= node.y && y <= node.y + this.size[1],
+      ) || null
+    );
   }
   paint() {
     const { canvas, context: pen, scale, colour } = this;
-    const ratio = devicePixelRatio || 1, wide = canvas.clientWidth, high = canvas.clientHeight;
+    const ratio = devicePixelRatio || 1;
+    const wide = canvas.clientWidth;
+    const high = canvas.clientHeight;
     if (canvas.width !== Math.round(wide * ratio) || canvas.height !== Math.round(high * ratio)) {
       canvas.width = Math.round(wide * ratio);
       canvas.height = Math.round(high * ratio);
@@ -85,7 +125,10 @@ class Picture {
     pen.translate(this.x, this.y);
     pen.scale(scale, scale);
     const [w, h] = this.size;
-    const left = -this.x / scale, top = -this.y / scale, right = left + wide / scale, bottom = top + high / scale;
+    const left = -this.x / scale;
+    const top = -this.y / scale;
+    const right = left + wide / scale;
+    const bottom = top + high / scale;
     const far = scale < 0.3;
     let drawn = 0;
     pen.lineWidth = far ? 1 / scale / 1.5 : 1.4;
@@ -96,8 +139,12 @@ class Picture {
       for (const edge of this.edges) {
         const near = this.hover && (edge.from === this.hover || edge.to === this.hover);
         if (Boolean(near) !== lit) continue;
-        const x1 = edge.from.x + w, y1 = edge.from.y + h / 2, x2 = edge.to.x, y2 = edge.to.y + h / 2;
-        if (Math.max(x1, x2) < left || Math.min(x1, x2) > right || Math.max(y1, y2) < top || Math.min(y1, y2) > bottom) continue;
+        const x1 = edge.from.x + w;
+        const y1 = edge.from.y + h / 2;
+        const x2 = edge.to.x;
+        const y2 = edge.to.y + h / 2;
+        if (Math.max(x1, x2) < left || Math.min(x1, x2) > right || Math.max(y1, y2) < top || Math.min(y1, y2) > bottom)
+          continue;
         pen.moveTo(x1, y1);
         if (far) pen.lineTo(x2, y2);
         else {
@@ -133,7 +180,11 @@ class Picture {
         pen.textBaseline = "middle";
         pen.fillStyle = colour.text;
         pen.font = `560 12.5px ${colour.sans}`;
-        pen.fillText(clipped(pen, node.member.execution_kind || shortId(node.member.execution_id), w - 36), node.x + 26, node.y + h / 2 - 8);
+        pen.fillText(
+          clipped(pen, node.member.execution_kind || shortId(node.member.execution_id), w - 36),
+          node.x + 26,
+          node.y + h / 2 - 8,
+        );
         pen.fillStyle = colour.soft;
         pen.font = `400 11px ${colour.sans}`;
         pen.fillText(clipped(pen, words(node.member.public_state), w - 36), node.x + 26, node.y + h / 2 + 9);
@@ -155,14 +206,19 @@ function clipped(pen, text, width) {
 export function groupText(group) {
   const { kind, k } = group.policy;
   const need = kind === "quorum" ? k : kind === "any_of" ? 1 : group.total_deps;
-  return kind === "any_of" ? `any of ${group.total_deps}: ${group.satisfied_count}/1` : kind === "quorum" ? `${need} ${POLICIES[kind]} ${group.total_deps}: ${group.satisfied_count}/${need}` : `all of ${group.total_deps}: ${group.satisfied_count}/${need}`;
+  return kind === "any_of"
+    ? `any of ${group.total_deps}: ${group.satisfied_count}/1`
+    : kind === "quorum"
+      ? `${need} ${POLICIES[kind]} ${group.total_deps}: ${group.satisfied_count}/${need}`
+      : `all of ${group.total_deps}: ${group.satisfied_count}/${need}`;
 }
 
 function badge(pen, node, colour) {
   const text = groupText(node.group);
   pen.font = `600 10.5px ${colour.sans}`;
   const width = pen.measureText(text).width + 14;
-  const done = node.group.group_state === "satisfied", bad = node.group.group_state === "impossible";
+  const done = node.group.group_state === "satisfied";
+  const bad = node.group.group_state === "impossible";
   const [strong] = colour[done ? "completed" : bad ? "failed" : "limited"];
   pen.fillStyle = colour.surface;
   pen.strokeStyle = strong;
@@ -178,14 +234,19 @@ function badge(pen, node, colour) {
 }
 
 export function Graph({ members, edges, groups, found }) {
-  const canvas = useRef(null), picture = useRef(null), shape = useRef("");
+  const canvas = useRef(null);
+  const picture = useRef(null);
+  const shape = useRef("");
   const [tip, setTip] = useState(null);
   const [placed, setPlaced] = useState(false);
   useEffect(() => {
-    const own = picture.current = new Picture(canvas.current);
+    const own = (picture.current = new Picture(canvas.current));
     const observer = new ResizeObserver(() => (own.fitted ? own.draw() : own.fit()));
     observer.observe(canvas.current);
-    const theme = () => { own.colours(); own.draw(); };
+    const theme = () => {
+      own.colours();
+      own.draw();
+    };
     addEventListener("ff-theme", theme);
     return () => {
       observer.disconnect();
@@ -205,7 +266,11 @@ export function Graph({ members, edges, groups, found }) {
       setPlaced(true);
       worker.terminate();
     };
-    worker.postMessage({ key: now, nodes: members.map((member) => member.execution_id), edges: edges.map((edge) => [edge.from, edge.to]) });
+    worker.postMessage({
+      key: now,
+      nodes: members.map((member) => member.execution_id),
+      edges: edges.map((edge) => [edge.from, edge.to]),
+    });
     return () => worker.terminate();
   }, [members, edges, groups]);
   useEffect(() => {
@@ -218,7 +283,8 @@ export function Graph({ members, edges, groups, found }) {
     }
     picture.current.draw();
   }, [found]);
-  const pointers = useRef(new Map()), moved = useRef(0);
+  const pointers = useRef(new Map());
+  const moved = useRef(0);
   const place = (event) => {
     const box = canvas.current.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
@@ -229,7 +295,9 @@ export function Graph({ members, edges, groups, found }) {
     moved.current = 0;
   };
   const move = (event) => {
-    const own = picture.current, [x, y] = place(event), before = pointers.current.get(event.pointerId);
+    const own = picture.current;
+    const [x, y] = place(event);
+    const before = pointers.current.get(event.pointerId);
     if (!before) {
       const node = own.at(x, y);
       if (node !== own.hover) {
@@ -242,7 +310,11 @@ export function Graph({ members, edges, groups, found }) {
     const others = [...pointers.current].filter(([id]) => id !== event.pointerId);
     if (others.length) {
       const [ox, oy] = others[0][1];
-      own.zoom(Math.hypot(x - ox, y - oy) / Math.max(1, Math.hypot(before[0] - ox, before[1] - oy)), (x + ox) / 2, (y + oy) / 2);
+      own.zoom(
+        Math.hypot(x - ox, y - oy) / Math.max(1, Math.hypot(before[0] - ox, before[1] - oy)),
+        (x + ox) / 2,
+        (y + oy) / 2,
+      );
     } else {
       own.touched = true;
       own.x += x - before[0];
@@ -266,17 +338,53 @@ export function Graph({ members, edges, groups, found }) {
     element.addEventListener("wheel", wheel, { passive: false });
     return () => element.removeEventListener("wheel", wheel);
   }, []);
-  return html`<div class="graph" data-placed=${String(placed)}>
-    <canvas ref=${canvas} role="img" aria-label=${`Graph of ${members.length} members and ${edges.length} edges; the table below says the same.`}
-      onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerCancel=${up} onPointerLeave=${() => { picture.current.hover = null; setTip(null); picture.current.draw(); }}></canvas>
-    ${!placed && html`<p class="loading">Laying out ${members.length} members…</p>`}
-    ${tip && html`<div class="tip" style=${{ left: `${Math.min(tip.x + 14, Math.max(0, (canvas.current?.clientWidth || 400) - 300))}px`, top: `${tip.y + 14}px` }}>
-      <strong>${tip.node.member.execution_kind || "(no kind)"}</strong><div class="soft">${words(tip.node.member.public_state)}${tip.node.member.blocking_reason && tip.node.member.blocking_reason !== "none" ? `, ${words(tip.node.member.blocking_reason)}` : ""}</div>
-      ${tip.node.group && html`<div class="soft">${groupText(tip.node.group)}, ${words(tip.node.group.group_state)}</div>`}<div class="mono faint tiny">${tip.node.member.execution_id}</div></div>`}
-    <div class="tools">
-      <button type="button" class="button icon" aria-label="Closer" onClick=${() => picture.current.zoom(1.3)}><${Icon} name="plus" /></button>
-      <button type="button" class="button icon" aria-label="Farther" onClick=${() => picture.current.zoom(1 / 1.3)}><${Icon} name="minus" /></button>
-      <button type="button" class="button icon" aria-label="Show all" onClick=${() => picture.current.fit()}><${Icon} name="fit" /></button>
+  return html`
+    <div class="graph" data-placed=${String(placed)}>
+      <canvas
+        ref=${canvas}
+        role="img"
+        aria-label=${`Graph of ${members.length} members and ${edges.length} edges; the table below says the same.`}
+        onPointerDown=${down}
+        onPointerMove=${move}
+        onPointerUp=${up}
+        onPointerCancel=${up}
+        onPointerLeave=${() => {
+          picture.current.hover = null;
+          setTip(null);
+          picture.current.draw();
+        }}
+      ></canvas>
+      ${!placed && html`<p class="loading">Laying out ${members.length} members…</p>`}
+      ${
+        tip &&
+        html`
+          <div
+            class="tip"
+            style=${{ left: `${Math.min(tip.x + 14, Math.max(0, (canvas.current?.clientWidth || 400) - 300))}px`, top: `${tip.y + 14}px` }}
+          >
+            <strong>${tip.node.member.execution_kind || "(no kind)"}</strong>
+            <div class="soft">
+              ${words(tip.node.member.public_state)}${tip.node.member.blocking_reason && tip.node.member.blocking_reason !== "none" ? `, ${words(tip.node.member.blocking_reason)}` : ""}
+            </div>
+            ${
+              tip.node.group &&
+              html`<div class="soft">${groupText(tip.node.group)}, ${words(tip.node.group.group_state)}</div>`
+            }
+            <div class="mono faint tiny">${tip.node.member.execution_id}</div>
+          </div>
+        `
+      }
+      <div class="tools">
+        <button type="button" class="button icon" aria-label="Closer" onClick=${() => picture.current.zoom(1.3)}>
+          <${Icon} name="plus" />
+        </button>
+        <button type="button" class="button icon" aria-label="Farther" onClick=${() => picture.current.zoom(1 / 1.3)}>
+          <${Icon} name="minus" />
+        </button>
+        <button type="button" class="button icon" aria-label="Show all" onClick=${() => picture.current.fit()}>
+          <${Icon} name="fit" />
+        </button>
+      </div>
     </div>
-  </div>`;
+  `;
 }

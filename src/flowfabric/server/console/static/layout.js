@@ -1,7 +1,10 @@
 // Where the members of a flow stand, worked out beside the page: dagre for graphs it can do well, layers for large ones.
 import { graphlib, layout } from "./vendor/dagre.js";
 
-const WIDTH = 168, HEIGHT = 44, BETWEEN = 22, RANKS = 64;
+const WIDTH = 168;
+const HEIGHT = 44;
+const BETWEEN = 22;
+const RANKS = 64;
 /** Beyond this many members dagre takes seconds; plain layers take milliseconds and look alike. */
 const CAREFUL = 400;
 
@@ -22,16 +25,19 @@ function careful(nodes, edges) {
 function layered(nodes, edges) {
   const number = new Map(nodes.map((id, index) => [id, index]));
   const count = nodes.length;
-  const after = Array.from({ length: count }, () => []), before = Array.from({ length: count }, () => []);
+  const after = Array.from({ length: count }, () => []);
+  const before = Array.from({ length: count }, () => []);
   const open = new Int32Array(count);
   for (const [from, to] of edges) {
-    const a = number.get(from), b = number.get(to);
+    const a = number.get(from);
+    const b = number.get(to);
     if (a === undefined || b === undefined || a === b) continue;
     after[a].push(b);
     before[b].push(a);
     open[b] += 1;
   }
-  const layer = new Int32Array(count), queue = [];
+  const layer = new Int32Array(count);
+  const queue = [];
   for (let at = 0; at < count; at += 1) if (!open[at]) queue.push(at);
   for (let head = 0; head < queue.length; head += 1) {
     const at = queue[head];
@@ -44,15 +50,29 @@ function layered(nodes, edges) {
   const layers = [];
   for (let at = 0; at < count; at += 1) (layers[layer[at]] ||= []).push(at);
   const place = new Float64Array(count);
-  const settle = () => layers.forEach((members) => members?.forEach((at, index) => { place[at] = index - members.length / 2; }));
+  const settle = () =>
+    layers.forEach((members) =>
+      members?.forEach((at, index) => {
+        place[at] = index - members.length / 2;
+      }),
+    );
   settle();
   for (let sweep = 0; sweep < 4; sweep += 1) {
     const neighbours = sweep % 2 ? after : before;
     for (const members of sweep % 2 ? [...layers].reverse() : layers) {
       if (!members) continue;
-      const middle = new Map(members.map((at) => [at, neighbours[at].length ? neighbours[at].reduce((sum, each) => sum + place[each], 0) / neighbours[at].length : place[at]]));
+      const middle = new Map(
+        members.map((at) => [
+          at,
+          neighbours[at].length
+            ? neighbours[at].reduce((sum, each) => sum + place[each], 0) / neighbours[at].length
+            : place[at],
+        ]),
+      );
       members.sort((a, b) => middle.get(a) - middle.get(b));
-      members.forEach((at, index) => { place[at] = index - members.length / 2; });
+      members.forEach((at, index) => {
+        place[at] = index - members.length / 2;
+      });
     }
   }
   // A very wide layer is folded, so that the picture is not a line.
@@ -63,7 +83,8 @@ function layered(nodes, edges) {
     const rows = Math.max(1, Math.min(members.length, Math.max(24, Math.ceil(Math.sqrt(members.length) * 2.2))));
     const columns = Math.ceil(members.length / rows);
     members.forEach((at, index) => {
-      const row = index % rows, column = Math.floor(index / rows);
+      const row = index % rows;
+      const column = Math.floor(index / rows);
       result[at] = [x + column * (WIDTH + 14), (row - Math.min(rows, members.length) / 2) * (HEIGHT + BETWEEN)];
     });
     x += columns * (WIDTH + 14) + RANKS;
@@ -74,7 +95,10 @@ function layered(nodes, edges) {
 /** Members without edges stand in rows, in the order they were made. */
 function rows(nodes) {
   const columns = Math.max(1, Math.ceil(Math.sqrt(nodes.length / 1.6)));
-  return nodes.map((_, index) => [20 + (index % columns) * (WIDTH + 22), 20 + Math.floor(index / columns) * (HEIGHT + BETWEEN)]);
+  return nodes.map((_, index) => [
+    20 + (index % columns) * (WIDTH + 22),
+    20 + Math.floor(index / columns) * (HEIGHT + BETWEEN),
+  ]);
 }
 
 onmessage = ({ data }) => {

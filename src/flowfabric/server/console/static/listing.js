@@ -1,7 +1,8 @@
 // A list of executions of any length: pages are fetched as they come into view, rows are drawn only where one looks.
 import { get } from "./api.js";
 
-const PAGE = 200, HEAD = 100;
+const PAGE = 200;
+const HEAD = 100;
 
 /** The place right behind a row, as the server writes it. */
 export const cursorOf = (row) => {
@@ -34,17 +35,22 @@ export class Listing {
   more() {
     if (this.complete || this.loading) return this.loading;
     const last = this.rows[this.rows.length - 1];
-    this.loading = this.search({ limit: PAGE, cursor: last ? cursorOf(last) : undefined }).then((page) => {
-      const known = this.rows.length;
-      for (const row of page.executions) if (!this.index.has(row.execution_id)) this.rows.push(row);
-      this.reindex(known);
-      this.complete = page.next_cursor === null;
-      this.problem = null;
-      this.begun = true;
-    }).catch((problem) => { this.problem = problem; }).finally(() => {
-      this.loading = null;
-      this.onChange();
-    });
+    this.loading = this.search({ limit: PAGE, cursor: last ? cursorOf(last) : undefined })
+      .then((page) => {
+        const known = this.rows.length;
+        for (const row of page.executions) if (!this.index.has(row.execution_id)) this.rows.push(row);
+        this.reindex(known);
+        this.complete = page.next_cursor === null;
+        this.problem = null;
+        this.begun = true;
+      })
+      .catch((problem) => {
+        this.problem = problem;
+      })
+      .finally(() => {
+        this.loading = null;
+        this.onChange();
+      });
     return this.loading;
   }
 
@@ -76,8 +82,12 @@ export class Listing {
       if (added.length) this.reindex();
       if (first >= HEAD) {
         const from = Math.max(1, first);
-        const page = await this.search({ cursor: cursorOf(this.rows[from - 1]), limit: Math.min(PAGE, Math.max(1, last - from)) });
-        for (const row of page.executions) if (this.index.has(row.execution_id)) this.replace(this.index.get(row.execution_id), row);
+        const page = await this.search({
+          cursor: cursorOf(this.rows[from - 1]),
+          limit: Math.min(PAGE, Math.max(1, last - from)),
+        });
+        for (const row of page.executions)
+          if (this.index.has(row.execution_id)) this.replace(this.index.get(row.execution_id), row);
       }
       this.problem = null;
       this.onChange();
@@ -97,6 +107,7 @@ export class Listing {
 
 function cursorLess(a, b) {
   if (a.created_at !== b.created_at) return a.created_at < b.created_at;
-  const [, one, two] = cursorOf(a).split("."), [, three, four] = cursorOf(b).split(".");
+  const [, one, two] = cursorOf(a).split(".");
+  const [, three, four] = cursorOf(b).split(".");
   return one === three ? two < four : Number(one) < Number(three);
 }

@@ -7,13 +7,19 @@ import { everywhere, me } from "./session.js";
 
 /** "live", "connecting", "polling" or "offline". */
 export const connection = signal("connecting");
-const FIRST_PAUSE = 500, LAST_PAUSE = 10_000;
+const FIRST_PAUSE = 500;
+const LAST_PAUSE = 10_000;
 /** How soon a view looks again after a hint, and how often it looks anyway. */
-const COALESCE = 700, POLL = 4_000;
+const COALESCE = 700;
+const POLL = 4_000;
 
 /** Follow a stream until `stop` is called; `onEvent(name, data, id)`. Returns stop. */
 export function follow(path, { onEvent, onState = () => {}, lastId = "", query } = {}) {
-  let stopped = false, abort = null, pause = FIRST_PAUSE, timer = null, last = lastId;
+  let stopped = false;
+  let abort = null;
+  let pause = FIRST_PAUSE;
+  let timer = null;
+  let last = lastId;
   const visible = () => {
     if (document.hidden) abort?.abort();
     else if (!abort) start();
@@ -21,12 +27,15 @@ export function follow(path, { onEvent, onState = () => {}, lastId = "", query }
   async function start() {
     clearTimeout(timer);
     if (stopped || abort || document.hidden) return;
-    const own = abort = new AbortController();
+    const own = (abort = new AbortController());
     onState("connecting");
     try {
       const response = await fetch(address(path, query), {
         headers: headers({ accept: "text/event-stream", ...(last ? { "last-event-id": last } : {}) }),
-        signal: own.signal, cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer",
+        signal: own.signal,
+        cache: "no-store",
+        credentials: "omit",
+        referrerPolicy: "no-referrer",
       });
       if (!response.ok) {
         const problem = await problemOf(response);
@@ -76,7 +85,8 @@ async function read(body, onEvent) {
       let data = "";
       for (const line of block.split("\n")) {
         const colon = line.indexOf(": ");
-        const field = line.slice(0, colon), text = line.slice(colon + 2);
+        const field = line.slice(0, colon);
+        const text = line.slice(colon + 2);
         if (field === "event") event.name = text;
         else if (field === "id") event.id = text;
         else if (field === "data") data += text;
@@ -106,7 +116,9 @@ export function begin() {
   }
   stopHints = follow("v1/changes", {
     onEvent: (name) => name === "changed" && hint(),
-    onState: (state) => { connection.value = state === "refused" ? "polling" : state; },
+    onState: (state) => {
+      connection.value = state === "refused" ? "polling" : state;
+    },
   });
 }
 
@@ -118,7 +130,9 @@ class Viewer {
     this.at = 0;
     this.busy = false;
     this.again = false;
-    this.visible = () => { if (!document.hidden) this.now(); };
+    this.visible = () => {
+      if (!document.hidden) this.now();
+    };
     document.addEventListener("visibilitychange", this.visible);
     viewers.add(this);
     this.now();
@@ -163,7 +177,7 @@ export function useWatch(look, deps, every = POLL) {
   const latest = useRef(look);
   latest.current = look;
   useEffect(() => {
-    const own = viewer.current = new Viewer(() => latest.current(), every);
+    const own = (viewer.current = new Viewer(() => latest.current(), every));
     return () => own.stop();
   }, deps);
   return () => viewer.current?.now();
@@ -177,14 +191,18 @@ export function useLive(load, deps, every = POLL) {
     run.current += 1;
     setState({ data: null, problem: null });
   }, deps);
-  const refresh = useWatch(async () => {
-    const mine = run.current;
-    try {
-      const data = await load();
-      if (mine === run.current) setState({ data, problem: null });
-    } catch (problem) {
-      if (mine === run.current && problem.name !== "AbortError") setState((old) => ({ data: old.data, problem }));
-    }
-  }, deps, every);
+  const refresh = useWatch(
+    async () => {
+      const mine = run.current;
+      try {
+        const data = await load();
+        if (mine === run.current) setState({ data, problem: null });
+      } catch (problem) {
+        if (mine === run.current && problem.name !== "AbortError") setState((old) => ({ data: old.data, problem }));
+      }
+    },
+    deps,
+    every,
+  );
   return { ...state, refresh };
 }

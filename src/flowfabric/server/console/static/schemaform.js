@@ -10,7 +10,13 @@ export function resolved(schema, root) {
     else {
       const choices = (found.anyOf || found.oneOf || []).filter((each) => each.type !== "null");
       if (choices.length !== 1) break;
-      found = { ...choices[0], title: found.title, description: found.description, default: found.default, nullable: true };
+      found = {
+        ...choices[0],
+        title: found.title,
+        description: found.description,
+        default: found.default,
+        nullable: true,
+      };
     }
   }
   return found;
@@ -28,12 +34,20 @@ export function initial(given, root = given) {
   const schema = resolved(given, root);
   if ("default" in schema) return schema.default;
   switch (kindOf(schema)) {
-    case "object": return Object.fromEntries(Object.entries(schema.properties || {}).map(([name, inner]) => [name, initial(inner, root)]));
-    case "array": return [];
-    case "boolean": return null;
-    case "choice": return schema.nullable ? null : "const" in schema ? schema.const : null;
-    case "json": return null;
-    default: return "";
+    case "object":
+      return Object.fromEntries(
+        Object.entries(schema.properties || {}).map(([name, inner]) => [name, initial(inner, root)]),
+      );
+    case "array":
+      return [];
+    case "boolean":
+      return null;
+    case "choice":
+      return schema.nullable ? null : "const" in schema ? schema.const : null;
+    case "json":
+      return null;
+    default:
+      return "";
   }
 }
 
@@ -49,12 +63,14 @@ export function meant(given, value, root = given, where = "") {
         const required = (schema.required || []).includes(key);
         const one = value?.[key];
         const own = resolved(inner, root);
-        if (!required && (one === "" || one === null || one === undefined) && kindOf(own) !== "string" && !own.nullable) continue;
+        if (!required && (one === "" || one === null || one === undefined) && kindOf(own) !== "string" && !own.nullable)
+          continue;
         found[key] = meant(inner, one, root, key);
       }
       return found;
     }
-    case "array": return (value || []).map((each, index) => meant(schema.items || {}, each, root, `${name} ${index + 1}`));
+    case "array":
+      return (value || []).map((each, index) => meant(schema.items || {}, each, root, `${name} ${index + 1}`));
     case "integer":
     case "number": {
       if (value === "" || value === null || value === undefined) {
@@ -62,7 +78,8 @@ export function meant(given, value, root = given, where = "") {
         throw new Error(`Give a number for ${words(name)}.`);
       }
       const number = Number(value);
-      if (!Number.isFinite(number) || (kindOf(schema) === "integer" && !Number.isInteger(number))) throw new Error(`${words(name)} is not ${kindOf(schema) === "integer" ? "a whole number" : "a number"}.`);
+      if (!Number.isFinite(number) || (kindOf(schema) === "integer" && !Number.isInteger(number)))
+        throw new Error(`${words(name)} is not ${kindOf(schema) === "integer" ? "a whole number" : "a number"}.`);
       return number;
     }
     case "boolean":
@@ -74,7 +91,8 @@ export function meant(given, value, root = given, where = "") {
     case "choice":
       if (value === null && !optional) throw new Error(`Choose one for ${words(name)}.`);
       return value;
-    case "string": return value === "" && optional ? null : String(value ?? "");
+    case "string":
+      return value === "" && optional ? null : String(value ?? "");
     default:
       if (typeof value !== "string") return value;
       try {
@@ -92,41 +110,173 @@ export function Fields({ schema, value, onChange, root = schema, name = "", path
   const kind = kindOf(own);
   const id = `f-${path.replace(/[^\w-]/g, "-")}`;
   const title = name ? label(name, own) : own.title && kind !== "object" ? own.title : "Answer";
-  const hint = own.description && html`<span class="hint">${own.description}</span>`;
+  const hint =
+    own.description &&
+    html`<span class="hint">${own.description}</span>`;
   if (kind === "object") {
-    const inner = Object.entries(own.properties || {}).map(([key, each]) => html`<${Fields} key=${key} schema=${each} root=${root} name=${key} path=${`${path}.${key}`} required=${(own.required || []).includes(key)} value=${value?.[key]} onChange=${(next) => onChange({ ...value, [key]: next })} />`);
-    return name ? html`<fieldset class="stack tight"><legend>${title}</legend>${hint}${inner}</fieldset>` : html`<div class="stack tight">${inner}</div>`;
+    const inner = Object.entries(own.properties || {}).map(
+      ([key, each]) => html`
+        <${Fields}
+          key=${key}
+          schema=${each}
+          root=${root}
+          name=${key}
+          path=${`${path}.${key}`}
+          required=${(own.required || []).includes(key)}
+          value=${value?.[key]}
+          onChange=${(next) => onChange({ ...value, [key]: next })}
+        />
+      `,
+    );
+    return name
+      ? html`
+          <fieldset class="stack tight">
+            <legend>${title}</legend>
+            ${hint}${inner}
+          </fieldset>
+        `
+      : html`<div class="stack tight">${inner}</div>`;
   }
   if (kind === "boolean") {
-    return html`<div class="field"><span class="label" id=${id}>${title}</span><div class="segments" role="group" aria-labelledby=${id}>
-      ${[[true, "Yes"], [false, "No"], ...(own.nullable ? [[null, "Not said"]] : [])].map(([each, text]) => html`<button type="button" key=${text} data-field=${name || "answer"} aria-pressed=${String(value === each)} onClick=${() => onChange(each)}>${text}</button>`)}</div>${hint}</div>`;
+    return html`
+      <div class="field">
+        <span class="label" id=${id}>${title}</span>
+        <div class="segments" role="group" aria-labelledby=${id}>
+          ${[[true, "Yes"], [false, "No"], ...(own.nullable ? [[null, "Not said"]] : [])].map(
+            ([each, text]) => html`
+              <button
+                type="button"
+                key=${text}
+                data-field=${name || "answer"}
+                aria-pressed=${String(value === each)}
+                onClick=${() => onChange(each)}
+              >
+                ${text}
+              </button>
+            `,
+          )}
+        </div>
+        ${hint}
+      </div>
+    `;
   }
   if (kind === "choice") {
     const options = own.enum || [own.const];
-    return html`<div class="field"><label for=${id}>${title}</label><select id=${id} class="input" value=${String(options.indexOf(value))} onChange=${(event) => onChange(event.target.value === "-1" ? null : options[Number(event.target.value)])}>
-      <option value="-1">${own.nullable ? "None" : "Choose…"}</option>${options.map((option, index) => html`<option key=${index} value=${String(index)}>${String(option)}</option>`)}</select>${hint}</div>`;
+    return html`
+      <div class="field">
+        <label for=${id}>${title}</label>
+        <select
+          id=${id}
+          class="input"
+          value=${String(options.indexOf(value))}
+          onChange=${(event) => onChange(event.target.value === "-1" ? null : options[Number(event.target.value)])}
+        >
+          <option value="-1">${own.nullable ? "None" : "Choose…"}</option>
+          ${options.map(
+            (option, index) => html`<option key=${index} value=${String(index)}>${String(option)}</option>`,
+          )}
+        </select>
+        ${hint}
+      </div>
+    `;
   }
   if (kind === "array") {
     const list = value || [];
-    return html`<fieldset class="stack tight"><legend>${title}</legend>${hint}
-      ${list.map((each, index) => html`<div class="line" key=${index}><div class="grow"><${Fields} schema=${own.items || {}} root=${root} name=${`${name || "item"} ${index + 1}`} path=${`${path}.${index}`} value=${each} onChange=${(next) => onChange(list.map((old, at) => (at === index ? next : old)))} /></div>
-        <button type="button" class="button small" aria-label=${`Remove ${index + 1}`} onClick=${() => onChange(list.filter((_, at) => at !== index))}>Remove</button></div>`)}
-      <div><button type="button" class="button small" onClick=${() => onChange([...list, initial(own.items || {}, root)])}>Add</button></div></fieldset>`;
+    return html`
+      <fieldset class="stack tight">
+        <legend>${title}</legend>
+        ${hint}
+        ${list.map(
+          (each, index) => html`
+            <div class="line" key=${index}>
+              <div class="grow">
+                <${Fields}
+                  schema=${own.items || {}}
+                  root=${root}
+                  name=${`${name || "item"} ${index + 1}`}
+                  path=${`${path}.${index}`}
+                  value=${each}
+                  onChange=${(next) => onChange(list.map((old, at) => (at === index ? next : old)))}
+                />
+              </div>
+              <button
+                type="button"
+                class="button small"
+                aria-label=${`Remove ${index + 1}`}
+                onClick=${() => onChange(list.filter((_, at) => at !== index))}
+              >
+                Remove
+              </button>
+            </div>
+          `,
+        )}
+        <div>
+          <button
+            type="button"
+            class="button small"
+            onClick=${() => onChange([...list, initial(own.items || {}, root)])}
+          >
+            Add
+          </button>
+        </div>
+      </fieldset>
+    `;
   }
   const set = (event) => onChange(event.target.value);
   const numeric = kind === "integer" || kind === "number";
   const long = kind === "json" || (kind === "string" && /note|text|comment|reason|message|body/i.test(name));
-  const text = kind === "json" && typeof value !== "string" ? (value === null || value === undefined ? "" : JSON.stringify(value, null, 2)) : value ?? "";
-  return html`<div class="field"><label for=${id}>${title}${required ? "" : html` <span class="faint">(optional)</span>`}</label>
-    ${long ? html`<textarea id=${id} class="input" value=${text} onInput=${set} placeholder=${kind === "json" ? "JSON" : ""}></textarea>`
-      : html`<input id=${id} class="input" value=${text} onInput=${set} autocomplete="off" type=${numeric ? "number" : own.format === "date" ? "date" : "text"} step=${kind === "number" ? "any" : null} min=${own.minimum ?? null} max=${own.maximum ?? null} />`}${hint}</div>`;
+  const text =
+    kind === "json" && typeof value !== "string"
+      ? value === null || value === undefined
+        ? ""
+        : JSON.stringify(value, null, 2)
+      : (value ?? "");
+  return html`
+    <div class="field">
+      <label for=${id}>
+        ${title}${
+          required
+            ? ""
+            : html`
+                ${" "}
+                <span class="faint">(optional)</span>
+              `
+        }
+      </label>
+      ${
+        long
+          ? html`
+              <textarea
+                id=${id}
+                class="input"
+                value=${text}
+                onInput=${set}
+                placeholder=${kind === "json" ? "JSON" : ""}
+              ></textarea>
+            `
+          : html`
+              <input
+                id=${id}
+                class="input"
+                value=${text}
+                onInput=${set}
+                autocomplete="off"
+                type=${numeric ? "number" : own.format === "date" ? "date" : "text"}
+                step=${kind === "number" ? "any" : null}
+                min=${own.minimum ?? null}
+                max=${own.maximum ?? null}
+              />
+            `
+      }${hint}
+    </div>
+  `;
 }
 
 /** The whole form: yes and no as two buttons where the answer is one, fields and one button otherwise. */
 export function AnswerForm({ schema, approves, busy, problem, onAnswer }) {
   const [value, setValue] = useState(() => initial(schema));
   const [wrong, setWrong] = useState("");
-  const flag = approves === "" ? "" : approves ?? null;
+  const flag = approves === "" ? "" : (approves ?? null);
   const give = (said) => (event) => {
     event.preventDefault();
     try {
@@ -138,14 +288,28 @@ export function AnswerForm({ schema, approves, busy, problem, onAnswer }) {
     }
   };
   const own = resolved(schema, schema);
-  const rest = flag ? { ...own, $defs: schema.$defs, properties: Object.fromEntries(Object.entries(own.properties || {}).filter(([name]) => name !== flag)) } : schema;
+  const rest = flag
+    ? {
+        ...own,
+        $defs: schema.$defs,
+        properties: Object.fromEntries(Object.entries(own.properties || {}).filter(([name]) => name !== flag)),
+      }
+    : schema;
   const decides = flag !== null;
-  return html`<form class="stack" onSubmit=${give(undefined)}>
-    ${flag !== "" && html`<${Fields} schema=${rest} root=${schema} value=${value} onChange=${setValue} />`}
-    ${(wrong || problem) && html`<p class="problem" role="alert">${wrong || problem.message}</p>`}
-    <div class="line wraps">${decides ? html`
-      <button type="button" class="button primary" disabled=${busy} onClick=${give(true)}>Yes</button>
-      <button type="button" class="button danger" disabled=${busy} onClick=${give(false)}>No</button>`
-      : html`<button type="submit" class="button primary" disabled=${busy}>Answer</button>`}</div>
-  </form>`;
+  return html`
+    <form class="stack" onSubmit=${give(undefined)}>
+      ${flag !== "" && html`<${Fields} schema=${rest} root=${schema} value=${value} onChange=${setValue} />`}
+      ${(wrong || problem) && html`<p class="problem" role="alert">${wrong || problem.message}</p>`}
+      <div class="line wraps">
+        ${
+          decides
+            ? html`
+                <button type="button" class="button primary" disabled=${busy} onClick=${give(true)}>Yes</button>
+                <button type="button" class="button danger" disabled=${busy} onClick=${give(false)}>No</button>
+              `
+            : html`<button type="submit" class="button primary" disabled=${busy}>Answer</button>`
+        }
+      </div>
+    </form>
+  `;
 }

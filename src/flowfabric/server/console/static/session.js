@@ -22,5 +22,7 @@ export function choose(name) {
 export const may = (scope) => Boolean(me.peek()?.scopes?.includes(scope));
 /** Whether the credential is for all namespaces: some things are about all of them. */
 export const everywhere = () => me.peek()?.namespaces === null;
-export const setNow = (now) => { skew = now - Date.now(); };
+export const setNow = (now) => {
+  skew = now - Date.now();
+};
 export const now = () => Date.now() + skew;

@@ -5,7 +5,10 @@ import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { may, namespace } from "../session.js";
 import { plural, relative } from "../format.js";
-import { Badge, Copy, Empty, ExecutionLink, Json, Loading, openDialog, closeDialog, toast, Trouble, When } from "../parts.js";
+import { Badge, Copy, Empty, ExecutionLink, Loading, Trouble, When } from "../parts.js";
+import { Json } from "../values.js";
+import { openDialog, closeDialog } from "../dialogs.js";
+import { toast } from "../toasts.js";
 import { AnswerForm } from "../schemaform.js";
 import { Icon } from "../icons.js";
 
@@ -13,7 +16,8 @@ export default function Approvals({ id }) {
   const own = useValue(namespace);
   const [pages, setPages] = useState(1);
   const { data, problem, refresh } = useLive(async () => {
-    let asks = [], cursor;
+    let asks = [];
+    let cursor;
     for (let page = 0; page < pages; page += 1) {
       const found = await get("v1/asks", { namespace: own, limit: 50, cursor });
       asks = asks.concat(found.asks);
@@ -24,27 +28,85 @@ export default function Approvals({ id }) {
   }, [own, pages]);
   const asks = data?.asks || [];
   const chosen = asks.find((ask) => ask.execution_id === id) || (id ? null : asks[0]);
-  return html`<div class="page">
-    <div class="page-head"><h1>Approvals</h1><${Live} />${asks.length > 0 && html`<span class="soft small">${plural(asks.length, "question")}${data.more ? " or more" : ""}</span>`}</div>
-    <${Trouble} problem=${problem} />
-    ${!data ? html`<${Loading} />` : !asks.length && !id ? html`<section class="card"><${Empty} icon="approvals">Nobody waits for an answer.<span class="small faint">Questions that workflows ask with Ask appear here.</span></${Empty}></section>` : html`
-      <div class="inbox">
-        <section class="card inbox-list" aria-label="Questions">
-          ${asks.map((ask) => html`<a class="inbox-item" key=${ask.execution_id} href=${`#/approvals/${encodeURIComponent(ask.execution_id)}`} aria-current=${String(ask === chosen)} data-ask=${ask.execution_id}>
-            <span class="line wide"><strong class="clip">${ask.question}</strong><span class="faint tiny no-wrap">${relative(ask.asked_at)}</span></span>
-            <span class="line wide small soft"><span class="clip">${ask.of.length ? ask.of.join(", ") : "whoever has the link"}</span><span>${ask.given.filter((given) => given.said === "approve").length} of ${ask.need}</span></span></a>`)}
-          ${data.more && html`<button type="button" class="inbox-item" onClick=${() => setPages(pages + 1)}>More</button>`}
-          ${!asks.length && html`<p class="inbox-item soft">No other question waits.</p>`}
-        </section>
-        ${chosen ? html`<${Question} key=${chosen.execution_id} ask=${chosen} refresh=${refresh} />` : html`<${Other} key=${id} id=${id} refresh=${refresh} />`}
-      </div>`}
-  </div>`;
+  return html`
+    <div class="page">
+      <div class="page-head">
+        <h1>Approvals</h1>
+        <${Live} />
+        ${
+          asks.length > 0 &&
+          html`<span class="soft small">${plural(asks.length, "question")}${data.more ? " or more" : ""}</span>`
+        }
+      </div>
+      <${Trouble} problem=${problem} />
+      ${
+        !data
+          ? html`<${Loading} />`
+          : !asks.length && !id
+            ? html`
+                <section class="card">
+                  <${Empty} icon="approvals">
+                    Nobody waits for an answer.
+                    <span class="small faint">Questions that workflows ask with Ask appear here.</span>
+                  </${Empty}>
+                </section>
+              `
+            : html`
+                <div class="inbox">
+                  <section class="card inbox-list" aria-label="Questions">
+                    ${asks.map(
+                      (ask) => html`
+                        <a
+                          class="inbox-item"
+                          key=${ask.execution_id}
+                          href=${`#/approvals/${encodeURIComponent(ask.execution_id)}`}
+                          aria-current=${String(ask === chosen)}
+                          data-ask=${ask.execution_id}
+                        >
+                          <span class="line wide">
+                            <strong class="clip">${ask.question}</strong>
+                            <span class="faint tiny no-wrap">${relative(ask.asked_at)}</span>
+                          </span>
+                          <span class="line wide small soft">
+                            <span class="clip">${ask.of.length ? ask.of.join(", ") : "whoever has the link"}</span>
+                            <span>
+                              ${ask.given.filter((given) => given.said === "approve").length} of ${ask.need}
+                            </span>
+                          </span>
+                        </a>
+                      `,
+                    )}
+                    ${
+                      data.more &&
+                      html`
+                        <button type="button" class="inbox-item" onClick=${() => setPages(pages + 1)}>More</button>
+                      `
+                    }
+                    ${!asks.length && html`<p class="inbox-item soft">No other question waits.</p>`}
+                  </section>
+                  ${
+                    chosen
+                      ? html`<${Question} key=${chosen.execution_id} ask=${chosen} refresh=${refresh} />`
+                      : html`<${Other} key=${id} id=${id} refresh=${refresh} />`
+                  }
+                </div>
+              `
+      }
+    </div>
+  `;
 }
 
 /** A question that is not (any more) in the inbox. */
 function Other({ id, refresh }) {
   const { data, problem } = useLive(() => get(`v1/asks/${encodeURIComponent(id)}`), [id]);
-  if (!data) return html`<section class="card"><div class="body">${problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`}</div></section>`;
+  if (!data)
+    return html`
+      <section class="card">
+        <div class="body">
+          ${problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`}
+        </div>
+      </section>
+    `;
   return html`<${Question} ask=${data} refresh=${refresh} />`;
 }
 
@@ -53,7 +115,9 @@ function Question({ ask, refresh }) {
   const free = ask.of.filter((name) => !answered.has(name));
   const [by, setBy] = useState(free[0] || "");
   const [state, setState] = useState({ busy: false, problem: null });
-  useEffect(() => { if (ask.of.length && answered.has(by) && free.length) setBy(free[0]); }, [ask]);
+  useEffect(() => {
+    if (ask.of.length && answered.has(by) && free.length) setBy(free[0]);
+  }, [ask]);
   const give = async (value) => {
     setState({ busy: true, problem: null });
     try {
@@ -65,55 +129,196 @@ function Question({ ask, refresh }) {
       setState({ busy: false, problem });
     }
   };
-  return html`<section class="card" data-question><header><h2 class="grow wrap-anywhere">${ask.question}</h2><${Badge} tone=${ask.open ? "suspended" : "cancelled"}>${ask.open ? "open" : "closed"}</${Badge}></header>
-    <div class="body stack">
-      <dl class="facts">
-        <div><dt>Asked</dt><dd><${When} ms=${ask.asked_at} /></dd></div>
-        <div><dt>Until</dt><dd>${ask.until ? html`<${When} ms=${ask.until} />` : "it is answered"}</dd></div>
-        <div><dt>Needs</dt><dd>${ask.need === 1 ? "one yes" : `${ask.need} yeses`}; one no decides, too</dd></div>
-        <div><dt>Run</dt><dd><${ExecutionLink} id=${ask.run_id} /></dd></div>
-        <div><dt>Namespace</dt><dd>${ask.namespace}</dd></div>
-      </dl>
-      ${ask.show !== null && html`<div class="stack tight"><h3>What it is about</h3><${Json} value=${ask.show} label="What was shown" /></div>`}
-      <div class="stack tight"><h3>Who has answered</h3>
-        ${ask.of.length === 0 && !ask.given.length && html`<p class="soft small">Nobody yet. Whoever has the link may.</p>`}
-        <div class="table-wrap"><table class="table"><tbody>
-          ${ask.of.map((name) => {
-            const given = ask.given.find((each) => each.by === name);
-            return html`<${Approver} key=${name} name=${name} given=${given} ask=${ask} />`;
-          })}
-          ${ask.given.filter((given) => !ask.of.includes(given.by)).map((given) => html`<${Approver} key=${given.by} name=${given.identity || given.by} given=${given} ask=${ask} />`)}
-        </tbody></table></div>
-        ${!ask.of.length && ask.open && may("operator") && html`<div><${LinkButton} ask=${ask} by=${null} /></div>`}
+  return html`
+    <section class="card" data-question>
+      <header>
+        <h2 class="grow wrap-anywhere">${ask.question}</h2>
+        <${Badge} tone=${ask.open ? "suspended" : "cancelled"}>${ask.open ? "open" : "closed"}</${Badge}>
+      </header>
+      <div class="body stack">
+        <dl class="facts">
+          <div>
+            <dt>Asked</dt>
+            <dd><${When} ms=${ask.asked_at} /></dd>
+          </div>
+          <div>
+            <dt>Until</dt>
+            <dd>
+              ${ask.until ? html`<${When} ms=${ask.until} />` : "it is answered"}
+            </dd>
+          </div>
+          <div>
+            <dt>Needs</dt>
+            <dd>${ask.need === 1 ? "one yes" : `${ask.need} yeses`}; one no decides, too</dd>
+          </div>
+          <div>
+            <dt>Run</dt>
+            <dd><${ExecutionLink} id=${ask.run_id} /></dd>
+          </div>
+          <div>
+            <dt>Namespace</dt>
+            <dd>${ask.namespace}</dd>
+          </div>
+        </dl>
+        ${
+          ask.show !== null &&
+          html`
+            <div class="stack tight">
+              <h3>What it is about</h3>
+              <${Json} value=${ask.show} label="What was shown" />
+            </div>
+          `
+        }
+        <div class="stack tight">
+          <h3>Who has answered</h3>
+          ${
+            ask.of.length === 0 &&
+            !ask.given.length &&
+            html`<p class="soft small">Nobody yet. Whoever has the link may.</p>`
+          }
+          <div class="table-wrap">
+            <table class="table">
+              <tbody>
+                ${ask.of.map((name) => {
+                  const given = ask.given.find((each) => each.by === name);
+                  return html`<${Approver} key=${name} name=${name} given=${given} ask=${ask} />`;
+                })}
+                ${ask.given
+                  .filter((given) => !ask.of.includes(given.by))
+                  .map(
+                    (given) => html`
+                      <${Approver} key=${given.by} name=${given.identity || given.by} given=${given} ask=${ask} />
+                    `,
+                  )}
+              </tbody>
+            </table>
+          </div>
+          ${
+            !ask.of.length &&
+            ask.open &&
+            may("operator") &&
+            html`<div><${LinkButton} ask=${ask} by=${null} /></div>`
+          }
+        </div>
+        ${
+          ask.open &&
+          may("operator") &&
+          (free.length > 0 || !ask.of.length) &&
+          html`
+            <div class="stack tight">
+              <h3>Answer for ${ask.of.length > 1 ? "" : ask.of[0] || "whoever was asked"}</h3>
+              ${
+                ask.of.length > 1 &&
+                html`
+                  <div class="field">
+                    <label class="visually-hidden" for="by">For whom</label>
+                    <select id="by" class="input" value=${by} onChange=${(event) => setBy(event.target.value)}>
+                      ${free.map(
+                        (name) => html`<option key=${name} value=${name}>${name}</option>`,
+                      )}
+                    </select>
+                  </div>
+                `
+              }
+              <p class="small faint">It counts as theirs; the record says that you gave it.</p>
+              <${AnswerForm}
+                schema=${ask.schema}
+                approves=${ask.approves}
+                busy=${state.busy}
+                problem=${state.problem}
+                onAnswer=${give}
+              />
+            </div>
+          `
+        }
       </div>
-      ${ask.open && may("operator") && (free.length > 0 || !ask.of.length) && html`<div class="stack tight"><h3>Answer for ${ask.of.length > 1 ? "" : ask.of[0] || "whoever was asked"}</h3>
-        ${ask.of.length > 1 && html`<div class="field"><label class="visually-hidden" for="by">For whom</label><select id="by" class="input" value=${by} onChange=${(event) => setBy(event.target.value)}>${free.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select></div>`}
-        <p class="small faint">It counts as theirs; the record says that you gave it.</p>
-        <${AnswerForm} schema=${ask.schema} approves=${ask.approves} busy=${state.busy} problem=${state.problem} onAnswer=${give} /></div>`}
-    </div></section>`;
+    </section>
+  `;
 }
 
 function Approver({ name, given, ask }) {
-  return html`<tr><td><strong>${name}</strong>${given?.identity && given.identity !== name ? html`<div class="tiny faint">given by ${given.identity}</div>` : null}</td>
-    <td>${given ? html`<${Badge} tone=${given.said === "approve" ? "good" : "bad"}>${given.said === "approve" ? "yes" : "no"}</${Badge}>` : html`<span class="soft">not yet</span>`}</td>
-    <td class="soft small">${given ? html`<${When} ms=${given.at} />` : null}</td>
-    <td class="small">${given && typeof given.value === "object" && given.value ? Object.entries(given.value).filter(([, value]) => value !== "" && typeof value !== "boolean").map(([key, value]) => html`<div key=${key}><span class="faint">${key}</span> ${String(typeof value === "object" ? JSON.stringify(value) : value)}</div>`) : null}</td>
-    <td class="actions">${!given && ask.open && may("operator") && html`<${LinkButton} ask=${ask} by=${name} />`}</td></tr>`;
+  return html`
+    <tr>
+      <td>
+        <strong>${name}</strong>
+        ${
+          given?.identity && given.identity !== name
+            ? html`<div class="tiny faint">given by ${given.identity}</div>`
+            : null
+        }
+      </td>
+      <td>
+        ${
+          given
+            ? html`
+                <${Badge} tone=${given.said === "approve" ? "good" : "bad"}>
+                  ${given.said === "approve" ? "yes" : "no"}
+                </${Badge}>
+              `
+            : html`<span class="soft">not yet</span>`
+        }
+      </td>
+      <td class="soft small">
+        ${given ? html`<${When} ms=${given.at} />` : null}
+      </td>
+      <td class="small">
+        ${
+          given && typeof given.value === "object" && given.value
+            ? Object.entries(given.value)
+                .filter(([, value]) => value !== "" && typeof value !== "boolean")
+                .map(
+                  ([key, value]) => html`
+                    <div key=${key}>
+                      <span class="faint">${key}</span>
+                      ${" "}${String(typeof value === "object" ? JSON.stringify(value) : value)}
+                    </div>
+                  `,
+                )
+            : null
+        }
+      </td>
+      <td class="actions">
+        ${
+          !given &&
+          ask.open &&
+          may("operator") &&
+          html`<${LinkButton} ask=${ask} by=${name} />`
+        }
+      </td>
+    </tr>
+  `;
 }
 
 function LinkButton({ ask, by }) {
   const make = async () => {
     try {
       const { link } = await post(`v1/asks/${encodeURIComponent(ask.execution_id)}/link`, { by }, { key: undefined });
-      openDialog({ body: html`<${Linked} name=${by} url=${new URL(`answer#${link}`, document.baseURI).href} />` });
+      openDialog({
+        body: html`<${Linked} name=${by} url=${new URL(`answer#${link}`, document.baseURI).href} />`,
+      });
     } catch (problem) {
       toast(problem.message, "bad");
     }
   };
-  return html`<button type="button" class="button small" onClick=${make}><${Icon} name="link" />Link</button>`;
+  return html`
+    <button type="button" class="button small" onClick=${make}>
+      <${Icon} name="link" />
+      Link
+    </button>
+  `;
 }
 
-const Linked = ({ name, url }) => html`<div class="inside"><h2 id="dialog-title">The link ${name ? `of ${name}` : "to answer"}</h2>
-  <p class="soft">Whoever has it can answer${name ? ` in ${name}'s place` : ""}, without an account. It is good for this question, as long as it is open, and for nothing else. Send it to nobody else.</p>
-  <div class="line"><input class="input mono" readonly aria-label="Link" value=${url} onFocus=${(event) => event.target.select()} /><${Copy} text=${url} label="Copy the link" /></div>
-  <div class="foot"><button type="button" class="button" onClick=${closeDialog}>Close</button></div></div>`;
+const Linked = ({ name, url }) => html`
+  <div class="inside">
+    <h2 id="dialog-title">The link ${name ? `of ${name}` : "to answer"}</h2>
+    <p class="soft">
+      Whoever has it can answer${name ? ` in ${name}'s place` : ""}, without an account. It is good for this question,
+      as long as it is open, and for nothing else. Send it to nobody else.
+    </p>
+    <div class="line">
+      <input class="input mono" readonly aria-label="Link" value=${url} onFocus=${(event) => event.target.select()} />
+      <${Copy} text=${url} label="Copy the link" />
+    </div>
+    <div class="foot"><button type="button" class="button" onClick=${closeDialog}>Close</button></div>
+  </div>
+`;

@@ -1,0 +1,107 @@
+// Dialogs: one at a time, closed with Escape or beside it.
+import { html, signal, useEffect, useRef, useState, useValue } from "./dom.js";
+import { Trouble } from "./parts.js";
+
+const dialog = signal(null);
+
+export const openDialog = (content) => {
+  dialog.value = content;
+};
+
+export const closeDialog = () => {
+  dialog.value = null;
+};
+
+export function Dialogs() {
+  const content = useValue(dialog);
+  const element = useRef(null);
+  useEffect(() => {
+    if (content && !element.current.open) element.current.showModal();
+  }, [content]);
+  if (!content) return null;
+  return html`
+    <dialog
+      ref=${element}
+      class=${content.wide ? "wide" : ""}
+      aria-labelledby="dialog-title"
+      onClose=${closeDialog}
+      onClick=${(event) => {
+        if (event.target === element.current) closeDialog();
+      }}
+    >
+      ${content.body}
+    </dialog>
+  `;
+}
+
+/** Ask before something is done: what it is, what follows from it, and what else has to be said. */
+export function confirm({ title, consequence, label, danger, fields, act }) {
+  openDialog({
+    body: html`<${Confirm} ...${{ title, consequence, label, danger, fields, act }} />`,
+  });
+}
+
+function Confirm({ title, consequence, label, danger, fields = [], act }) {
+  const [values, setValues] = useState(() =>
+    Object.fromEntries(fields.map((field) => [field.name, field.value ?? ""])),
+  );
+  const [state, setState] = useState({ busy: false, problem: null });
+  const submit = async (event) => {
+    event.preventDefault();
+    setState({ busy: true, problem: null });
+    try {
+      await act(values);
+      closeDialog();
+    } catch (problem) {
+      setState({ busy: false, problem });
+    }
+  };
+  return html`
+    <form onSubmit=${submit}>
+      <h2 id="dialog-title">${title}</h2>
+      ${consequence && html`<p class="soft">${consequence}</p>`}
+      ${fields.map(
+        (field) => html`
+          <div class="field" key=${field.name}>
+            <label for=${`field-${field.name}`}>${field.label}</label>
+            ${
+              field.options
+                ? html`
+                    <select
+                      id=${`field-${field.name}`}
+                      class="input"
+                      value=${values[field.name]}
+                      onChange=${(event) => setValues({ ...values, [field.name]: event.target.value })}
+                    >
+                      ${field.options.map(
+                        ([key, text]) => html`<option key=${key} value=${key}>${text}</option>`,
+                      )}
+                    </select>
+                  `
+                : html`
+                    <input
+                      id=${`field-${field.name}`}
+                      class="input"
+                      type=${field.type || "text"}
+                      required=${Boolean(field.required)}
+                      placeholder=${field.placeholder || ""}
+                      autocomplete="off"
+                      value=${values[field.name]}
+                      onInput=${(event) => setValues({ ...values, [field.name]: event.target.value })}
+                    />
+                  `
+            }
+            ${field.hint && html`<span class="hint">${field.hint}</span>`}
+          </div>
+        `,
+      )}
+      <${Trouble} problem=${state.problem} />
+      <div class="foot">
+        <button type="button" class="button" onClick=${closeDialog}>Leave it</button>
+        <button type="submit" class=${`button primary ${danger ? "danger" : ""}`} disabled=${state.busy}>
+          ${state.busy ? "Working…" : label}
+        </button>
+      </div>
+    </form>
+  `;
+}

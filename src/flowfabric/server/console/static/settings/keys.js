@@ -1,0 +1,84 @@
+// The key that signs links and tokens.
+import { html } from "../dom.js";
+import { get, post } from "../api.js";
+import { useLive } from "../live.js";
+import { confirm } from "../dialogs.js";
+import { Loading, Trouble, When } from "../parts.js";
+import { toast } from "../toasts.js";
+
+export function Keys() {
+  const { data, problem, refresh } = useLive(() => get("v1/admin/waitpoint-keys"), [], 15_000);
+  const rotate = () =>
+    confirm({
+      title: "Sign with a new key?",
+      label: "Change keys",
+      consequence:
+        "From now on links and tokens are signed with a new key that is made in this browser and sent to the server once. Those that were signed before stay good until the old key's grace is over.",
+      fields: [{ name: "kid", label: "Name of the new key", required: true, value: next(data) }],
+      act: async ({ kid }) => {
+        const secret = [...crypto.getRandomValues(new Uint8Array(32))]
+          .map((byte) => byte.toString(16).padStart(2, "0"))
+          .join("");
+        await post("v1/admin/rotate-waitpoint-secret", { new_kid: kid, new_secret_hex: secret }, { key: undefined });
+        toast(`Key ${kid} signs from now on.`);
+        refresh();
+      },
+    });
+  return html`
+    <section class="card">
+      <header>
+        <h2>Key that signs links</h2>
+        <div class="actions">
+          <button type="button" class="button small" onClick=${rotate} disabled=${!data}>Change keys…</button>
+        </div>
+      </header>
+      <div class="body stack">
+        <${Trouble} problem=${problem} />
+        ${
+          !data
+            ? html`<${Loading} />`
+            : html`
+                <dl class="facts">
+                  <div>
+                    <dt>Signs</dt>
+                    <dd class="mono">${data.current_kid || "none"}</dd>
+                  </div>
+                  <div>
+                    <dt>Still good</dt>
+                    <dd>
+                      ${
+                        data.verifying.length
+                          ? data.verifying.map(
+                              (each) => html`
+                                <div key=${each.kid}>
+                                  <span class="mono">${each.kid}</span>
+                                  ${" "}
+                                  <span class="faint small">
+                                    ${
+                                      each.expires_at_ms
+                                        ? html`
+                                            until${" "}
+                                            <${When} ms=${each.expires_at_ms} />
+                                          `
+                                        : "for ever"
+                                    }
+                                  </span>
+                                </div>
+                              `,
+                            )
+                          : "none"
+                      }
+                    </dd>
+                  </div>
+                </dl>
+              `
+        }
+      </div>
+    </section>
+  `;
+}
+
+export const next = (data) => {
+  const number = /^k(\d+)$/.exec(data?.current_kid || "");
+  return number ? `k${Number(number[1]) + 1}` : "";
+};
