@@ -170,7 +170,13 @@ function Help() {
           ${" "}
           <kbd>k</kbd>
         </span>
-        <span>Down and up in a list</span>
+        <span>Down and up in a list; also the arrows</span>
+        <span>
+          <kbd>Home</kbd>
+          ${" "}
+          <kbd>End</kbd>
+        </span>
+        <span>To the newest, to the oldest</span>
         <span><kbd>Enter</kbd></span>
         <span>Open what the list stands at</span>
         <span><kbd>x</kbd></span>
@@ -216,7 +222,9 @@ addEventListener("keydown", (event) => {
     const box = document.querySelector("[data-search]");
     if (box) box.focus();
     else location.hash = "#/executions";
-  } else dispatchEvent(new CustomEvent("ff-key", { detail: event.key }));
+  } else if (["Enter", " "].includes(event.key) && event.target.closest?.("a, button, summary")) {
+    // It is about what has the focus.
+  } else if (!dispatchEvent(new CustomEvent("ff-key", { detail: event.key, cancelable: true }))) event.preventDefault();
 });
 
 export function Namespaces({ id = "namespace" }) {

@@ -69,6 +69,11 @@ export function time(ms) {
   return Math.abs(now() - ms) < 86_400_000 ? clock.format(ms) : `${day.format(ms)}, ${clock.format(ms)}`;
 }
 
+/** A time as a field for dates and times holds it, in the clock of whoever looks; and back. */
+export const toLocal = (ms) =>
+  ms ? new Date(ms - new Date(ms).getTimezoneOffset() * 60_000).toISOString().slice(0, 16) : "";
+export const fromLocal = (text) => Math.max(0, Date.parse(text) || 0);
+
 /** The beginning of the UUID is enough to tell executions apart by eye. */
 export const shortId = (id) => (id ? String(id).split(":").pop().slice(0, 8) : "–");
 export const size = (n) =>

@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from "../dom.js";
 import { at, post } from "../api.js";
 import { now } from "../session.js";
-import { exact, plural, words } from "../format.js";
+import { exact, moment, plural, words } from "../format.js";
 import { closeDialog, confirm, openDialog } from "../dialogs.js";
 import { toast } from "../toasts.js";
 import { Trouble } from "../parts.js";
@@ -42,7 +42,7 @@ export function some(verb, ids, done) {
   });
 }
 
-export function bulk(verb, parsed, since, refresh) {
+export function bulk(verb, parsed, { since, until }, refresh) {
   const filter = {
     namespace: parsed.namespace,
     lane_id: parsed.lane_id,
@@ -52,19 +52,20 @@ export function bulk(verb, parsed, since, refresh) {
     tag: parsed.tag
       ? [parsed.tag.slice(0, parsed.tag.indexOf("=")), parsed.tag.slice(parsed.tag.indexOf("=") + 1)]
       : undefined,
-    created_from: since ? Math.floor(now() - since) : undefined,
+    created_from: since ? Math.max(0, Math.floor((until || now()) - since)) : undefined,
     // What is created after the preview is not meant.
-    created_before: Math.floor(now()) + 1,
+    created_before: Math.min(until || Infinity, Math.floor(now()) + 1),
   };
+  const told = { ...filter, created_before: until || undefined };
   openDialog({
-    body: html`<${Bulk} ...${{ verb, filter, refresh }} />`,
+    body: html`<${Bulk} ...${{ verb, filter, told, refresh }} />`,
   });
 }
 
 const PREVIEW_PAGES = 20;
 const BATCH = 500;
 
-function Bulk({ verb, filter, refresh }) {
+function Bulk({ verb, filter, told, refresh }) {
   const [preview, setPreview] = useState({ count: 0, whole: false, problem: null });
   const [reason, setReason] = useState("");
   const [progress, setProgress] = useState(null);
@@ -118,7 +119,7 @@ function Bulk({ verb, filter, refresh }) {
     }
   };
   const some = preview.count > 0;
-  const told = Object.entries(filter).filter(([name, value]) => value !== undefined && name !== "created_before");
+  const narrowing = Object.entries(told).filter(([, value]) => value !== undefined);
   return html`
     <form onSubmit=${run}>
       <h2 id="dialog-title">${verb === "cancel" ? "Cancel" : "Replay"} all that fit</h2>
@@ -132,14 +133,14 @@ function Bulk({ verb, filter, refresh }) {
       </p>
       <div class="note-box">
         ${
-          told.length
-            ? told.map(
+          narrowing.length
+            ? narrowing.map(
                 ([name, value]) => html`
                   <div key=${name}>
                     <span class="faint">${words(name)}</span>
                     ${" "}
                     <span class="mono wrap-anywhere">
-                      ${Array.isArray(value) ? value.join(name === "tag" ? "=" : ", ") : String(value)}
+                      ${name.startsWith("created") ? moment(value) : Array.isArray(value) ? value.join(name === "tag" ? "=" : ", ") : String(value)}
                     </span>
                   </div>
                 `,

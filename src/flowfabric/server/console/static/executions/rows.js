@@ -1,46 +1,46 @@
 // The rows of the list that are in view; the others are only room to scroll.
-import { html, useEffect, useRef, useState } from "../dom.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../dom.js";
 import { now } from "../session.js";
 import { duration, shortId } from "../format.js";
 import { Badge, Empty, executionHref, When } from "../parts.js";
+import { Scroller } from "./scroller.js";
 
 const OVERSCAN = 8;
 
 export const rowHeight = () => (matchMedia("(max-width: 760px)").matches ? 60 : 37);
 
-export function Rows({ narrowed, listing, chosen, flip, cursor, setCursor, open, box, view }) {
-  const [scroll, setScroll] = useState({ top: 0, height: 600 });
-  const waiting = useRef(false);
+/** `scroller` is where whoever shows the list finds its Scroller. */
+export function Rows({ narrowed, listing, chosen, flip, cursor, setCursor, open, scroller, halt }) {
+  const [, draw] = useState(0);
+  const box = useRef(null);
+  const body = useRef(null);
   const height = rowHeight();
-  useEffect(() => {
-    const element = box.current;
-    const measure = () => {
-      if (waiting.current) return;
-      waiting.current = true;
-      requestAnimationFrame(() => {
-        waiting.current = false;
-        setScroll({ top: element.scrollTop, height: element.clientHeight });
-      });
-    };
-    measure();
-    element.addEventListener("scroll", measure, { passive: true });
-    const observer = new ResizeObserver(measure);
-    observer.observe(element);
+  const { total } = listing;
+  useLayoutEffect(() => {
+    const own = (scroller.current = new Scroller(box.current, body.current, () => draw((n) => n + 1)));
+    own.onMove();
     return () => {
-      element.removeEventListener("scroll", measure);
-      observer.disconnect();
+      own.stop();
+      scroller.current = null;
     };
   }, []);
-  const total = listing.rows.length;
-  const first = Math.max(0, Math.floor(scroll.top / height) - OVERSCAN);
-  const last = Math.min(total, Math.ceil((scroll.top + scroll.height) / height) + OVERSCAN);
-  view.current = { first, last };
-  useEffect(() => {
-    if (listing.begun && !listing.complete && last > total - 60) listing.more();
-  });
-  const shown = listing.rows.slice(first, last);
+  useLayoutEffect(() => scroller.current.extend(total * height), [total, height]);
+  const { top, shift } = scroller.current || { top: 0, shift: 0 };
+  const first = Math.max(0, Math.floor(top / height) - OVERSCAN);
+  const last = Math.min(total, Math.ceil((top + (box.current?.clientHeight || 600)) / height) + OVERSCAN);
+  useEffect(() => listing.look(first, last));
+  const shown = listing.between(first, last);
   return html`
-    <div class="list" ref=${box} tabindex="0" role="region" aria-label="Executions" style=${{ "--row": `${height}px` }}>
+    <div
+      class="list"
+      ref=${box}
+      tabindex="0"
+      role="region"
+      aria-label="Executions"
+      style=${{ "--row": `${height}px` }}
+      onWheel=${halt}
+      onPointerDown=${halt}
+    >
       <div class="list-head" aria-hidden="true">
         <span></span>
         <span>State</span>
@@ -51,19 +51,22 @@ export function Rows({ narrowed, listing, chosen, flip, cursor, setCursor, open,
         <span>Took</span>
         <span class="right">Tries</span>
       </div>
-      <div class="list-body" role="list" style=${{ height: `${total * height}px` }}>
-        ${shown.map(
-          (row, offset) => html`
-            <${Row}
-              key=${row.execution_id}
-              ...${{ row, place: first + offset, height, total, open, flip }}
-              chosen=${chosen.has(row.execution_id)}
-              fresh=${listing.fresh.has(row.execution_id)}
-              atCursor=${cursor === first + offset}
-              setCursor=${setCursor}
-            />
-          `,
-        )}
+      <div class="list-body" role="list" ref=${body}>
+        ${shown.map((row, offset) => {
+          const place = first + offset;
+          const top = place * height - shift;
+          return row
+            ? html`
+                <${Row}
+                  key=${row.execution_id}
+                  ...${{ row, place, top, total, open, flip, setCursor }}
+                  chosen=${chosen.has(row.execution_id)}
+                  fresh=${listing.fresh.has(row.execution_id)}
+                  atCursor=${cursor === place}
+                />
+              `
+            : html`<${Blank} key=${place} ...${{ place, top, total }} />`;
+        })}
       </div>
       ${
         listing.begun &&
@@ -87,12 +90,30 @@ export function Rows({ narrowed, listing, chosen, flip, cursor, setCursor, open,
           </${Empty}>
         `
       }
-      ${listing.loading && html`<p class="loading">Loading…</p>`}
+      ${
+        !listing.begun &&
+        !listing.problem &&
+        html`<p class="loading" role="status">Loading…</p>`
+      }
     </div>
   `;
 }
 
-function Row({ row, place, height, total, chosen, fresh, atCursor, setCursor, open, flip }) {
+/** Where a row will be as soon as it is fetched. */
+const Blank = ({ place, top, total }) => html`
+  <div
+    class="list-row blank"
+    role="listitem"
+    aria-posinset=${place + 1}
+    aria-setsize=${total}
+    style=${{ top: `${top}px` }}
+  >
+    <span></span>
+    <span class="faint small">…</span>
+  </div>
+`;
+
+function Row({ row, place, top, total, chosen, fresh, atCursor, setCursor, open, flip }) {
   const end = row.completed_at ?? (row.started_at ? now() : null);
   return html`
     <div
@@ -100,7 +121,7 @@ function Row({ row, place, height, total, chosen, fresh, atCursor, setCursor, op
       role="listitem"
       aria-posinset=${place + 1}
       aria-setsize=${total}
-      style=${{ top: `${place * height}px` }}
+      style=${{ top: `${top}px` }}
       onClick=${(event) => {
         if (!event.target.closest("a, input")) {
           setCursor(place);

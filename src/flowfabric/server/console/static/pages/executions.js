@@ -4,12 +4,13 @@ import { useWatch } from "../live.js";
 import { Live } from "../app.js";
 import { may, namespace, now } from "../session.js";
 import { Listing } from "../listing.js";
-import { plural, STATES, words } from "../format.js";
+import { exact, fromLocal, plural, STATES, toLocal, words } from "../format.js";
 import { executionHref, Menu, Trouble } from "../parts.js";
 import { Icon } from "../icons.js";
 import Execution from "./execution.js";
 import { rowHeight, Rows } from "../executions/rows.js";
 import { some, bulk } from "../executions/many.js";
+import { useMoving } from "../executions/moving.js";
 
 const WINDOWS = [
   ["", "Any time"],
@@ -51,19 +52,13 @@ function List({ query }) {
   const [asked, setAsked] = useState(query.get("q") || "");
   const [states, setStates] = useState(() => new Set((query.get("state") || "").split(",").filter(Boolean)));
   const [within, setWithin] = useState(query.get("within") || "");
+  // A moment in UTC in the address, in the clock of whoever looks everywhere else.
+  const [until, setUntil] = useState(() => Math.max(0, Date.parse(query.get("until")) || 0));
   const own = useValue(namespace);
   const [, draw] = useState(0);
   const [chosen, setChosen] = useState(() => new Set());
-  const [cursor, drawCursor] = useState(-1);
-  // Keys may come faster than the page is drawn.
-  const stands = useRef(-1);
-  const setCursor = (place) => {
-    stands.current = place;
-    drawCursor(place);
-  };
   const [unseen, setUnseen] = useState(0);
-  const box = useRef(null);
-  const view = useRef({ first: 0, last: 0 });
+  const scroller = useRef(null);
 
   useEffect(() => {
     const timer = setTimeout(() => setAsked(text), 250);
@@ -77,33 +72,43 @@ function List({ query }) {
     return filter;
   }, [asked, states, own]);
   const since = within ? Number(within) : 0;
-  const listing = useMemo(
-    () =>
-      new Listing({ ...parsed, created_from: since ? Math.floor(now() - since) : undefined }, () => draw((n) => n + 1)),
-    [parsed, since],
+  const times = useMemo(
+    () => ({
+      created_from: since ? Math.max(0, Math.floor((until || now()) - since)) : undefined,
+      created_before: until || undefined,
+    }),
+    [since, until, parsed],
   );
+  const listing = useMemo(() => new Listing({ ...parsed, ...times }, () => draw((n) => n + 1)), [parsed, times]);
+  const { cursor, stands, setCursor, move, halt } = useMoving(listing, scroller);
 
   useEffect(() => {
     const found = new URLSearchParams();
     if (asked) found.set("q", asked);
     if (states.size) found.set("state", [...states].join(","));
     if (within) found.set("within", within);
+    if (until) found.set("until", new Date(until).toISOString().replace(/:00\.000Z$/, "Z"));
     const hash = `#/executions${found.size ? `?${found}` : ""}`;
     if (location.hash !== hash) history.replaceState(null, "", hash);
     setChosen(new Set());
     setCursor(-1);
     setUnseen(0);
-    if (box.current) box.current.scrollTop = 0;
-  }, [asked, states, within]);
+    scroller.current?.to(0);
+    return halt;
+  }, [listing]);
 
   const refresh = useWatch(async () => {
-    const added = await listing.refresh(view.current.first, view.current.last);
-    const top = box.current?.scrollTop || 0;
-    if (added && top > 80) {
-      // What one looks at stays where it is.
-      box.current.scrollTop = top + added * rowHeight();
-      setUnseen((n) => n + added);
-    }
+    const top = scroller.current?.top || 0;
+    const looked = listing.at(Math.floor(top / rowHeight()));
+    const chose = listing.at(stands.current);
+    const added = await listing.refresh();
+    if (chose) setCursor(listing.placeOf(chose));
+    if (top <= 80 || !looked || !scroller.current) return;
+    // What one looks at stays where it is.
+    scroller.current.extend(listing.total * rowHeight());
+    const moved = listing.placeOf(looked) - Math.floor(top / rowHeight());
+    if (moved) scroller.current.to(scroller.current.top + moved * rowHeight());
+    if (added) setUnseen((n) => n + added);
   }, [listing]);
 
   const open = useCallback((row) => {
@@ -120,17 +125,15 @@ function List({ query }) {
   );
 
   useEffect(() => {
-    const key = ({ detail }) => {
-      if (detail === "j" || detail === "k") {
-        const next = Math.max(0, Math.min(listing.rows.length - 1, stands.current + (detail === "j" ? 1 : -1)));
-        setCursor(next);
-        const top = next * rowHeight();
-        const height = box.current.clientHeight - 36;
-        if (top < box.current.scrollTop) box.current.scrollTop = top;
-        else if (top + rowHeight() > box.current.scrollTop + height) box.current.scrollTop = top + rowHeight() - height;
-      } else if (detail === "x" && listing.rows[stands.current]) flip(listing.rows[stands.current].execution_id);
-      else if (detail === "Enter" && listing.rows[stands.current]) open(listing.rows[stands.current]);
-      else if (detail === "Escape") setChosen(new Set());
+    const key = (event) => {
+      const row = listing.at(stands.current);
+      if (move(event.detail)) event.preventDefault();
+      else if (event.detail === "x" && row) flip(row.execution_id);
+      else if (event.detail === "Enter" && row) open(row);
+      else if (event.detail === "Escape") {
+        halt();
+        setChosen(new Set());
+      }
     };
     addEventListener("ff-key", key);
     return () => removeEventListener("ff-key", key);
@@ -154,6 +157,14 @@ function List({ query }) {
       <div class="page-head">
         <h1>Executions</h1>
         <${Live} />
+        ${
+          listing.total > 0 &&
+          html`
+            <span class="faint small" data-found>
+              ${listing.complete ? `${exact(listing.total)} found` : `the newest ${exact(listing.total)}`}
+            </span>
+          `
+        }
         <div class="actions">
           <${Menu}
             label="All that fit"
@@ -162,12 +173,12 @@ function List({ query }) {
                 label: "Cancel all that fit…",
                 icon: "stop",
                 danger: true,
-                act: () => bulk("cancel", parsed, since, refresh),
+                act: () => bulk("cancel", parsed, { since, until }, refresh),
               },
               may("operator") && {
                 label: "Replay all that fit…",
                 icon: "replay",
-                act: () => bulk("replay", parsed, since, refresh),
+                act: () => bulk("replay", parsed, { since, until }, refresh),
               },
             ]}
           />
@@ -202,6 +213,15 @@ function List({ query }) {
               ([key, name]) => html`<option key=${key} value=${key}>${name}</option>`,
             )}
           </select>
+          <label class="small soft" for="until">Up to</label>
+          <input
+            id="until"
+            class="input"
+            type="datetime-local"
+            style=${{ width: "auto" }}
+            value=${toLocal(until)}
+            onChange=${(event) => setUntil(fromLocal(event.target.value))}
+          />
         </form>
         <div class="chips" role="group" aria-label="States">
           ${STATES.map(
@@ -264,7 +284,7 @@ function List({ query }) {
               class="chip"
               aria-pressed="true"
               onClick=${() => {
-                box.current.scrollTop = 0;
+                scroller.current.to(0);
                 setUnseen(0);
               }}
             >
@@ -272,11 +292,20 @@ function List({ query }) {
             </button>
           `
         }
+        ${
+          listing.hurry &&
+          html`
+            <div class="bulk" role="status">
+              <span>On the way to the oldest: ${exact(listing.total)} so far</span>
+              <button type="button" class="button small quiet" onClick=${halt}>Stop</button>
+            </div>
+          `
+        }
         <${Trouble} problem=${listing.problem} />
       </div>
       <${Rows}
-        narrowed=${Boolean(since || Object.values(parsed).some(Boolean))}
-        ...${{ listing, chosen, flip, cursor, setCursor, open, box, view }}
+        narrowed=${Boolean(since || until || Object.values(parsed).some(Boolean))}
+        ...${{ listing, chosen, flip, cursor, setCursor, open, scroller, halt }}
       />
     </div>
   `;
