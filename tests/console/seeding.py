@@ -157,6 +157,7 @@ async def _past(url: str, now: int, amount: int, chance: random.Random) -> dict[
                     }
                 )
             await engine.create_executions(made)
+            await engine.record_sample(pulse=await engine.read_pulse())
             for lane in dict.fromkeys(KINDS.values()):
                 policy = ClaimPolicy(f"{lane}-worker", f"{lane}-worker-1", 120_000)
                 for handle in await engine.claim_many(lane, policy=policy, limit=1_000):

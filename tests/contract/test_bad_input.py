@@ -33,6 +33,7 @@ from flowfabric.conditions import Single
 from flowfabric.engine import Engine
 from flowfabric.model.records import Flow
 from flowfabric.model.results import ResumeGrant, ResumeToken
+from tests.contract.bad_samples import BAD_SAMPLES, PULSE
 from tests.contract.bad_steps import BAD_STEPS
 from tests.contract.bad_values import BAD as PLAIN_BAD, Bad
 from tests.contract.bad_waits import BAD_WAITS
@@ -40,7 +41,7 @@ from tests.contract.probe import START_MS, Probe, claimed, create, fence_of, id_
 from tests.contract.seeding import flow_of, seed
 
 UUID = "33333333-3333-4333-8333-333333333333"
-BAD = PLAIN_BAD | BAD_STEPS | BAD_WAITS
+BAD = PLAIN_BAD | BAD_SAMPLES | BAD_STEPS | BAD_WAITS
 
 
 class World(NamedTuple):
@@ -365,6 +366,8 @@ METHODS: dict[str, Method] = {
     "record_act": Method(lambda w: {"who": "w", "act": "a", "subject": {}, "status": 200},
                          {"who": "name", "act": "name+", "subject": "subject", "status": "status"}),
     "list_audit": Method(lambda w: {}, {"after": "name?", "limit": "count"}),
+    "record_sample": Method(lambda w: {"pulse": PULSE}, {"pulse": "pulse", "budgets": "levels?"}),
+    "list_samples": Method(lambda w: {}, {"since": "time", "limit": "count"}),
     "create_credential": Method(lambda w: {"name": "n", "scopes": ["read"]},
                                 {"name": "name+", "scopes": "scopes", "namespaces": "own names?",
                                  "expires_at": "time?"}),

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
+from itertools import groupby
 from urllib.parse import quote
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
-from flowfabric import Cron, Frame
+from flowfabric import Cron, Frame, Unavailable
 from flowfabric.engine import Engine
 from flowfabric.model.credentials import Scope
 from flowfabric.model.frames import DurableSummary
+from flowfabric.model.samples import SAMPLES_KEPT_MS
 from flowfabric.model.steps import NewStep
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.app import Server
 from flowfabric.server.sampling import STEPS_MS, Sampler
+from tests.contract.probe import ManualClock
 from tests.server.conftest import client_of
 from tests.server.listening import events, listening
 from tests.server.making import at, claimed, created
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Time that stands still until a test moves it."""
+    return ManualClock()
 
 
 async def test_me(engine: Engine, client: httpx.AsyncClient) -> None:
@@ -164,6 +175,95 @@ async def test_charts_say_since_when(engine: Engine, monkeypatch: pytest.MonkeyP
     assert since is not None
     assert since > begun - hour
     assert cut.series(hour, begun + 2 * hour).ended_from is None
+
+
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+
+
+def counts(values: Sequence[int | None]) -> list[tuple[int | None, int]]:
+    """Each run of equal values, and how long it is."""
+    return [(value, len(list(run))) for value, run in groupby(values)]
+
+
+async def test_who_has_just_begun_shows_what_others_sampled(clock: ManualClock) -> None:
+    """Gaps while nobody sampled stay gaps, and only what nobody has sampled is said to be missing."""
+    clock.advance(HOUR - clock() % HOUR)
+    async with await Engine.open("memory://", single_node=True, clock=clock) as engine:
+        await engine.create_executions([{"lane_id": "mail"}] * 3)
+        begun = (await Sampler(engine).latest()).pulse.at_ms
+        clock.advance(MINUTE)
+        await Sampler(engine).latest()
+        clock.advance(20 * MINUTE)
+        await engine.create_execution(lane_id="mail")
+        sampler = Sampler(engine)
+        await sampler.latest()
+
+        hour = sampler.series(HOUR, clock())
+        assert hour.sampled_from == begun
+        assert counts(hour.lanes_waiting["mail"]) == [(None, 38), (3, 2), (None, 19), (4, 1)]
+        assert counts(hour.lanes_oldest_ms["mail"])[1:] == [(0, 1), (MINUTE, 1), (None, 19), (21 * MINUTE, 1)]
+        assert counts(hour.gauges["active"]) == [(None, 38), (0, 2), (None, 19), (0, 1)]
+
+        # Everything in the window is a gap, but there was a sample before it.
+        quarter = sampler.series(15 * MINUTE, clock())
+        assert quarter.sampled_from is None
+        assert counts(quarter.lanes_waiting["mail"]) == [(None, 89), (4, 1)]
+
+        # Where points are closer to each other than what is stored, a sample stands for its minute.
+        clock.advance(MINUTE)
+        again = Sampler(engine)
+        await again.latest()
+        clock.advance(3 * MINUTE)
+        five = again.series(5 * MINUTE, clock())
+        assert (five.step_ms, five.sampled_from) == (5_000, None)
+        assert counts(five.lanes_waiting["mail"]) == [(None, 11), (4, 26), (None, 23)]
+
+        clock.advance(SAMPLES_KEPT_MS)
+        day = Sampler(engine)
+        assert (await day.latest()).pulse.at_ms == day.series(24 * HOUR, clock()).sampled_from
+
+
+async def test_all_servers_show_the_same(clock: ManualClock) -> None:
+    """The first sample of a minute holds for all, and who has missed some minutes learns of them."""
+    clock.advance(HOUR - clock() % HOUR)
+    async with await Engine.open("memory://", single_node=True, clock=clock) as engine:
+        await engine.create_execution(lane_id="mail")
+        one = Sampler(engine)
+        pulse = (await one.latest()).pulse
+        for number in range(5):
+            clock.advance(MINUTE)
+            await engine.record_sample(pulse=replace(pulse, active=10 + number), budgets={"b": number / 4})
+        clock.advance(5_000)
+        one._taken_at = float("-inf")
+        await one.latest()
+        two = Sampler(engine)
+        await two.latest()
+        clock.advance(MINUTE)
+        both = [each.series(HOUR, clock()) for each in (one, two)]
+        assert both[0] == both[1]
+        assert both[0].gauges["active"][-7:] == (0, 10, 11, 12, 13, 14, None)
+        assert both[0].budgets == {"b": (None,) * 54 + (0.0, 0.25, 0.5, 0.75, 1.0, None)}
+        assert len((await engine.list_samples()).samples) == 6
+
+
+async def test_a_store_that_keeps_no_sample_shows_the_present(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(**_: object) -> None:
+        raise Unavailable("x")
+
+    monkeypatch.setattr(engine, "record_sample", refuse)
+    sampler = Sampler(engine)
+    with caplog.at_level("INFO", "flowfabric.server"):
+        pulse = (await sampler.latest()).pulse
+    assert sampler.series(HOUR, pulse.at_ms).gauges["active"][-1] == 0
+    assert sampler.series(HOUR, pulse.at_ms).sampled_from == pulse.at_ms
+    assert "was not kept" in caplog.text
+    monkeypatch.undo()
+    sampler._taken_at = float("-inf")
+    await sampler.latest()
+    assert len((await engine.list_samples()).samples) == 1
 
 
 async def test_what_needs_a_person(engine: Engine, client: httpx.AsyncClient, server: Server) -> None:

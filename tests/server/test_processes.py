@@ -120,6 +120,30 @@ async def test_followers_lose_nothing_when_a_server_is_killed(engine: Engine, st
     assert len({json.dumps(frame) for frame in frames.seen}) == rounds * each, shown[:500]
 
 
+async def test_charts_outlive_the_server_that_sampled_them(engine: Engine, store_url: str, tmp_path: Path) -> None:
+    await engine.create_executions([{"lane_id": "mail"}] * 3)
+
+    async def overview(url: str) -> Any:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            return (await client.get("/v1/overview")).json()
+
+    with ServerProcess(store_url, tmp_path) as server:
+        before = await overview(server.url)
+        server.kill()
+    begun = before["series"]["sampled_from"]
+    assert begun is not None
+    kept = (await engine.list_samples()).samples
+    assert kept[0].pulse.at_ms == begun
+    assert kept[0].waiting("mail")[0] == 3
+    with ServerProcess(store_url, tmp_path) as server:
+        after = await overview(server.url)
+    series = after["series"]
+    assert after["now"]["at_ms"] > begun
+    assert series["sampled_from"] == begun
+    shown = {moment for moment, count in zip(series["times"], series["lanes_waiting"]["mail"], strict=True) if count}
+    assert begun - begun % series["step_ms"] in shown
+
+
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +222,9 @@ async def test_two_servers_begin_on_one_empty_database(postgres_dsn: str, tmp_pa
             httpx.AsyncClient(base_url=second.url, headers=headers, timeout=60) as two,
         ):
             assert (await two.get("/v1/lanes")).json()["lanes"] == ["a", "b"]
+            sampled = [(await each.get("/v1/overview")).json()["series"]["sampled_from"] for each in (one, two)]
+            assert sampled[0] is not None
+            assert sampled[0] == sampled[1], "they share the sample of the one that was first"
             heard = asyncio.create_task(anext(events(two, "/v1/events/completion")))
             async with asyncio.timeout(60):
                 while not heard.done():

@@ -32,19 +32,21 @@ from flowfabric.stores.questions import (
     Due,
     DueSchedules,
     ListGates,
+    ListSamples,
     ListSchedules,
     NextDue,
     PendingRequests,
     ReadContexts,
     ReadEvents,
     SearchExecutions,
+    TrimHistory,
     WaitedFor,
 )
 from flowfabric.stores.schema import OUTBOXES, TABLES
 from flowfabric.stores.sqlevents import old_events
 from flowfabric.stores.sqlite import store as sqlite_store
 from flowfabric.stores.sqlite.reading import _CANDIDATES, _CANDIDATES_WITHIN, _SETS, _SETS_WITHIN
-from flowfabric.stores.sqlquestions import SqlQuestions
+from flowfabric.stores.sqlquestions import SqlQuestions, trims
 from flowfabric.stores.tables.executions import ATTEMPT, EXECUTION
 from tests.contract.seeding import seed
 
@@ -241,6 +243,21 @@ async def test_lists_of_a_namespace_come_from_an_index_in_order(postgres: Any) -
     assert '"Sort"' not in found
 
 
+async def test_samples_are_read_and_deleted_by_their_minute(postgres: Any) -> None:
+    from flowfabric.stores.postgres import store
+
+    await postgres.execute("INSERT INTO ff_sample SELECT m * 60000, '{}' FROM generate_series(1, 1500) m")
+    await postgres.execute("ANALYZE ff_sample")
+    asked = store._QUESTIONS.compile(ListSamples(60_000 * 1_400, 1_001))
+    page = await plan(postgres, store._dollars(asked.sql), *asked.params)
+    [(old, before)] = [each for each in trims(TrimHistory(1, 1, 1, 10, 1)) if each[0].startswith("ff_sample ")]
+    gone = await plan(postgres, store._dollars(f"SELECT ctid FROM {old} LIMIT 10"), before)
+    for found in (page, gone):
+        assert "ff_sample_pkey" in found
+        assert "Seq Scan" not in found
+        assert '"Sort"' not in found
+
+
 @pytest.mark.parametrize("timer", TIMERS)
 async def test_timers_find_what_is_due_by_index(postgres: Any, timer: str) -> None:
     from flowfabric.stores.postgres import store
@@ -390,6 +407,14 @@ async def test_sqlite_finds_what_starts_executions_by_index(sqlite: Any, index: 
     found = steps(sqlite, asked.sql, *asked.params)
     assert (index if index.endswith("_idx") else "USING PRIMARY KEY") in found
     assert "TEMP B-TREE" not in found
+
+
+async def test_sqlite_samples_are_read_and_deleted_by_their_minute(sqlite: Any) -> None:
+    asked = sqlite_store._QUESTIONS.compile(ListSamples(60_000, 1_001))
+    [(old, before)] = [each for each in trims(TrimHistory(1, 1, 1, 10, 1)) if each[0].startswith("ff_sample ")]
+    for found in (steps(sqlite, asked.sql, *asked.params), steps(sqlite, f"SELECT rowid FROM {old}", before)):
+        assert "USING INTEGER PRIMARY KEY (rowid" in found
+        assert "TEMP B-TREE" not in found
 
 
 @pytest.mark.parametrize("timer", TIMERS)

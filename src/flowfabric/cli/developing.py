@@ -253,6 +253,7 @@ class _Development:
             if not serving.done():
                 self._introduce(settings.port)
                 tasks += [asyncio.ensure_future(self._tell_ends(engine))]
+                tasks += [asyncio.ensure_future(server.sampler.run(server.closing))]
                 tasks += [asyncio.ensure_future(self._watch(running.stop))] if self._seen else []
             try:
                 await serving

@@ -26,6 +26,7 @@ from flowfabric.engine.overview import Overview
 from flowfabric.engine.quotas import Quotas
 from flowfabric.engine.reads import Reads
 from flowfabric.engine.requests import Requests
+from flowfabric.engine.samples import Samples
 from flowfabric.engine.schedules import Schedules
 from flowfabric.engine.signals import Signals
 from flowfabric.engine.steps import Steps
@@ -60,6 +61,7 @@ class Engine(
     Overview,
     Credentials,
     Doors,
+    Samples,
     Explaining,
     Examining,
     Streams,

@@ -36,6 +36,7 @@ from flowfabric.model.errors import EngineError
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.records import Execution
 from flowfabric.model.results import ExpiryMark, ScannerFilter
+from flowfabric.model.samples import SAMPLES_KEPT_MS
 from flowfabric.stores.questions import Due, DueWorkers, LiveWorkers, NextDue, TrimHistory
 
 _log = logging.getLogger("flowfabric.timers")
@@ -152,7 +153,7 @@ class Timers(SuspensionTimers, BudgetTimers):
         await self._remove_empty_flows(RETENTION_MS)
         before = now - HISTORY_MS
         for _ in range(MAX_TRIM_ROUNDS):
-            if await self._ask(TrimHistory(before, before, now, TRIM_BATCH)) < TRIM_BATCH:
+            if await self._ask(TrimHistory(before, before, now, TRIM_BATCH, now - SAMPLES_KEPT_MS)) < TRIM_BATCH:
                 break
             # Writers wait while rows are deleted: let them have their turn.
             await asyncio.sleep(0)

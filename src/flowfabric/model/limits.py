@@ -56,6 +56,8 @@ MAX_JITTER_MS: Final = 86_400_000
 MIN_INTERVAL_MS: Final = 1_000
 #: How far executions of a kind are counted for people.
 MAX_COUNTED: Final = 100_000
+#: Lanes and budgets that one stored sample of the whole tells of.
+MAX_SAMPLED: Final = 24
 #: Leases of one execution that its history tells of.
 MAX_LEASES_SHOWN: Final = 500
 #: Entries of one page.

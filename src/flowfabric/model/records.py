@@ -26,6 +26,7 @@ from flowfabric.model.budget_records import (
 from flowfabric.model.credentials import Credential
 from flowfabric.model.doors import AuditEntry, KeptAnswer
 from flowfabric.model.leases import PastLease
+from flowfabric.model.samples import SampleRow
 from flowfabric.model.start_records import Burst, EnqueueRequest, Schedule
 from flowfabric.model.steps import Step
 from flowfabric.model.tokens import redacted
@@ -601,4 +602,5 @@ Record: TypeAlias = (
     | Credential
     | KeptAnswer
     | AuditEntry
+    | SampleRow
 )

@@ -30,6 +30,7 @@ class OverviewQuestions(SearchQuestions):
 
     _dialect: Dialect
     _flows: KindRows
+    _samples: KindRows
     _uuid: Callable[[str], Any]
 
     def _ListNamespaces(self, q: ask.ListNamespaces) -> Asked:  # noqa: N802
@@ -81,6 +82,15 @@ class OverviewQuestions(SearchQuestions):
             _counted("ff_cancel_backlog_member", most),
         )
         return Asked(f"SELECT {', '.join(counts)}", [], lambda rows: tuple(rows[0]))
+
+    def _ListSamples(self, q: ask.ListSamples) -> Asked:  # noqa: N802
+        text = Text()
+        text.add(f"t.minute_ms >= {text.mark(q.since_ms)}")
+        sql = (
+            f"SELECT {self._samples.select_list} FROM ff_sample t WHERE {text.where()} "
+            f"ORDER BY t.minute_ms LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [self._samples.read(row) for row in rows])
 
     def _CountEnded(self, q: ask.CountEnded) -> Asked:  # noqa: N802
         text = Text()

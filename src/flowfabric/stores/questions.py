@@ -117,6 +117,13 @@ class ListAudit(Struct, frozen=True):
     limit: int
 
 
+class ListSamples(Struct, frozen=True):
+    """Samples of the minutes from a time on, ascending -> ``list[SampleRow]``."""
+
+    since_ms: int
+    limit: int
+
+
 class ReadContexts(Struct, frozen=True):
     """What workers start from, for those that exist -> ``list[(execution id, payload, raw fields json)]``."""
 
@@ -309,12 +316,13 @@ class ScanEligible(Struct, frozen=True):
 
 
 class TrimHistory(Struct, frozen=True):
-    """Delete outbox rows, registry history, remembered answers and expired bindings -> rows deleted."""
+    """Delete outbox rows, registry history, remembered answers, samples and expired bindings -> rows deleted."""
 
     events_before_ms: int
     registry_before_ms: int
     now: int
     limit: int
+    samples_before_ms: int = 0
 
 
 class ListGates(Struct, frozen=True):

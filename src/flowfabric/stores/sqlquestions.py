@@ -10,6 +10,7 @@ from flowfabric.model import literals as lit
 from flowfabric.model.credentials import Credential
 from flowfabric.model.doors import AuditEntry
 from flowfabric.model.records import Flow, Lane, Waitpoint, Worker
+from flowfabric.model.samples import SampleRow
 from flowfabric.model.start_records import EnqueueRequest, Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.budgetquestions import BudgetQuestions, admission_trims
@@ -48,6 +49,7 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         self._requests = KindRows(EnqueueRequest, dialect)
         self._credentials = KindRows(Credential, dialect)
         self._audit = KindRows(AuditEntry, dialect)
+        self._samples = KindRows(SampleRow, dialect)
         self._flows = KindRows(Flow, dialect)
         self._outboxes = {kind: OutboxRows(kind, dialect) for kind in OUTBOXES}
         self._waitpoints = KindRows(Waitpoint, dialect)
@@ -417,6 +419,7 @@ def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
         ("ff_signal_dedup WHERE expires_at_ms <= ?1", question.now),
         ("ff_kept_answer WHERE expires_at_ms <= ?1", question.now),
         ("ff_suspend_dedup WHERE created_at_ms < ?1", question.registry_before_ms),
+        ("ff_sample WHERE minute_ms < ?1", question.samples_before_ms),
     ]
 
 

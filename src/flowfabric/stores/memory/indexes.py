@@ -47,6 +47,7 @@ from flowfabric.model.records import (
     Waitpoint,
     WorkerEvent,
 )
+from flowfabric.model.samples import SampleRow
 from flowfabric.model.start_records import Burst, Schedule
 from flowfabric.model.steps import Step
 from flowfabric.stores.memory.runs import SortedRun
@@ -69,6 +70,7 @@ ANSWER_EXPIRY = "answer_expiry"
 WORKER_HISTORY = "worker_history"
 SIGNAL_KEY_EXPIRY = "signal_key_expiry"
 SUSPEND_ANSWERS = "suspend_answers"
+SAMPLES = "samples"
 #: Families with a run per lane, per eligibility state and per partition.
 ENDED = "ended"
 PURGE = "purge"
@@ -241,6 +243,10 @@ def _answer_entries(record: KeptAnswer) -> list[Entry]:
     return [(ANSWER_EXPIRY, None, (record.expires_at_ms, record.key))]
 
 
+def _sample_entries(record: SampleRow) -> list[Entry]:
+    return [(SAMPLES, None, (record.minute_ms, record.key))]
+
+
 def _suspension_entries(record: Suspension) -> list[Entry]:
     if record.closed_at_ms is not None:
         return []
@@ -295,6 +301,7 @@ _OWN: Mapping[Any, Callable[[Any], list[Entry]]] = {
     Grant: _grant_entries,
     Binding: _binding_entries,
     KeptAnswer: _answer_entries,
+    SampleRow: _sample_entries,
     Suspension: _suspension_entries,
     Waitpoint: _waitpoint_entries,
     SignalDedup: _signal_dedup_entries,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from heapq import nlargest
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -12,8 +13,10 @@ import msgspec
 from flowfabric.model import literals as lit
 from flowfabric.model.events import CompletionEvent
 from flowfabric.model.records import Attempt, CancelBacklogMember, Execution, Flow, Worker
+from flowfabric.model.samples import SampleRow
 from flowfabric.model.start_records import Schedule
 from flowfabric.stores import questions as ask
+from flowfabric.stores.memory.indexes import SAMPLES
 from flowfabric.stores.memory.searchanswers import place, summary
 from flowfabric.stores.memory.tables import Outboxes, Tables
 from flowfabric.stores.overviewquestions import SET_ASIDE
@@ -74,6 +77,11 @@ def _count_unended(tables: Tables, question: ask.CountUnended) -> tuple[int, ...
     return tuple(min(each, question.limit) for each in counts)
 
 
+def _list_samples(tables: Tables, question: ask.ListSamples) -> list[SampleRow]:
+    found = islice(tables.indexes.run(SAMPLES).between((question.since_ms,), None), question.limit)
+    return [tables.all(SampleRow)[key] for _, key in found]
+
+
 def count_ended(outboxes: Outboxes, question: ask.CountEnded) -> tuple[int, list[tuple[int, str, int]]]:
     """Ends by stretches of time."""
     _, top = outboxes.bounds(CompletionEvent)
@@ -89,4 +97,5 @@ ANSWERS: Mapping[Any, Callable[[Tables, Any], Any]] = {
     ask.SearchFlows: _search_flows,
     ask.SearchSuspended: _search_suspended,
     ask.CountUnended: _count_unended,
+    ask.ListSamples: _list_samples,
 }

@@ -37,12 +37,14 @@ from flowfabric.model.records import (
     Waitpoint,
     WorkerEvent,
 )
+from flowfabric.model.samples import SampleRow
 from flowfabric.model.start_records import Burst
 from flowfabric.model.steps import Step
 from flowfabric.stores.memory.indexes import (
     ANSWER_EXPIRY,
     BINDING_EXPIRY,
     DEDUP_EXPIRY,
+    SAMPLES,
     SIGNAL_KEY_EXPIRY,
     SUSPEND_ANSWERS,
     WINDOW_EXPIRY,
@@ -210,6 +212,7 @@ def trim_history(tables: Tables, outboxes: Outboxes, question: TrimHistory) -> i
         (SignalDedup, SIGNAL_KEY_EXPIRY, question.now + 1),
         (KeptAnswer, ANSWER_EXPIRY, question.now + 1),
         (SuspendDedup, SUSPEND_ANSWERS, question.registry_before_ms),
+        (SampleRow, SAMPLES, question.samples_before_ms),
     )
     for kind, family, before_ms in by_age:
         old = list(islice(tables.indexes.run(family).between(None, (before_ms,)), question.limit))

@@ -1,10 +1,11 @@
-"""What work comes through and who does it: lanes, workers, schedules, requests, credentials, records of acts."""
+"""What work comes through and who does it: lanes, workers, schedules, requests, credentials; acts and samples."""
 
 from __future__ import annotations
 
 from flowfabric.model.credentials import Credential
 from flowfabric.model.doors import AuditEntry, KeptAnswer
 from flowfabric.model.records import Lane, Worker, WorkerEvent
+from flowfabric.model.samples import SampleRow
 from flowfabric.model.start_records import Burst, EnqueueRequest, Schedule
 from flowfabric.stores.tables.shape import BIG, BOOL, BYTES, INT, JSON, NAMES, SMALL, TEXT, UUID, Table, columns
 
@@ -131,6 +132,7 @@ TABLES = (
         columns(audit_id=TEXT, at_ms=BIG, who=TEXT, act=TEXT, subject=TEXT, status=INT),
         ("audit_id",),
     ),
+    Table(SampleRow, "ff_sample", columns(minute_ms=BIG, document=TEXT), ("minute_ms",)),
     Table(
         Credential,
         "ff_credential",
