@@ -370,6 +370,8 @@ async def seed(url: str, amount: int = 240) -> Seeded:
         found |= await _running(engine, now)
         flow = await _flow(engine)
         budget = await _budgets(engine)
+        spent = {"tokens": 1_850, "usd": 210_000}
+        await engine.record_spend(budget_id=budget, execution_id=found["streaming"], deltas=spent)
         await _schedules(engine)
         asks = await _asked(app)
     return Seeded(

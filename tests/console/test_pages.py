@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 import pytest
@@ -27,6 +28,27 @@ PAGES = {
 }
 
 
+#: What is wider than the page, or than the card it is in.
+WIDE = """
+() => [...document.querySelectorAll(".main, .table-wrap, dialog, .card > .body")]
+  .filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => `${each.className} ${each.scrollWidth}`)
+  .concat(document.documentElement.scrollWidth > innerWidth ? ["the page"] : [])
+"""
+
+
+#: Whether the focus can be seen, and what has it.
+FOCUSED = """
+() => {
+  const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement);
+  const { tagName, id, textContent, ariaLabel } = document.activeElement;
+  const nth = [...document.querySelectorAll("*")].indexOf(document.activeElement);
+  const seen = outlineStyle !== "none" && parseFloat(outlineWidth) >= 1;
+  return [seen, `${nth} ${tagName} ${id} ${ariaLabel} ${textContent}`];
+}
+"""
+ABSENT = "00000000-0000-4000-8000-000000000000"
+
+
 async def shown(watched: Watched, place: str, text: str) -> None:
     await watched.go(place)
     await expect(watched.page.get_by_role("heading", level=1).first).to_be_visible()
@@ -50,23 +72,111 @@ async def test_every_page_is_usable_by_everybody(shop: Shop, pages: Pages, theme
     for place, text in (PAGES | more).items():
         await shown(watched, place, text)
         found += [f"{place}: {each}" for each in await watched.findings()]
+    deploy = f"executions/{quote(seeded.deploy, safe='')}"
+    for place, opener, entry in (
+        ("executions", "All that fit", None),
+        ("executions?state=waiting", "All that fit", "Cancel all that fit…"),
+        (deploy, "More", None),
+        (deploy, "More", "Fork from a step…"),
+        (deploy, "Cancel…", None),
+        (f"flows/{seeded.flow}", "Cancel…", None),
+        (f"approvals/{quote(seeded.ask, safe='')}", "Link", None),
+        (f"budgets/{seeded.budget}", "Limits…", None),
+        ("workers", "Change", None),
+        ("settings", "New credential…", None),
+    ):
+        await watched.go(place)
+        await watched.button(opener).first.click()
+        if entry is not None:
+            await watched.page.get_by_role("menuitem", name=entry).click()
+        await expect(watched.at("dialog, [role=menu]").first).to_be_visible()
+        found += [f"{place}, {opener}, {entry}: {each}" for each in await watched.findings()]
+    await watched.page.keyboard.press("Escape")
     await watched.page.keyboard.press("?")
     await expect(watched.at("dialog")).to_be_visible()
     found += [f"help: {each}" for each in await watched.findings()]
+    watched.provoked |= {400, 404}
+    for place in ("executions/%7Bfp%3A0%7D%3A00000000-0000-4000-8000-000000000000", f"flows/{ABSENT}", "nowhere"):
+        await shown(watched, place, "There is no such")
+        found += [f"{place}: {each}" for each in await watched.findings()]
     assert not found, "\n".join(found)
+
+
+async def test_without_a_mouse(shop: Shop, pages: Pages) -> None:
+    """The focus is always to be seen, menus and dialogs are gone through with keys, and give it back."""
+    watched = await pages.of(shop.url)
+    await watched.go("executions")
+    await expect(watched.at(".list-row").first).to_be_visible()
+    keys = watched.page.keyboard
+    await keys.press("Tab")
+    await expect(watched.button("To the page itself")).to_be_focused()
+    await keys.press("Enter")
+    await expect(watched.at("#main")).to_be_focused()
+    seen = set()
+    for _ in range(24):
+        await keys.press("Tab")
+        outline, name = await watched.page.evaluate(FOCUSED)
+        assert outline, f"{name} shows its focus"
+        seen.add(name)
+    assert len(seen) > 16, "key presses get somewhere else; a field for dates and times has several stops"
+    opener = watched.button("All that fit")
+    entries = watched.page.get_by_role("menuitem")
+    await opener.focus()
+    await keys.press("ArrowDown")
+    await expect(entries.first).to_be_focused()
+    for key, place in (("ArrowDown", 1), ("ArrowDown", 0), ("ArrowUp", 1), ("Home", 0), ("End", 1)):
+        await keys.press(key)
+        await expect(entries.nth(place)).to_be_focused()
+    await keys.press("Escape")
+    await expect(entries).to_have_count(0)
+    await expect(opener).to_be_focused()
+    await keys.press("Enter")
+    await keys.press("Enter")
+    await expect(watched.at("dialog")).to_be_visible()
+    inside = "document.activeElement === document.body || Boolean(document.activeElement.closest('dialog'))"
+    for _ in range(8):
+        await keys.press("Tab")
+        assert await watched.page.evaluate(inside), "the focus stays in the dialog"
+    await keys.press("Escape")
+    await expect(watched.at("dialog")).to_have_count(0)
+    await expect(opener).to_be_focused()
+    await watched.go(f"executions/{quote(shop.seeded.deploy, safe='')}")
+    await watched.page.get_by_role("tab", name="Input and result").focus()
+    for key, tab in (("ArrowRight", "Stream"), ("End", "Details"), ("ArrowRight", "Input and result")):
+        await keys.press(key)
+        await expect(watched.page.get_by_role("tab", name=tab)).to_be_focused()
+    await watched.go(f"flows/{shop.seeded.flow}")
+    await watched.at("tr").filter(has_text="publish_report").get_by_role("button", name="Show").focus()
+    await keys.press("Enter")
+    await expect(watched.at("canvas")).to_have_attribute("data-found", re.compile(r"^\{fp:"))
 
 
 async def test_every_page_fits_a_phone(shop: Shop, pages: Pages) -> None:
     watched = await pages.of(shop.url, phone=True)
     seeded = shop.seeded
+    deploy, troubled, ask = (quote(each, safe="") for each in (seeded.deploy, seeded.troubled, seeded.ask))
     places = PAGES | {
-        f"executions/{quote(seeded.deploy, safe='')}": "It waits for an execution it has started",
-        f"flows/{seeded.flow}": "nightly_report",
+        f"executions/{deploy}": "Started by it",
+        f"executions/{deploy}?tab=steps": "check[unit]",
+        f"executions/{deploy}?tab=details": "State",
+        f"executions/{troubled}?tab=leases": "its machine is being replaced",
+        f"executions/{troubled}?tab=waits": "tea-and-co",
+        f"executions/{troubled}?tab=events": "The lease of import-worker-3 ended",
+        f"executions/{ask}?tab=waits": "carol",
+        f"executions/{quote(seeded.streaming, safe='')}?tab=stream": "parcel",
+        f"executions/{quote(seeded.streaming, safe='')}?tab=usage": "1,850",
+        f"flows/{seeded.flow}": "merge_shards",
+        f"approvals/{ask}": "looks good",
+        f"budgets/{seeded.budget}": "tenant:acme",
     }
     for place, text in places.items():
         await shown(watched, place, text)
-        wide = await watched.page.evaluate("document.querySelector('.main').scrollWidth - innerWidth")
-        assert wide <= 0, (place, wide)
+        wide = await watched.page.evaluate(WIDE)
+        assert not wide, (place, wide)
+    await watched.go(f"executions/{deploy}")
+    await watched.button("Cancel…").click()
+    await expect(watched.at("dialog")).to_be_visible()
+    assert not await watched.page.evaluate(WIDE)
 
 
 async def test_one_execution(shop: Shop, pages: Pages) -> None:

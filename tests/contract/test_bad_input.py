@@ -355,7 +355,7 @@ METHODS: dict[str, Method] = {
     "list_executions": Method(lambda w: {"partition": 0}, {"partition": "partition", "cursor": "id?", "limit": "page"}),
     "search_executions": Method(lambda w: {}, {"namespaces": "names?", "lane_id": "lane?", "states": "states",
                                                "execution_kind": "name?", "tag": "tag?", "flow_id": "uuid?",
-                                               "created_from": "time?", "created_before": "time?",
+                                               "created_from": "time?", "created_before": "time?", "parent": "id?",
                                                "cursor": "search cursor?", "limit": "count"}),
     "keep_answer": Method(lambda w: {"owner": "o", "idempotency_key": "k", "fingerprint": "f", "status": 200,
                                      "media": "m", "body": b""},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from flowfabric import ClaimPolicy, FlowEdge, FlowGraph
@@ -64,6 +65,33 @@ async def test_times(engine: Engine, clock: ManualClock) -> None:
     assert await found(engine, created_from=third) == [str(each.execution_id) for each in page[:3]]
     assert await found(engine, created_before=third) == [str(each.execution_id) for each in page[3:]]
     assert await found(engine, created_from=third, created_before=third + 1) == [ids["tag"]]
+
+
+async def test_whom_an_execution_has_started(engine: Engine) -> None:
+    """Its children, without theirs and without others of the same flow."""
+    parent = str((await engine.create_execution(lane_id="above")).execution_id)
+
+    async def start(lane: str, number: int) -> str:
+        handle = await engine.claim(lane, policy=ClaimPolicy("w", "w-1", 60_000))
+        assert handle is not None
+        own = f"{parent[: parent.index(':', 4)]}:{uuid.uuid4()}"
+        more = f"{parent[: parent.index(':', 4)]}:{uuid.uuid4()}"
+        names = (own, more)[:number]
+        await engine.advance(handle, children=[{"execution_id": each, "lane_id": f"{lane} below"} for each in names])
+        return names[0]
+
+    first = await start("above", 2)
+    children = await found(engine, parent=parent)
+    assert len(children) == 2
+    assert first in children
+    below = await start("above below", 1)
+    assert sorted(await found(engine, parent=parent)) == sorted(children)
+    context = await engine.describe_execution(parent)
+    assert context is not None
+    grandchildren = [await found(engine, parent=each, flow_id=context.flow_id) for each in children]
+    assert sorted(grandchildren) == [[], [below]]
+    assert await found(engine, parent=below) == []
+    assert await found(engine, parent=parent, namespaces=["elsewhere"]) == []
 
 
 async def test_pages_show_everything_once_whatever_is_created_meanwhile(engine: Engine) -> None:

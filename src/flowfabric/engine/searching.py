@@ -34,16 +34,18 @@ class Searching(EngineBase):
         flow_id: FlowId | str | None = None,
         created_from: int | None = None,
         created_before: int | None = None,
+        parent: ExecutionId | str | None = None,
         cursor: str | None = None,
         limit: int = 100,
     ) -> SearchPage:
         """Executions that fit all that is given, newest first. Naming one namespace makes it quick in a large store
-        with very many of them.
+        with very many of them, and so does naming the flow of a ``parent``: whoever started them.
 
         A cursor stays good: what is created meanwhile comes before the first page, and nothing is shown twice.
         """
         size = checks.integer(limit, "limit", 1, MAX_PAGE)
         flow = None if flow_id is None else checks.flow_id(flow_id)
+        started_by = None if parent is None else checks.execution_id(parent)
         own: tuple[str | None, ...] | None = names(namespaces)
         if own is None and flow is None:
             # Each namespace has its own order; a few of them are read side by side.
@@ -61,6 +63,7 @@ class Searching(EngineBase):
                 None if flow is None else (self._flow_partition(flow), flow),
                 checks.optional_time_ms(created_from, "created_from"),
                 checks.optional_time_ms(created_before, "created_before"),
+                None if started_by is None else (started_by.partition, started_by.uuid_text),
             )
         )
         page = tuple(map(_summary, found[:size]))

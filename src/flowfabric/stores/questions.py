@@ -34,6 +34,8 @@ class SearchExecutions(Struct, frozen=True):
     flow: tuple[int, str] | None = None
     created_from_ms: int | None = None
     created_before_ms: int | None = None
+    #: Who started them: partition and UUID.
+    parent: tuple[int, str] | None = None
 
 
 class ListNamespaces(Struct, frozen=True):

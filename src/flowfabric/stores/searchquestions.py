@@ -27,6 +27,9 @@ class SearchQuestions:
         if q.flow is not None:
             text.add(f"e.partition_key = CAST({text.mark(q.flow[0])} AS integer)")
             text.add(f"e.flow_id = {text.mark(self._uuid(q.flow[1]))}")
+        if q.parent is not None:
+            text.add(f"e.partition_key = CAST({text.mark(q.parent[0])} AS integer)")
+            text.add(f"e.parent_eid = {text.mark(self._uuid(q.parent[1]))}")
         if q.lane_id is not None:
             text.add(f"e.lane_id = {text.mark(q.lane_id)}")
         if q.states:

@@ -34,7 +34,8 @@ _REPLAYED = (PublicState.FAILED, PublicState.EXPIRED)
 
 
 class SearchQuery(Struct, kw_only=True):
-    """What fits: ``state`` may name several with commas between, ``tag`` is ``key=value``."""
+    """What fits: ``state`` may name several with commas between, ``tag`` is ``key=value``, ``parent`` the id of the
+    execution that started them."""
 
     namespace: str | None = None
     lane_id: str | None = None
@@ -42,6 +43,7 @@ class SearchQuery(Struct, kw_only=True):
     kind: str | None = None
     tag: str | None = None
     flow_id: str | None = None
+    parent: str | None = None
     created_from: Millis | None = None
     created_before: Millis | None = None
     cursor: str | None = None
@@ -134,6 +136,7 @@ async def search(call: Call) -> Answer:
             execution_kind=query.kind,
             tag=tag,
             flow_id=query.flow_id,
+            parent=query.parent,
             created_from=query.created_from,
             created_before=query.created_before,
             cursor=query.cursor,

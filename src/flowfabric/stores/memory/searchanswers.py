@@ -53,6 +53,7 @@ def _fits(question: ask.SearchExecutions, each: Execution) -> bool:
     return (
         (question.namespaces is None or each.namespace in question.namespaces)
         and (question.flow is None or (each.partition, each.flow_id) == question.flow)
+        and (question.parent is None or (each.partition, each.parent) == question.parent)
         and (question.lane_id is None or each.lane_id == question.lane_id)
         and (not question.states or each.public_state in question.states)
         and (question.created_from_ms is None or each.created_at_ms >= question.created_from_ms)

@@ -72,12 +72,10 @@ function Answer() {
   if (done)
     return html`
       <${Box}>
-        <p class="sentence" data-tone=${done === "approve" ? "good" : "warn"}>
+        <h1>Thank you</h1>
+        <p class="sentence" role="status" data-tone=${done === "approve" ? "good" : "warn"}>
           <${Icon} name="check" />
-          <span>
-            <strong>Thank you.</strong>
-            ${" "}Your ${done === "approve" ? "yes" : "no"} was taken. You can close this page.
-          </span>
+          <span>Your ${done === "approve" ? "yes" : "no"} was taken. You can close this page.</span>
         </p>
       </${Box}>
     `;

@@ -364,6 +364,9 @@ function App() {
       <${Toasts} />
     `;
   return html`
+    <button type="button" class="button skip" onClick=${() => document.getElementById("main").focus()}>
+      To the page itself
+    </button>
     <div class="shell">
       <${Side} current=${at.page} />
       <${Main} at=${at} />

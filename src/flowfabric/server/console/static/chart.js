@@ -16,8 +16,19 @@ export const PALETTE = [
   "--active",
 ];
 
+const TENS = Array.from({ length: 16 }, (_, power) => 10 ** power);
+/** Steps between the lines across: whole numbers, and times as clocks count them. */
+const WHOLE = TENS.flatMap((ten) => [ten, 2 * ten, 5 * ten]);
+const DAY = 86_400_000;
+export const SPANS = [
+  ...WHOLE.filter((ms) => ms <= 10_000),
+  ...[15, 30, 60, 120, 300, 600, 900, 1_800].map((seconds) => seconds * 1_000),
+  ...[1, 2, 3, 6, 12].map((hours) => hours * 3_600_000),
+  ...WHOLE.slice(0, 24).map((days) => days * DAY),
+];
+
 /** `series`: [{name, color (a token), values, fill, stacked}]; `times` in milliseconds. */
-export function Chart({ label, times, series, format = String, brief = format, bars = false, min = 1 }) {
+export function Chart({ label, times, series, format = String, brief = format, bars = false, min = 1, steps = WHOLE }) {
   const box = useRef(null);
   const plot = useRef(null);
   const [tip, setTip] = useState(null);
@@ -43,10 +54,13 @@ export function Chart({ label, times, series, format = String, brief = format, b
         padding: [8, 18, 0, 0],
         cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
         legend: { show: false },
-        scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(min, (high || 0) * 1.12)] } },
+        scales: {
+          x: { time: true, ...(bars ? { range: whole } : {}) },
+          y: { range: (_, low, high) => [0, Math.max(min, (high || 0) * 1.12)] },
+        },
         axes: [
           { ...axis, size: 26, space: 80, values: (_, marks) => marks.map((mark) => time(mark * 1_000).slice(0, 5)) },
-          { ...axis, size: 46, values: (_, marks) => marks.map((mark) => brief(mark)) },
+          { ...axis, size: 46, incrs: steps, values: (_, marks) => marks.map((mark) => brief(mark)) },
         ],
         series: [
           {},
@@ -114,6 +128,13 @@ export function Chart({ label, times, series, format = String, brief = format, b
       }
     </figure>
   `;
+}
+
+/** Bars stand in the middle of their time: half of the first and of the last one lies beyond. */
+function whole(own, first, last) {
+  const [one, two] = own.data[0];
+  const half = two ? (two - one) / 2 : 0;
+  return [first - half, last + half];
 }
 
 function stacked(series) {

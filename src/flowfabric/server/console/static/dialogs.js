@@ -4,12 +4,24 @@ import { Trouble } from "./parts.js";
 
 const dialog = signal(null);
 
+/** What had the focus before the dialog; it gets it back. */
+let before = null;
+
 export const openDialog = (content) => {
+  if (!dialog.peek()) before = document.activeElement;
   dialog.value = content;
 };
 
 export const closeDialog = () => {
+  if (!dialog.peek()) return;
   dialog.value = null;
+  const back = before;
+  before = null;
+  // What it was about may be gone by now.
+  setTimeout(() => {
+    if (dialog.peek() || (document.activeElement && document.activeElement !== document.body)) return;
+    (back?.isConnected ? back : document.getElementById("main"))?.focus({ preventScroll: true });
+  });
 };
 
 export function Dialogs() {

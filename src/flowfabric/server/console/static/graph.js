@@ -210,7 +210,7 @@ export function groupText(group) {
     ? `any of ${group.total_deps}: ${group.satisfied_count}/1`
     : kind === "quorum"
       ? `${need} ${POLICIES[kind]} ${group.total_deps}: ${group.satisfied_count}/${need}`
-      : `all of ${group.total_deps}: ${group.satisfied_count}/${need}`;
+      : `${group.satisfied_count} of ${group.total_deps}`;
 }
 
 function badge(pen, node, colour) {
@@ -343,6 +343,7 @@ export function Graph({ members, edges, groups, found }) {
       <canvas
         ref=${canvas}
         role="img"
+        data-found=${found || null}
         aria-label=${`Graph of ${members.length} members and ${edges.length} edges; the table below says the same.`}
         onPointerDown=${down}
         onPointerMove=${move}

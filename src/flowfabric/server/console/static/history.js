@@ -45,10 +45,13 @@ export const LEASE_ENDS = {
   reclaimed: ["warn", "taken over by another worker"],
 };
 
+/** Why something waits or ended, in words. */
+const because = (reason) => (reason === "step_boundary" ? "between two steps" : words(reason));
+
 export const holder = (lease) => lease.worker_instance_id || lease.worker_id || "a worker";
 
 export const leaseEnd = (lease) =>
-  `${LEASE_ENDS[lease.ended]?.[1] ?? "held"}${lease.reason ? `: ${words(lease.reason)}` : ""}`;
+  `${LEASE_ENDS[lease.ended]?.[1] ?? "held"}${lease.reason ? `: ${because(lease.reason)}` : ""}`;
 
 /** What an execution does between two leases: tone, words, and how it is drawn. */
 const BETWEEN = {
@@ -108,7 +111,7 @@ export function rowsOf({ info, history, steps, children }) {
       // Of the newest suspension it is known when it was over; an execution that goes on may wait for a worker then.
       const closed = suspension && suspension.suspended_at >= lease.ended_at ? suspension.closed_at : null;
       const stays = Math.min(closed ?? gone, gone);
-      const title = `Suspended${lease.reason ? `: ${words(lease.reason)}` : ""}`;
+      const title = `Suspended${lease.reason ? `: ${because(lease.reason)}` : ""}`;
       add(whole, lease.ended_at, stays, tone, title, style);
       add(waits, lease.ended_at, stays, tone, title, style);
       if (stays < gone) add(whole, stays, gone, "waiting", "Waiting for a worker", "soft-bar");
@@ -165,14 +168,12 @@ export function rowsOf({ info, history, steps, children }) {
       name: "Steps",
       title: `${steps.length} remembered`,
       bars: [],
-      ticks: steps
-        .slice(-MAX_TICKS)
-        .map((step) => ({
-          at: step.recorded_at,
-          tone: step.outcome === "ok" ? "accent" : "failed",
-          title: `${step.name}: ${step.outcome}`,
-          step: step.sequence,
-        })),
+      ticks: steps.slice(-MAX_TICKS).map((step) => ({
+        at: step.recorded_at,
+        tone: step.outcome === "ok" ? "accent" : "failed",
+        title: `${step.name}: ${step.outcome}`,
+        step: step.sequence,
+      })),
     });
   }
   for (const child of (children || []).slice(0, MAX_CHILDREN)) {
@@ -245,7 +246,7 @@ export function eventsOf({ info, history, steps }) {
     add(
       suspension.suspended_at,
       "suspended",
-      `Suspended: ${words(suspension.reason)}${suspension.timeout_at ? `, until ${time(suspension.timeout_at)} at most` : ""}`,
+      `Suspended: ${because(suspension.reason)}${suspension.timeout_at ? `, until ${time(suspension.timeout_at)} at most` : ""}`,
     );
   for (const waitpoint of history.waitpoints)
     add(waitpoint.created_at, "suspended", `Waitpoint ${waitpoint.waitpoint_key || waitpoint.waitpoint_id} was made`);
@@ -265,11 +266,7 @@ export function eventsOf({ info, history, steps }) {
     );
     begun.add(lease.attempt_index);
   }
-  add(
-    history.ended_at,
-    info.public_state,
-    endOf(info, history),
-  );
+  add(history.ended_at, info.public_state, endOf(info, history));
   return found.sort((a, b) => a.at - b.at);
 }
 

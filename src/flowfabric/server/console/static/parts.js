@@ -33,6 +33,31 @@ export const Loading = () => html`
   <p class="loading" role="status">Loading…</p>
 `;
 
+/** Instead of a page about something that is not there (yet). */
+export const Absent = ({ problem, what, all, href }) => html`
+  <div class="page">
+    ${
+      problem
+        ? html`
+            <div>
+              <div class="tiny faint"><a href=${href}>${all}</a></div>
+              <h1>${problem.status === 404 ? `There is no such ${what}` : `This ${what} cannot be shown`}</h1>
+            </div>
+            <${Trouble} problem=${problem} />
+            ${
+              problem.status === 404 &&
+              html`
+                <p class="soft">
+                  It may have been removed since, or belong to a namespace that your credential does not cover.
+                </p>
+              `
+            }
+          `
+        : html`<${Loading} />`
+    }
+  </div>
+`;
+
 export const executionHref = (id) => `#/executions/${encodeURIComponent(id)}`;
 
 export const ExecutionLink = ({ id, children }) => html`
@@ -70,15 +95,27 @@ export const Segments = ({ label, options, value, onChange }) => html`
 `;
 
 export function Tabs({ label, tabs, value, onChange }) {
+  const list = useRef(null);
+  useEffect(() => {
+    // On a phone there are more of them than fit.
+    const own = list.current.querySelector("[aria-selected=true]");
+    if (!own) return;
+    const { offsetLeft: left, offsetWidth: width } = own;
+    const { scrollLeft: from, clientWidth: room, offsetLeft: start } = list.current;
+    if (left - start < from) list.current.scrollLeft = left - start;
+    else if (left - start + width > from + room) list.current.scrollLeft = left - start + width - room;
+  }, [value]);
   const move = (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const index = (tabs.findIndex(([key]) => key === value) + step + tabs.length) % tabs.length;
+    const now = tabs.findIndex(([key]) => key === value);
+    const next = { ArrowRight: now + 1, ArrowLeft: now - 1, Home: 0, End: tabs.length - 1 }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    const index = (next + tabs.length) % tabs.length;
     onChange(tabs[index][0]);
     event.currentTarget.children[index].focus();
   };
   return html`
-    <div class="tabs" role="tablist" aria-label=${label} onKeyDown=${move}>
+    <div class="tabs" role="tablist" ref=${list} aria-label=${label} onKeyDown=${move}>
       ${tabs.map(
         ([key, text, n]) => html`
           <button
@@ -108,6 +145,33 @@ export function Tabs({ label, tabs, value, onChange }) {
 export function Menu({ label = "More", icon = "more", items }) {
   const [open, setOpen] = useState(null);
   const root = useRef(null);
+  const opener = useRef(null);
+  const close = () => {
+    setOpen(null);
+    opener.current?.focus();
+  };
+  const move = (event) => {
+    if (!open) {
+      if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
+      event.preventDefault();
+      toggle();
+      return;
+    }
+    const entries = [...root.current.querySelectorAll("[role=menuitem]:not(:disabled)")];
+    const now = entries.indexOf(document.activeElement);
+    const last = entries.length - 1;
+    const next = {
+      ArrowDown: now < last ? now + 1 : 0,
+      ArrowUp: now > 0 ? now - 1 : last,
+      Home: 0,
+      End: last,
+    }[event.key];
+    if (event.key === "Tab") setOpen(null);
+    if (event.key === "Escape") close();
+    if (next === undefined && event.key !== "Escape") return;
+    event.preventDefault();
+    entries[next]?.focus();
+  };
   // Placed on the page itself, so that no table cuts it off.
   const toggle = () => {
     if (open) return setOpen(null);
@@ -124,25 +188,21 @@ export function Menu({ label = "More", icon = "more", items }) {
     const away = (event) => {
       if (!root.current?.contains(event.target)) setOpen(null);
     };
-    const escape = (event) => {
-      if (event.key === "Escape") setOpen(null);
-    };
     const scrolled = () => setOpen(null);
     addEventListener("scroll", scrolled, true);
     document.addEventListener("pointerdown", away);
-    document.addEventListener("keydown", escape);
     root.current?.querySelector(".sheet button:not(:disabled)")?.focus();
     return () => {
       document.removeEventListener("pointerdown", away);
-      document.removeEventListener("keydown", escape);
       removeEventListener("scroll", scrolled, true);
     };
   }, [open]);
   const shown = items.filter(Boolean);
   if (!shown.length) return null;
   return html`
-    <div class="menu" ref=${root}>
+    <div class="menu" ref=${root} onKeyDown=${move}>
       <button
+        ref=${opener}
         type="button"
         class="button"
         aria-haspopup="menu"
@@ -161,12 +221,13 @@ export function Menu({ label = "More", icon = "more", items }) {
                 <button
                   type="button"
                   role="menuitem"
+                  tabindex="-1"
                   key=${item.label}
                   class=${item.danger ? "danger" : ""}
                   disabled=${Boolean(item.disabled)}
                   title=${item.disabled || ""}
                   onClick=${() => {
-                    setOpen(null);
+                    close();
                     item.act();
                   }}
                 >

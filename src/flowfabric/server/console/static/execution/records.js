@@ -10,6 +10,9 @@ import { toast } from "../toasts.js";
 import { holder, LEASE_ENDS, leaseEnd } from "../history.js";
 import { Icon } from "../icons.js";
 
+/** As many relatives are asked for. */
+const MOST = 199;
+
 export function Steps({ id, steps, open, info }) {
   if (!steps.length)
     return html`
@@ -130,7 +133,7 @@ export function Waits({ history }) {
         history.waitpoints.length > 0 &&
         html`
           <div class="table-wrap">
-            <table class="table">
+            <table class="table stacked">
               <thead>
                 <tr>
                   <th scope="col">Waitpoint</th>
@@ -150,10 +153,10 @@ export function Waits({ history }) {
                           html`<span class="mono">${shortId(each.waitpoint_id)}</span>`
                         }
                       </td>
-                      <td>${words(each.state)}</td>
-                      <td><${When} ms=${each.created_at} /></td>
-                      <td><${When} ms=${each.expires_at} /></td>
-                      <td class="number">${each.signal_count}</td>
+                      <td data-label="State">${words(each.state)}</td>
+                      <td data-label="Made"><${When} ms=${each.created_at} /></td>
+                      <td data-label="Expires"><${When} ms=${each.expires_at} /></td>
+                      <td class="number" data-label="Signals">${each.signal_count}</td>
                     </tr>
                   `,
                 )}
@@ -169,9 +172,8 @@ export function Waits({ history }) {
             <h3>Signals</h3>
             ${history.signals.map(
               (signal) => html`
-                <details class="step" key=${signal.signal_id}>
+                <details class="step signal" key=${signal.signal_id}>
                   <summary>
-                    <span></span>
                     <span class="clip">
                       <strong>${signal.signal_name}</strong>
                       ${" "}
@@ -207,7 +209,7 @@ export function Usage({ history }) {
         history.spends.length > 0 &&
         html`
           <div class="table-wrap">
-            <table class="table">
+            <table class="table stacked">
               <thead>
                 <tr>
                   <th scope="col">Budget</th>
@@ -220,8 +222,8 @@ export function Usage({ history }) {
                   (each) => html`
                     <tr key=${each.budget_id + each.dimension}>
                       <td><a class="mono" href=${`#/budgets/${each.budget_id}`}>${shortId(each.budget_id)}</a></td>
-                      <td>${each.dimension}</td>
-                      <td class="number">${amount(each.dimension, each.amount)}</td>
+                      <td data-label="Dimension">${each.dimension}</td>
+                      <td class="number" data-label="Spent">${amount(each.dimension, each.amount)}</td>
                     </tr>
                   `,
                 )}
@@ -234,7 +236,8 @@ export function Usage({ history }) {
         history.budget_ids.length > 0 &&
         html`
           <p class="soft small">
-            Must fit ${history.budget_ids.map(
+            Must
+            fit ${history.budget_ids.map(
               (id, index) => html`
                 ${index ? ", " : ""}
                 <a class="mono" href=${`#/budgets/${id}`}>${shortId(id)}</a>
@@ -268,15 +271,17 @@ export const Events = ({ events }) => html`
   </div>
 `;
 
-export function Children({ children }) {
+/** Executions that have to do with this one: whom it has started, who else is in its flow. */
+export function Relatives({ title, found, flow }) {
   return html`
-    <section class="card">
+    <section class="card" data-relatives=${title}>
       <header>
-        <h2>In the same flow</h2>
-        <span class="count">${children.length}</span>
+        <h2>${title}</h2>
+        <span class="count">${found.length < MOST ? found.length : `${MOST} or more`}</span>
+        ${flow && html`<div class="actions"><a class="button small" href=${`#/flows/${flow}`}>Graph</a></div>`}
       </header>
       <div class="body flush table-wrap">
-        <table class="table">
+        <table class="table stacked badged">
           <thead>
             <tr>
               <th scope="col">State</th>
@@ -287,7 +292,7 @@ export function Children({ children }) {
             </tr>
           </thead>
           <tbody>
-            ${children.slice(0, 100).map(
+            ${found.slice(-100).map(
               (each) => html`
                 <tr key=${each.execution_id}>
                   <td><${Badge} state=${each.public_state} /></td>
@@ -298,9 +303,9 @@ export function Children({ children }) {
                     ${" "}
                     <span class="mono faint">${shortId(each.execution_id)}</span>
                   </td>
-                  <td class="soft">${each.lane_id}</td>
-                  <td class="soft"><${When} ms=${each.created_at} /></td>
-                  <td class="number soft">
+                  <td class="soft" data-label="Lane">${each.lane_id}</td>
+                  <td class="soft" data-label="Created"><${When} ms=${each.created_at} /></td>
+                  <td class="number soft" data-label="Took">
                     ${each.started_at ? duration((each.completed_at ?? Date.now()) - each.started_at) : "–"}
                   </td>
                 </tr>

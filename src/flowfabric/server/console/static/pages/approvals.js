@@ -177,7 +177,7 @@ function Question({ ask, refresh }) {
             html`<p class="soft small">Nobody yet. Whoever has the link may.</p>`
           }
           <div class="table-wrap">
-            <table class="table">
+            <table class="table stacked">
               <tbody>
                 ${ask.of.map((name) => {
                   const given = ask.given.find((each) => each.by === name);

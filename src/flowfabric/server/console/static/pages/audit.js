@@ -76,7 +76,7 @@ export default function Audit() {
                         ${shown.map(
                           (entry) => html`
                             <tr key=${entry.audit_id}>
-                              <td class="soft number" title=${moment(entry.at_ms)}>${time(entry.at_ms)}</td>
+                              <td class="soft no-wrap" title=${moment(entry.at_ms)}>${time(entry.at_ms)}</td>
                               <td data-label="Who">${entry.who}</td>
                               <td data-label="Did">${words(entry.act)}</td>
                               <td class="wrap-anywhere small" data-label="To">

@@ -104,7 +104,7 @@ export default function Budgets({ id }) {
                       ${
                         data.quotas.length
                           ? html`
-                              <table class="table">
+                              <table class="table stacked">
                                 <thead>
                                   <tr>
                                     <th scope="col">Quota</th>
@@ -123,15 +123,17 @@ export default function Budgets({ id }) {
                                           ${shortId(quota.quota_policy_id)}${" "}
                                           <${Copy} text=${quota.quota_policy_id} label="Copy the id" />
                                         </td>
-                                        <td class="number">
+                                        <td class="number" data-label="In a window">
                                           ${quota.limits.max_requests_per_window ? count(quota.limits.max_requests_per_window) : "any"}
                                         </td>
-                                        <td class="number">
+                                        <td class="number" data-label="Window">
                                           ${duration(quota.limits.requests_per_window_seconds * 1_000)}
                                         </td>
-                                        <td class="number">${quota.limits.active_concurrency_cap || "any"}</td>
-                                        <td class="number">${count(quota.active_concurrency)}</td>
-                                        <td class="soft"><${When} ms=${quota.created_at_ms} /></td>
+                                        <td class="number" data-label="At once">
+                                          ${quota.limits.active_concurrency_cap || "any"}
+                                        </td>
+                                        <td class="number" data-label="Running">${count(quota.active_concurrency)}</td>
+                                        <td class="soft" data-label="Since"><${When} ms=${quota.created_at_ms} /></td>
                                       </tr>
                                     `,
                                   )}
@@ -149,6 +151,13 @@ export default function Budgets({ id }) {
     </div>
   `;
 }
+
+const BEYOND = {
+  fail: "Beyond its limit, spending is refused.",
+  cancel_pending: "Beyond its limit, what waits for it is cancelled.",
+  ask: "Beyond its limit, a person is asked.",
+  warn: "Beyond its limit, it only warns.",
+};
 
 function Budget({ budget, refresh }) {
   const names = [...new Set([...Object.keys(budget.hard_limits), ...Object.keys(budget.usage)])].sort();
@@ -168,7 +177,7 @@ function Budget({ budget, refresh }) {
     <section class="card half" data-budget=${budget.budget_id}>
       <header>
         <h2 class="clip">${budget.scope_id || shortId(budget.budget_id)}</h2>
-        <span class="soft small">${words(budget.scope_type)}</span>
+        ${budget.scope_type !== "named" && html`<span class="soft small">${words(budget.scope_type)}</span>`}
         ${
           may("operator") &&
           html`
@@ -211,14 +220,20 @@ function Budget({ budget, refresh }) {
           `;
         })}
         <p class="small faint">
-          ${budget.enforcement_mode === "warn" ? "Only warns." : `At the limit: ${words(budget.on_hard_limit || "fail")}.`} ${plural(budget.breach_count, "breach", "breaches")}${
-            budget.last_breach_at
+          ${budget.enforcement_mode === "warn" ? BEYOND.warn : BEYOND[budget.on_hard_limit] || BEYOND.fail}${
+            budget.breach_count
               ? html`
-                  , the last${" "}
-                  <${When} ms=${Number(budget.last_breach_at)} />
+                  ${" "}${plural(budget.breach_count, "breach", "breaches")}${
+                    budget.last_breach_at
+                      ? html`
+                          , the last${" "}
+                          <${When} ms=${Number(budget.last_breach_at)} />
+                        `
+                      : ""
+                  }.
                 `
               : ""
-          }.${
+          }${
             budget.next_reset_at
               ? html`
                   ${" "}Begins anew${" "}

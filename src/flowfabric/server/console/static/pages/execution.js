@@ -4,14 +4,14 @@ import { at, get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { duration, moment, plural, relative, shortId } from "../format.js";
-import { Badge, Copy, ended, ExecutionLink, Loading, Tabs, Trouble, When } from "../parts.js";
+import { Absent, Badge, Copy, ended, ExecutionLink, Tabs, Trouble, When } from "../parts.js";
 import { eventsOf } from "../history.js";
 import { Timeline } from "../timeline.js";
 import { Icon } from "../icons.js";
 import { Actions } from "../execution/actions.js";
 import { Data, Details } from "../execution/data.js";
 import { Stream } from "../execution/stream.js";
-import { Steps, Leases, Waits, Usage, Events, Children } from "../execution/records.js";
+import { Steps, Leases, Waits, Usage, Events, Relatives } from "../execution/records.js";
 
 const SIGNS = {
   active: "play",
@@ -24,13 +24,23 @@ const SIGNS = {
 
 async function load(id) {
   const info = await get(at(id));
-  const [explained, history, steps, members] = await Promise.all([
+  const flow = info.flow_id;
+  const [explained, history, steps, started, members] = await Promise.all([
     get(at(id, "explain")),
     get(at(id, "history")),
     get(at(id, "steps"), { limit: 1_000 }),
-    info.flow_id ? get(`v1/flows/${info.flow_id}/members`, { limit: 200 }).catch(() => null) : null,
+    flow ? get("v1/search/executions", { parent: id, flow_id: flow, limit: 200 }) : { executions: [] },
+    flow ? get(`v1/flows/${flow}/members`, { limit: 200 }).catch(() => null) : null,
   ]);
-  return { info, explained, history, steps: steps.steps, members: members?.executions || [] };
+  const own = new Set([id, ...started.executions.map((each) => each.execution_id)]);
+  return {
+    info,
+    explained,
+    history,
+    steps: steps.steps,
+    children: started.executions.reverse(),
+    others: (members?.executions || []).filter((member) => !own.has(member.execution_id)).reverse(),
+  };
 }
 
 export default function Execution({ id, query }) {
@@ -42,16 +52,9 @@ export default function Execution({ id, query }) {
     if (wanted) setTab(wanted);
   }, [wanted]);
   const input = useInput(id);
-  if (!data) {
-    return html`
-      <div class="page">
-        <div class="page-head"><a class="button small" href="#/executions">Executions</a></div>
-        ${problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`}
-      </div>
-    `;
-  }
-  const { info, explained, history, steps, members } = data;
-  const children = members.filter((member) => member.execution_id !== id && isChild(input, member, id)).reverse();
+  if (!data)
+    return html`<${Absent} problem=${problem} what="execution" all="Executions" href="#/executions" />`;
+  const { info, explained, history, steps, children, others } = data;
   const state = info.public_state;
   const tabs = [
     ["data", "Input and result"],
@@ -92,6 +95,12 @@ export default function Execution({ id, query }) {
           <strong>
             ${history.failure_reason ? explained.sentence.replace(` (${history.failure_reason})`, "") : explained.sentence}
           </strong>
+          ${(explained.detail?.execution_ids || []).slice(0, 5).map(
+            (each) => html`
+              ${" "}
+              <${ExecutionLink} key=${each} id=${each} />
+            `,
+          )}
           ${
             explained.until_ms
               ? html`
@@ -114,9 +123,7 @@ export default function Execution({ id, query }) {
       <section class="card">
         <header>
           <h2>Timeline</h2>
-          <span class="soft small">
-            ${lasted(history)}
-          </span>
+          <span class="soft small">${lasted(history)}</span>
         </header>
         <div class="body">
           <${Timeline}
@@ -208,7 +215,8 @@ export default function Execution({ id, query }) {
           ${tab === "details" && html`<${Details} ...${{ info, history, input, explained }} />`}
         </div>
       </section>
-      ${children.length > 0 && html`<${Children} children=${children} />`}
+      ${children.length > 0 && html`<${Relatives} title="Started by it" found=${children} />`}
+      ${others.length > 0 && html`<${Relatives} title="Others in its flow" found=${others} flow=${info.flow_id} />`}
     </div>
   `;
 }
@@ -221,11 +229,6 @@ function lasted(history) {
   const lost = history.lease_reclaim_count;
   if (lost) parts.push(`lost its worker ${lost === 1 ? "once" : `${lost} times`}`);
   return parts.join(", ");
-}
-
-/** Whether a member of the same flow was started by this execution; a run's children carry its id in a tag of theirs. */
-function isChild(input, member, id) {
-  return !input?.tags?.["ff.run"] && member.execution_id !== id;
 }
 
 function useInput(id) {

@@ -213,15 +213,17 @@ function List({ query }) {
               ([key, name]) => html`<option key=${key} value=${key}>${name}</option>`,
             )}
           </select>
-          <label class="small soft" for="until">Up to</label>
-          <input
-            id="until"
-            class="input"
-            type="datetime-local"
-            style=${{ width: "auto" }}
-            value=${toLocal(until)}
-            onChange=${(event) => setUntil(fromLocal(event.target.value))}
-          />
+          <div class="line">
+            <label class="small soft no-wrap" for="until">Up to</label>
+            <input
+              id="until"
+              class=${`input ${until ? "" : "faint"}`}
+              type="datetime-local"
+              style=${{ width: "auto" }}
+              value=${toLocal(until)}
+              onChange=${(event) => setUntil(fromLocal(event.target.value))}
+            />
+          </div>
         </form>
         <div class="chips" role="group" aria-label="States">
           ${STATES.map(

@@ -5,7 +5,7 @@ import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { may, namespace } from "../session.js";
 import { duration, exact, plural, shortId, words } from "../format.js";
-import { Badge, Copy, Empty, ended, Loading, Trouble, When } from "../parts.js";
+import { Absent, Badge, Copy, Empty, ended, Loading, Trouble, When } from "../parts.js";
 import { confirm } from "../dialogs.js";
 import { toast } from "../toasts.js";
 import { Graph, groupText } from "../graph.js";
@@ -76,7 +76,7 @@ function List() {
                     </${Empty}>
                   `
                 : html`
-                    <table class="table">
+                    <table class="table stacked badged">
                       <thead>
                         <tr>
                           <th scope="col">State</th>
@@ -101,10 +101,10 @@ function List() {
                                 ${" "}
                                 <span class="mono faint">${shortId(flow.flow_id)}</span>
                               </td>
-                              <td class="soft">${flow.namespace}</td>
-                              <td class="number">${exact(flow.node_count)}</td>
-                              <td class="soft"><${When} ms=${flow.created_at} /></td>
-                              <td class="number soft">
+                              <td class="soft" data-label="Namespace">${flow.namespace}</td>
+                              <td class="number" data-label="Members">${exact(flow.node_count)}</td>
+                              <td class="soft" data-label="Created"><${When} ms=${flow.created_at} /></td>
+                              <td class="number soft" data-label="Took">
                                 ${flow.ended_at ? duration(flow.ended_at - flow.created_at) : "–"}
                               </td>
                             </tr>
@@ -168,11 +168,7 @@ function Flow({ id }) {
   const [text, setText] = useState("");
   const [chosen, setChosen] = useState(null);
   if (!data)
-    return html`
-      <div class="page">
-        ${problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`}
-      </div>
-    `;
+    return html`<${Absent} problem=${problem} what="flow" all="Flows" href="#/flows" />`;
   const { flow, nodes } = data;
   const counts = new Map();
   for (const node of nodes) counts.set(node.public_state, (counts.get(node.public_state) || 0) + 1);
@@ -271,7 +267,7 @@ function Flow({ id }) {
           <span class="count">${exact(fits.length)}</span>
         </header>
         <div class="body flush table-wrap">
-          <table class="table">
+          <table class="table stacked badged">
             <thead>
               <tr>
                 <th scope="col">State</th>
@@ -294,11 +290,11 @@ function Flow({ id }) {
                       ${" "}
                       <span class="mono faint">${shortId(node.execution_id)}</span>
                     </td>
-                    <td class="soft">
+                    <td class="soft" data-label="Waits for">
                       ${groups.has(node.execution_id) ? groupText(groups.get(node.execution_id)) : "–"}
                     </td>
-                    <td class="soft"><${When} ms=${node.created_at} /></td>
-                    <td class="number soft">
+                    <td class="soft" data-label="Created"><${When} ms=${node.created_at} /></td>
+                    <td class="number soft" data-label="Took">
                       ${node.started_at && node.completed_at ? duration(node.completed_at - node.started_at) : "–"}
                     </td>
                     <td class="actions">

@@ -5,7 +5,7 @@ import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { everywhere, now } from "../session.js";
 import { brief, count, duration, time } from "../format.js";
-import { Chart, Legend, PALETTE } from "../chart.js";
+import { Chart, Legend, PALETTE, SPANS } from "../chart.js";
 import { Empty, Loading, Segments, Trouble } from "../parts.js";
 import { Icon } from "../icons.js";
 
@@ -213,13 +213,11 @@ function Charts({ data, matters }) {
   const oldest = useMemo(() => lanes("lanes_oldest_ms"), [series]);
   const burn = useMemo(
     () =>
-      budgets
-        .slice(0, 8)
-        .map((budget, index) => ({
-          name: budget.scope_id || budget.budget_id.slice(0, 8),
-          color: PALETTE[index % PALETTE.length],
-          values: (series.budgets[budget.budget_id] || []).map((level) => (level === null ? null : level * 100)),
-        })),
+      budgets.slice(0, 8).map((budget, index) => ({
+        name: budget.scope_id || budget.budget_id.slice(0, 8),
+        color: PALETTE[index % PALETTE.length],
+        values: (series.budgets[budget.budget_id] || []).map((level) => (level === null ? null : level * 100)),
+      })),
     [series, budgets],
   );
   const workers = useMemo(
@@ -286,6 +284,7 @@ function Charts({ data, matters }) {
             format=${duration}
             brief=${brief}
             min=${1_000}
+            steps=${SPANS}
           />
         `,
         "third",

@@ -166,13 +166,14 @@ function Schedule({ each, refresh }) {
           may("operator") &&
           html`
             <button type="button" class="button small" onClick=${trigger}>
-              <${Icon} name="play" />
+              <${Icon} name="plus" />
               Start…
             </button>
             ${
               each.paused
                 ? html`
                     <button type="button" class="button small" onClick=${act("resume", "It starts by itself again.")}>
+                      <${Icon} name="play" />
                       Resume
                     </button>
                   `
