@@ -12,12 +12,12 @@ from flowfabric.engine import Engine
 from flowfabric.model.steps import NewStep
 
 LANE = "imports"
-#: Worker of each lease and how it ended, oldest first; the last one of an attempt names its worker only.
+#: Worker of each lease and how it ended, oldest first.
 LEASES = (
     ("import-worker-1", "suspended: waiting for signal"),
     ("import-worker-2", "expired"),
     ("import-worker-3", "revoked: its machine is being replaced"),
-    ("import-worker", "failed"),
+    ("import-worker-4", "failed"),
     ("import-worker-5", "held"),
 )
 

@@ -68,9 +68,8 @@ async def test_history_tells_every_lease(engine: Engine, clock: ManualClock) -> 
         (0, "w-2", "delayed", None),
         (0, "w-3", "revoked", "it hangs"),
         (0, "w-4", "expired", None),
-        # The row of an attempt that has ended names the worker only.
-        (0, None, "failed", None),
-        (1, None, "completed", None),
+        (0, "w-5", "failed", None),
+        (1, "w-6", "completed", None),
         (1, "w-7", None, None),
     ]
     assert [each.worker_id for each in leases] == ["w"] * 7

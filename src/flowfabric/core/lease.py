@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from flowfabric.core.context import Context, saturate
@@ -272,6 +272,8 @@ def closed(attempt: Attempt, **fields: object) -> Change:
     """The attempt with its lease released; ``fields`` say how it ended. What it had reserved goes back elsewhere."""
     if attempt.reservation_count:
         fields["reservation_count"] = 0
+    if attempt.worker_instance_id:
+        fields["last_instance_id"] = attempt.worker_instance_id
     return change(attempt, worker_instance_id=None, lease_expires_at_ms=None, attempt_timeout_at_ms=None, **fields)
 
 
@@ -302,13 +304,18 @@ def _past(attempt: Attempt, how: LeaseEnd, at: int, reason: str | None) -> Chang
             attempt.attempt_index,
             attempt.lease_id,
             attempt.worker_id,
-            attempt.worker_instance_id,
+            attempt.worker_instance_id or last_instance(attempt),
             attempt.started_at_ms or at,
             at,
             how.value,
             reason or None,
         )
     )
+
+
+def last_instance(attempt: Attempt) -> str | None:
+    """Which instance held the last lease of an attempt that nobody holds any more, if that was read."""
+    return None if attempt.last_instance_id is UNSET else attempt.last_instance_id or None
 
 
 def how_it_ended(attempt: Attempt) -> LeaseEnd:

@@ -14,7 +14,7 @@ from flowfabric.core.documents import dump_document, parse_document
 from flowfabric.core.ending import current_attempt, lost_lease
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Act, Change, Decision, Drop, Get, GetFull, Need, change
+from flowfabric.model.changes import Act, Change, Decision, Drop, Get, GetFull, Need, Select, change
 from flowfabric.model.errors import Contention, ContentionKind, NotFound, State, StateKind
 from flowfabric.model.events import OperatorEvent
 from flowfabric.model.flows import EdgeState, GroupState
@@ -112,7 +112,10 @@ class ReplayExecution(Struct, gc=False):
     recorded_at_ms: int | None
 
     def needs(self) -> tuple[Need, ...]:
-        return (GetFull(self.execution_id), Get(Execution, self.execution_id))
+        identity = ExecutionId.unchecked(self.execution_id)
+        # Attempts by themselves, because only so do they tell who held them last.
+        attempts = Select(Attempt, ("partition", "uuid"), (identity.partition, identity.uuid_text))
+        return (GetFull(self.execution_id), Get(Execution, self.execution_id), attempts)
 
 
 def replay_execution(command: ReplayExecution, view: View, context: Context) -> Decision:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowfabric.core.documents import parse_document
 from flowfabric.core.graph import number
-from flowfabric.core.lease import how_it_ended, is_live
+from flowfabric.core.lease import how_it_ended, is_live, last_instance
 from flowfabric.engine import checks
 from flowfabric.engine.places import names
 from flowfabric.engine.searching import Searching, place
@@ -240,7 +240,7 @@ def _lease_lines(past: Iterable[PastLease], attempts: Iterable[Attempt]) -> tupl
         line = LeaseLine(
             row.attempt_index,
             row.worker_id or None,
-            row.worker_instance_id or None,
+            row.worker_instance_id or last_instance(row),
             row.started_at_ms,
             None if live else row.terminal_at_ms,
             row.lease_expires_at_ms if live else None,

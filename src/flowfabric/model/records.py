@@ -143,6 +143,8 @@ class Attempt(Struct, gc=False):
     renewed_at_ms: int | None = None
     #: Open reservations under this lease, so that one without any costs nothing when it ends.
     reservation_count: int = 0
+    #: The instance its last lease was held by, once that is over; for people, so no rule that runs often reads it.
+    last_instance_id: Text = UNSET
     policy: Text = UNSET
 
     @property

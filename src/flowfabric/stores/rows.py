@@ -90,7 +90,9 @@ class Dialect(Struct, frozen=True):
 NARROW = tuple(column for column in EXECUTION.columns if column.field not in EXECUTION_WIDE_FIELDS)
 WIDE = tuple(column for column in EXECUTION.columns if column.field in EXECUTION_WIDE_FIELDS)
 #: Fields of ``Attempt`` that the execution's select brings along.
-JOINED = tuple(column for column in ATTEMPT.columns if column.field not in ("partition", "uuid", "policy"))
+JOINED = tuple(
+    column for column in ATTEMPT.columns if column.field not in ("partition", "uuid", "last_instance_id", "policy")
+)
 
 
 def execution_select(dialect: Dialect, wide: bool = False) -> str:
@@ -229,7 +231,7 @@ def stored_fields(table: Table, fields: tuple[str, ...]) -> tuple[Column, ...]:
     return tuple(column for field in fields if (column := table.column(field)) is not None)
 
 
-_OPTIONAL: Mapping[Any, tuple[str, ...]] = {Execution: EXECUTION_WIDE_FIELDS, Attempt: ("policy",)}
+_OPTIONAL: Mapping[Any, tuple[str, ...]] = {Execution: EXECUTION_WIDE_FIELDS, Attempt: ("last_instance_id", "policy")}
 
 
 @cache

@@ -75,7 +75,7 @@ _OWNED = (
 #: Fields that a rule may leave unset, and what is stored then.
 _UNSET: dict[Any, dict[str, Any]] = {
     Execution: {**dict.fromkeys(EXECUTION_WIDE_FIELDS), "raw_fields": "{}"},
-    Attempt: {"policy": None},
+    Attempt: {"last_instance_id": None, "policy": None},
 }
 _NONE_UNSET: dict[str, Any] = {}
 

@@ -83,6 +83,7 @@ ATTEMPT = Table(
         retry_at_ms=BIG,
         renewed_at_ms=BIG,
         reservation_count=INT,
+        last_instance_id=TEXT,
         policy=JSON,
     ),
     ("partition", "uuid", "attempt_index"),
