@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import msgspec
 import pytest
 from playwright.async_api import expect
 
 from tests.console.conftest import Pages, apart
-from tests.console.planting import ALL, capability_of, lane_of, plant
+from tests.console.planting import ALL, capability_of, key_of, lane_of, plant
+from tests.console.renaming import Renamed
 from tests.console.running import ServerProcess, serving
 from tests.console.watching import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-LOOKING = (Path(__file__).parent / "looking.js").read_text()
+LOOKING = "".join((Path(__file__).parent / name).read_text() for name in ("looking.js", "acting.js"))
 
 
 class Planted(NamedTuple):
@@ -28,9 +31,13 @@ class Planted(NamedTuple):
     asks: list[str]
     links: list[str]
     tokens: list[str]
+    families: list[tuple[str, str, Sequence[str]]]
     form: str
     form_link: str
+    everybody: str
+    answered: str
     monster: str
+    waiter: str
     graph: str
     admin: str
 
@@ -38,6 +45,7 @@ class Planted(NamedTuple):
 async def test_there_are_enough() -> None:
     assert len(ALL) == len(set(ALL)) == 200
     assert len({lane_of(each) for each in ALL}) == len({capability_of(each) for each in ALL}) == 200
+    assert len({key_of(each) for each in ALL}) == 200
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +64,26 @@ async def opened(planted: Planted, pages: Pages, place: str = "") -> Watched:
     return watched
 
 
+async def turned(watched: Watched, place: str) -> None:
+    """To another page, without loading the console again."""
+    await watched.page.evaluate("(place) => { location.hash = `#/${place}`; }", place)
+    await expect(watched.page.get_by_role("heading", level=1)).to_have_text(re.compile(f"^{place}", re.IGNORECASE))
+
+
+async def looked(watched: Watched, name: str, *given: Any) -> Any:
+    """What a look of ``looking.js`` finds."""
+    return await watched.page.evaluate("([name, given]) => looking[name](...given)", [name, given])
+
+
+async def nothing_lacks(watched: Watched, name: str, *given: Any) -> None:
+    """A look that tells what it does not find finds everything."""
+    assert await looked(watched, name, *given) == [], name
+    await watched.check()
+
+
 async def harmless(watched: Watched) -> None:
     """Nothing of it has become part of the page."""
-    assert await watched.page.evaluate("looking.foreign()") == []
+    assert await looked(watched, "foreign") == []
     await watched.check()
 
 
@@ -67,15 +92,20 @@ def plain(text: str) -> str:
     return " ".join(text.replace("_", " ").split())
 
 
-async def texts(watched: Watched, selector: str) -> set[str]:
-    return {plain(each) for each in await watched.at(selector).all_text_contents()}
+def pairs(ids: Sequence[Any]) -> list[tuple[Any, str]]:
+    return list(zip(ids, ALL, strict=True))
+
+
+def complete(found: Iterable[str], wanted: Iterable[str] = ALL, where: str = "") -> None:
+    """All of them are among what was found."""
+    missing = {plain(each) for each in wanted} - set(found)
+    assert not missing, (where, sorted(missing)[:5])
 
 
 async def all_shown(watched: Watched, selector: str, wanted: Iterable[str] = ALL) -> None:
     """Every one of them is the whole text of an element."""
     await expect(watched.at(selector).nth(len(ALL) - 1)).to_be_attached()
-    missing = {plain(each) for each in wanted} - await texts(watched, selector)
-    assert not missing, (selector, sorted(missing)[:5])
+    complete(await looked(watched, "texts", selector), wanted, selector)
     await harmless(watched)
 
 
@@ -100,36 +130,79 @@ async def test_one_execution_with_all_of_them(planted: Planted, pages: Pages) ->
         await harmless(watched)
 
 
+async def test_values_of_every_kind(planted: Planted, pages: Pages) -> None:
+    """Steps that gave JSON, plain text and bytes; the dialog to fork from one of them; what somebody waits for."""
+    watched = await opened(planted, pages)
+    await watched.open(planted.monster)
+    await watched.page.get_by_role("tab", name="Steps").click()
+    await all_shown(watched, ".step .clip")
+    values = await looked(watched, "texts", ".step [role=region]")
+    complete(values, [*ALL, *(f"plain {each}" for each in ALL)])
+    complete(await looked(watched, "dumps"), [each.replace("\t", "·") for each in ALL])
+    await watched.choose("More", "Fork from a step")
+    complete(await looked(watched, "texts", "dialog option"), [f"{at}. {each}" for at, each in enumerate(ALL, 1)])
+    await harmless(watched)
+    await watched.open(planted.waiter)
+    wanted = ", ".join(sorted(ALL))
+    await expect(watched.at("[data-why] strong")).to_contain_text("It wants")
+    assert plain(wanted) in plain(await watched.at("[data-why] strong").text_content() or "")
+    await watched.page.get_by_role("tab", name="Waits").click()
+    await all_shown(watched, "[role=tabpanel] td:nth-child(1)")
+    await watched.page.get_by_role("tab", name="Details").click()
+    detail = watched.page.get_by_label("Detail", exact=True)
+    await detail.get_by_role("button", name="100 more").click()
+    await expect(detail).to_contain_text(f"waitpoint_key: {msgspec.json.encode('{{7*7}}').decode()}")
+    shown = plain(await detail.text_content() or "")
+    keys = [plain(f"waitpoint_key: {msgspec.json.encode(each).decode()}required") for each in ALL]
+    assert [each for each in keys if each not in shown] == []
+
+
 async def test_executions_one_by_one(planted: Planted, pages: Pages) -> None:
     """Each text in each field that holds one text: kind, namespace, lane, worker, creator, reasons, signals …"""
     watched = await opened(planted, pages, "executions")
     await expect(watched.at(".list-row").first).to_be_visible()
-    pairs = list(zip(planted.singles, ALL, strict=True))
-    assert await watched.page.evaluate("(pairs) => looking.executions(pairs)", pairs) == []
-    await harmless(watched)
+    await nothing_lacks(watched, "executions", pairs(planted.singles))
+    started = [((root, "Started by it"), texts) for root, _, texts in planted.families]
+    await nothing_lacks(watched, "families", started)
+    beside = [((first, "Others in its flow"), texts[1:]) for _, first, texts in planted.families]
+    await nothing_lacks(watched, "families", beside)
 
 
-async def test_flows_and_questions_one_by_one(planted: Planted, pages: Pages) -> None:
+async def test_flows_one_by_one(planted: Planted, pages: Pages) -> None:
     watched = await opened(planted, pages, "flows")
+    families = len(planted.families) + 1
     for more in (1, 2):
         await expect(watched.at("tbody tr")).to_have_count(more * 100)
         await watched.button("More").click()
-    await expect(watched.at("tbody tr")).to_have_count(len(ALL) + 1)
+    await expect(watched.at("tbody tr")).to_have_count(len(ALL) + families)
     await all_shown(watched, "tbody td:nth-child(2) a")
     await all_shown(watched, "tbody td:nth-child(3)")
-    pairs = list(zip(planted.flows, ALL, strict=True))
-    assert await watched.page.evaluate("(pairs) => looking.flows(pairs)", pairs) == []
+    await nothing_lacks(watched, "flows", pairs(planted.flows))
     await watched.go(f"flows/{planted.graph}")
     await expect(watched.at(".graph[data-placed=true]")).to_be_visible()
     await all_shown(watched, "tbody td:nth-child(2) a")
-    await watched.go("approvals")
-    for more in range(1, 5):
-        await expect(watched.at("[data-ask]")).to_have_count(more * 50)
-        await watched.at("button.inbox-item").click()
-    await expect(watched.at("[data-ask]")).to_have_count(len(ALL) + 1)
-    pairs = list(zip(planted.asks, ALL, strict=True))
-    assert await watched.page.evaluate("(pairs) => looking.questions(pairs)", pairs) == []
+    tips = await looked(watched, "tips")
+    assert len(tips) == len(ALL), tips
+    complete(tips)
     await harmless(watched)
+
+
+async def test_questions_one_by_one(planted: Planted, pages: Pages) -> None:
+    watched = await opened(planted, pages, f"approvals/{quote(planted.answered, safe='')}")
+    await all_shown(watched, "[data-question] tbody strong")
+    await all_shown(watched, "[data-question] tbody .faint", [f"given by {each} himself" for each in ALL])
+    await all_shown(watched, "[data-question] tbody td:nth-child(4)", [f"{each} {each}" for each in ALL])
+    await watched.go(f"approvals/{quote(planted.everybody, safe='')}")
+    await all_shown(watched, "[data-question] #by option")
+    await turned(watched, "overview")
+    await turned(watched, "approvals")
+    for shown in range(50, len(ALL) + 1, 50):
+        await expect(watched.at("[data-ask]")).to_have_count(shown)
+        await watched.at("button.inbox-item").click()
+    await expect(watched.at("[data-ask]")).to_have_count(len(ALL) + 3)
+    await all_shown(watched, "[data-ask] strong")
+    await all_shown(watched, "[data-ask] .soft .clip")
+    await nothing_lacks(watched, "questions", pairs(planted.asks))
 
 
 async def test_the_longest_form(planted: Planted, pages: Pages) -> None:
@@ -139,17 +212,17 @@ async def test_the_longest_form(planted: Planted, pages: Pages) -> None:
     await all_shown(watched, "[data-question] form .hint")
     await all_shown(watched, "[data-question] form option")
     values = await watched.page.evaluate("[...document.querySelectorAll('form .input')].map((each) => each.value)")
-    assert {plain(each) for each in ALL} <= {plain(each) for each in values}
+    complete(map(plain, values))
 
 
 async def test_outside_approvers(planted: Planted, pages: Pages) -> None:
     outside = await pages.of(planted.server.url)
+    outside.provoked |= {400, 404}
     await outside.page.context.add_init_script(LOOKING)
     await outside.page.goto(f"{planted.server.url}answer#{planted.links[0]}")
     await expect(outside.page.get_by_role("heading", level=1)).to_have_text(ALL[0])
-    pairs = list(zip(planted.links, ALL, strict=True))
-    assert await outside.page.evaluate("(pairs) => looking.answers(pairs)", pairs) == []
-    await harmless(outside)
+    await nothing_lacks(outside, "answers", pairs(planted.links))
+    await nothing_lacks(outside, "badLinks", ALL)
     await outside.page.goto(f"{planted.server.url}answer?form#{planted.form_link}")
     await expect(outside.page.get_by_role("heading", level=1)).to_have_text("a form")
     await all_shown(outside, "form label", [f"{each} (optional)" for each in ALL])
@@ -159,23 +232,13 @@ async def test_outside_approvers(planted: Planted, pages: Pages) -> None:
 async def test_lists(planted: Planted, pages: Pages) -> None:
     watched = await opened(planted, pages, "executions")
     await expect(watched.at(".list-row").first).to_be_visible()
-    seen: dict[str, set[str]] = {"name": set(), "cell-space": set(), "cell-lane": set()}
-    for _ in range(90):
-        for name, found in seen.items():
-            found.update(await texts(watched, f".list-row .{name}"))
-        if {plain(each) for each in ALL} <= seen["name"]:
-            break
-        await watched.page.evaluate("document.querySelector('.list').scrollTop += 500")
-        await watched.page.wait_for_function("() => new Promise((done) => requestAnimationFrame(() => done(true)))")
-    for name, found in seen.items():
-        assert {plain(lane_of(each) if name == "cell-lane" else each) for each in ALL} <= found, name
+    await nothing_lacks(watched, "rows", ALL)
     await all_shown(watched, "#namespace option")
-    await watched.go("schedules")
-    for cell in ("td:nth-child(1) strong", "[data-schedule] td:nth-child(2)", "td:nth-child(1) .faint"):
-        suffix = {"[": (lambda each: f"{each}lane {lane_of(each)}")}.get(cell[0], lambda each: each)
-        wanted = [f"{each}, from {each}" if cell.endswith("faint") else suffix(each) for each in ALL]
-        await all_shown(watched, cell, wanted)
-    await watched.go("workers")
+    await turned(watched, "schedules")
+    await all_shown(watched, "td:nth-child(1) strong")
+    await all_shown(watched, "td:nth-child(1) .faint", [f"{each}, from {each}" for each in ALL])
+    await all_shown(watched, "[data-schedule] td:nth-child(2)", [f"{each}lane {lane_of(each)}" for each in ALL])
+    await turned(watched, "workers")
     await all_shown(watched, "[data-lane] strong", map(lane_of, ALL))
     await all_shown(watched, "[data-lane] td:nth-child(2) .faint")
     shared = [f"tag:{each}" for each in ALL if each.isprintable()]
@@ -184,53 +247,106 @@ async def test_lists(planted: Planted, pages: Pages) -> None:
     for cell, change in (("1) strong", str), ("1) .faint", str), ("2)", str), ("3) .badge", lane_of),
                          ("4) .badge", capability_of)):  # fmt: skip
         await all_shown(watched, f"{rows} td:nth-child({cell}", map(change, ALL))
-    await watched.go("budgets")
+    await turned(watched, "budgets")
     for cell in ("h2", "header .soft", ".line > span:first-child"):
         await all_shown(watched, f"[data-budget] {cell}")
-    await watched.go("audit")
+    complete(await looked(watched, "labels", "[role=meter]"), [f"{each} of {each}" for each in ALL])
+    await turned(watched, "audit")
+    older, entries = watched.button("Older"), watched.at("tbody tr")
+    await expect(entries.nth(len(ALL) - 1)).to_be_attached()
+    while await older.count():
+        shown = await entries.count()
+        await older.click()
+        await expect(entries.nth(shown)).to_be_attached()
     for column in (2, 3):
         await all_shown(watched, f"tbody td:nth-child({column})")
-    await all_shown(watched, "tbody td:nth-child(4) .mono")
+    await all_shown(watched, "tbody td:nth-child(4) span.mono")
     await all_shown(watched, "tbody td:nth-child(4) .faint")
-    await watched.go("overview")
-    lanes = [f"Lane {lane_of(each)} is paused while 1 waits in it." for each in ALL]
-    await all_shown(watched, "[data-matter=lane] .grow", lanes)
-
-
-async def test_dialogs(planted: Planted, pages: Pages) -> None:
-    """What asks back shows what the list shows, so that some of each will do: opening a dialog takes a while."""
-    watched = await opened(planted, pages)
-    for place, rows, words, wanted in (
-        ("budgets", "[data-budget]", ["Limits…"], "Limits of {}"),
-        ("budgets", "[data-budget]", ["Reset…"], "Reset {}?"),
-        ("schedules", "[data-schedule]", ["Start…"], "Start {} now?"),
-        ("workers", "[data-lane]", ["Change", "Drain…"], "Drain lane {}?"),
-        ("settings", "tbody tr", ["Revoke…"], "Revoke {}?"),
-    ):
-        await watched.go(place)
-        await expect(watched.at(rows).nth(len(ALL) - 1)).to_be_attached()
-        found = await watched.page.evaluate("(given) => looking.dialogs(...given)", [rows, 25, *words])
-        known = {plain(wanted.format(each)) for text in ALL for each in (text, lane_of(text))}
-        assert len(set(found["titles"]) & known) >= 8, (place, found["titles"])
-        assert found["strange"] == []
+    await all_shown(watched, "tbody td:nth-child(4) a", [f"{{fp:0}}:{each}" for each in ALL])
+    await turned(watched, "settings")
     await all_shown(watched, "tbody td:nth-child(1) strong")
     await all_shown(watched, "tbody td:nth-child(3)")
+    await all_shown(watched, "#namespace-here option")
+    await all_shown(watched, ".facts dd div .mono", map(key_of, ALL[:-1]))
+
+
+async def test_overview(planted: Planted, pages: Pages) -> None:
+    watched = await opened(planted, pages, "overview")
+    lanes = [f"Lane {lane_of(each)} is paused while 1 waits in it." for each in ALL]
+    await all_shown(watched, "[data-matter=lane] .grow", lanes)
+    budgets = await looked(watched, "texts", "[data-matter=budget] .grow")
+    known = {plain(f"Budget {each} is nearly used up: 90% of its {each}.") for each in ALL}
+    assert len(set(budgets) & known) == len(budgets) == 12, budgets
+    renamed = Renamed()
+    await watched.page.route("**/v1/overview?*", renamed.overview)
+    await watched.page.route("**/v1/attention", renamed.attention)
+    for begin in range(0, len(ALL), renamed.ROUND):
+        renamed.at = begin
+        found = await looked(watched, "overview")
+        assert found["strange"] == []
+        for chart in ("Waiting by lane", "Oldest by lane", "Budgets"):
+            names = [plain(each if chart == "Budgets" else lane_of(each)) for each in renamed.texts]
+            assert found[chart]["legend"] == names
+            for name, tip in zip(names, found[chart]["tip"], strict=True):
+                assert tip.startswith(f"{name} "), (chart, tip)
+                assert f"{name} " in found[chart]["label"], (chart, name)
+        complete(found["budget"], [f"Budget {each} is nearly used up: 90% of its {each}." for each in renamed.texts])
+        complete(found["worker"], [f"Worker {each} is gone and held 1." for each in renamed.texts])
+    await watched.page.unroute_all()
+
+
+async def asked_back(watched: Watched, rows: str, wanted: Iterable[str], **how: Any) -> Any:
+    """The dialogs of all rows of the list that is open: all of these titles are among theirs."""
+    await expect(watched.at(rows).nth(len(ALL) - 1)).to_be_attached()
+    found = await looked(watched, "dialogs", rows, how)
+    complete(found["titles"], wanted, str(how))
+    assert found["strange"] == []
+    await watched.check()
+    return found
+
+
+async def test_dialogs_of_lists(planted: Planted, pages: Pages) -> None:
+    """What asks back before something is done, for every one of them."""
+    watched = await opened(planted, pages, "budgets")
+    limits = await asked_back(watched, "[data-budget]", [f"Limits of {each}" for each in ALL], open="Limits…")
+    complete(limits["labels"])
+    await asked_back(watched, "[data-budget]", [f"Reset {each}?" for each in ALL], open="Reset…")
+    await watched.go("schedules")
+    await asked_back(watched, "[data-schedule]", [f"Start {each} now?" for each in ALL], open="Start…")
+    await watched.go("settings")
+    await asked_back(watched, "tbody tr", [f"Revoke {each}?" for each in ALL], open="Revoke…")
+    await watched.go("executions")
+    await expect(watched.at(".list-row").first).to_be_visible()
+    watched.provoked |= {400}
+    await nothing_lacks(watched, "bulk", ALL)
+
+
+async def test_lanes_are_changed(planted: Planted, pages: Pages) -> None:
+    """What asks back before a lane is changed, and what is said when it is; in the end they are as they were."""
+    watched = await opened(planted, pages, "workers")
+    rows, reason = "[data-lane]:has(td:nth-child(2) .faint)", "td:nth-child(2) .faint"
+    titles = [f"Drain lane {lane_of(each)}?" for each in ALL]
+    found = await asked_back(watched, rows, titles, open="Change", choose="Drain…", again=reason)
+    complete(found["said"], [f"Lane {lane_of(each)} is draining." for each in ALL])
+    await looked(watched, "paused", planted.admin, [(lane_of(each), each) for each in ALL])
+
+
+async def test_credentials_and_keys_are_made(planted: Planted, pages: Pages) -> None:
+    watched = await opened(planted, pages, "settings")
+    await expect(watched.at("tbody tr").nth(len(ALL) - 1)).to_be_attached()
+    await nothing_lacks(watched, "keys", list(map(key_of, ALL)))
+    await nothing_lacks(watched, "made", ALL)
 
 
 async def test_people(planted: Planted, pages: Pages) -> None:
     watched = await opened(planted, pages, "settings")
     await expect(watched.at("tbody tr").nth(len(ALL) - 1)).to_be_attached()
-    pairs = list(zip(planted.tokens, ALL, strict=True))
-    assert await watched.page.evaluate("(pairs) => looking.people(pairs)", pairs) == []
-    await harmless(watched)
+    await nothing_lacks(watched, "people", pairs(planted.tokens))
 
 
 async def test_in_addresses(planted: Planted, pages: Pages) -> None:
+    """Every kind of address that says something, with all of them in it."""
     watched = await opened(planted, pages, "overview")
-    watched.provoked |= {400, 404}
-    for each in ALL[::20]:
-        name = quote(each, safe="")
-        for place in (f"executions?q={name}", f"executions/{name}", f"flows/{name}", name):
-            await watched.page.evaluate("(place) => { location.hash = `#/${place}`; }", place)
-            await expect(watched.at(".shell h1, .shell [role=alert]").first).to_be_visible()
-        await harmless(watched)
+    watched.provoked |= {400, 404, 422}
+    await expect(watched.at("#namespace option").nth(len(ALL) - 1)).to_be_attached()
+    await nothing_lacks(watched, "addresses", ALL, planted.singles[0])
