@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import msgspec
 
 from flowfabric.engine import Engine
 from tests.server.making import at, claimed, created
@@ -57,3 +58,11 @@ async def test_cancelling_and_replaying_by_filter(client: httpx.AsyncClient, eng
     completed = await client.post("/v1/bulk/replay", json={"filter": {"states": ["waiting"]}})
     assert [each["execution_id"] for each in completed.json()["failed"]] == [other]
     assert (await client.post("/v1/bulk/cancel", json={})).status_code == 422
+    entries = (await client.get("/v1/admin/audit")).json()["entries"]
+    acts = [(each["act"], msgspec.json.decode(each["subject"])) for each in reversed(entries)]
+    assert acts == [
+        ("replay_executions", {"lane_id": "default", "done": "2"}),
+        ("cancel_executions", {"namespace": "acme", "lane_id": "default", "done": "2"}),
+        ("cancel_executions", {"namespace": "acme", "lane_id": "default", "done": "1"}),
+        ("replay_executions", {"states": "waiting", "done": "0"}),
+    ], "with what it was about; a preview is no act"

@@ -20,8 +20,9 @@ def record(event: str, who: str, **facts: Any) -> None:
 
 
 async def account(call: Call, status: int) -> None:
-    """Write the act of a call to the log and to the store."""
-    await account_for(call, call.operation.name, call.path, status)
+    """Write the act of a call to the log and to the store; what only asks what would happen is none."""
+    if not getattr(call.body, "dry_run", False):
+        await account_for(call, call.operation.name, {**call.path, **call.told}, status)
 
 
 async def account_for(call: Call, act: str, subject: Mapping[str, str], status: int) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flowfabric.server.app import Server
 
 _T = TypeVar("_T")
+_NOTHING: Mapping[str, str] = {}
 
 
 class Call:
@@ -39,6 +40,7 @@ class Call:
         "query",
         "receive",
         "server",
+        "told",
     )
 
     def __init__(
@@ -61,6 +63,8 @@ class Call:
         self.query: Any = None
         self.body: Any = None
         self.receive = receive
+        #: What the audit tells of it besides the path; handlers set it.
+        self.told: Mapping[str, str] = _NOTHING
 
     # -- what the path names -------------------------------------------------------------------------------------
 

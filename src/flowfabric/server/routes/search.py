@@ -186,7 +186,18 @@ async def _to_all(call: Call, states: tuple[PublicState, ...], act: Callable[[Ex
     failed = tuple(each for each in answers if each is not None)
     unhelped = {each.execution_id for each in failed}
     done = () if body.dry_run else tuple(each for each in ids if each not in unhelped)
+    call.told = {**_named(wanted), "done": str(len(done))}
     return plain(BulkDone(len(ids), done, failed, page.next_cursor))
+
+
+def _named(wanted: Filter) -> dict[str, str]:
+    """What a filter narrows, in words for the audit."""
+    told = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not None}
+    if wanted.tag is not None:
+        told["tag"] = "=".join(wanted.tag)
+    if wanted.states is not None:
+        told["states"] = ", ".join(wanted.states)
+    return {name: str(value) for name, value in told.items()}
 
 
 async def _tried(act: Callable[[ExecutionId], Awaitable[Any]], identity: ExecutionId) -> Failure | None:

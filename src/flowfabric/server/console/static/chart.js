@@ -59,7 +59,7 @@ export function Chart({ label, times, series, format = String, brief = format, b
           y: { range: (_, low, high) => [0, Math.max(min, (high || 0) * 1.12)] },
         },
         axes: [
-          { ...axis, size: 26, space: 80, values: (_, marks) => marks.map((mark) => time(mark * 1_000).slice(0, 5)) },
+          { ...axis, size: 26, space: 58, values: (_, marks) => marks.map((mark) => time(mark * 1_000).slice(0, 5)) },
           { ...axis, size: 46, incrs: steps, values: (_, marks) => marks.map((mark) => brief(mark)) },
         ],
         series: [

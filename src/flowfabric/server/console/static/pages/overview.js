@@ -249,7 +249,7 @@ function Charts({ data, matters }) {
         `
       : note;
   const counted = series.ended_from ? `, since ${time(series.ended_from)}` : "";
-  const per = `per ${duration(series.step_ms).replace("1 min", "minute")}`;
+  const per = `per ${brief(series.step_ms).replace("1 min", "minute")}`;
   return html`
     <div class="grid">
       <${Matters} found=${matters} width="five" />
