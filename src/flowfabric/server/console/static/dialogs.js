@@ -1,5 +1,5 @@
 // Dialogs: one at a time, closed with Escape or beside it.
-import { html, signal, useEffect, useRef, useState, useValue } from "./dom.js";
+import { html, signal, useLayoutEffect, useRef, useState, useValue } from "./dom.js";
 import { Trouble } from "./parts.js";
 
 const dialog = signal(null);
@@ -27,7 +27,8 @@ export const closeDialog = () => {
 export function Dialogs() {
   const content = useValue(dialog);
   const element = useRef(null);
-  useEffect(() => {
+  // At once, for those who type faster than is painted.
+  useLayoutEffect(() => {
     if (content && !element.current.open) element.current.showModal();
   }, [content]);
   if (!content) return null;

@@ -282,7 +282,7 @@ export function Graph({ members, edges, groups, found }) {
       own.y = own.canvas.clientHeight / 2 - (node.y + 22) * own.scale;
     }
     picture.current.draw();
-  }, [found]);
+  }, [found, placed]);
   const pointers = useRef(new Map());
   const moved = useRef(0);
   const place = (event) => {

@@ -1,5 +1,5 @@
 // Small parts that every page is made of.
-import { html, useEffect, useRef, useState } from "./dom.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./dom.js";
 import { ENDED, moment, relative, shortId, words } from "./format.js";
 import { Icon } from "./icons.js";
 import { toast } from "./toasts.js";
@@ -183,6 +183,10 @@ export function Menu({ label = "More", icon = "more", items }) {
         : { right, top: `${box.bottom + 4}px` },
     );
   };
+  // At once, for those who type faster than is painted.
+  useLayoutEffect(() => {
+    if (open) root.current.querySelector(".sheet button:not(:disabled)")?.focus();
+  }, [open]);
   useEffect(() => {
     if (!open) return undefined;
     const away = (event) => {
@@ -191,7 +195,6 @@ export function Menu({ label = "More", icon = "more", items }) {
     const scrolled = () => setOpen(null);
     addEventListener("scroll", scrolled, true);
     document.addEventListener("pointerdown", away);
-    root.current?.querySelector(".sheet button:not(:disabled)")?.focus();
     return () => {
       document.removeEventListener("pointerdown", away);
       removeEventListener("scroll", scrolled, true);

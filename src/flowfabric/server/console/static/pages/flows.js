@@ -303,7 +303,7 @@ function Flow({ id }) {
                         class="button quiet small"
                         onClick=${() => {
                           setChosen(node.execution_id);
-                          document.querySelector(".graph").scrollIntoView({ block: "nearest" });
+                          document.querySelector(".graph")?.scrollIntoView({ block: "nearest" });
                         }}
                       >
                         Show
