@@ -1,7 +1,7 @@
 // For tests: what asks back before something is done, what is said when it is, addresses, charts. Goes with looking.js.
 Object.assign(looking, (() => {
-  const { agreed, asked, away, back, button, chosen, dialog, drawn, each, find, foreign, lane, left } = looking;
-  const { near, one, plain, still, tens, text, texts, typed, until } = looking;
+  const { agreed, asked, away, button, chosen, dialog, drawn, each, find, foreign, lane, left } = looking;
+  const { many, near, one, plain, still, text, texts, typed, until } = looking;
 
   /** The dialogs of all rows of a list, one after the other: what each is called. With `again` it is done, for the
    * reason that stands there, and what is said then is told. */
@@ -19,7 +19,6 @@ Object.assign(looking, (() => {
       if (again) found.said.push(await agreed({ reason }));
       else await left();
     }
-    back(one(".shell"));
     found.strange.push(...foreign());
     return found;
   }
@@ -33,7 +32,7 @@ Object.assign(looking, (() => {
   }));
 
   /** Cancelling and replaying all that fit: both show by what they are found. */
-  const bulk = (given) => each(tens(given.map(near), "/"), async (word, _, expect) => {
+  const bulk = (given) => each(many(given.map(near), 10, "/"), async (word, _, expect) => {
     const told = { namespace: word, kind: word, "lane id": lane(word), tag: `${word}=${word}` };
     typed(one("#q"), `ns:${word} kind:${word} lane:${told["lane id"]} tag:${told.tag}`);
     await drawn();
@@ -46,7 +45,7 @@ Object.assign(looking, (() => {
   }, ".shell");
 
   /** Makes credentials that are called so, and signs with keys that are. */
-  const made = (given) => each(tens(given), async (name, _, expect) => {
+  const made = (given) => each(many(given, 10), async (name, _, expect) => {
     still();
     await dialog(() => button("New credential").click());
     typed(one("#c-name"), name);
@@ -57,7 +56,7 @@ Object.assign(looking, (() => {
     button("I have it", one("dialog")).click();
     await until(() => !one("dialog"), "no dialog");
   }, ".shell");
-  const keys = (given) => each(tens(given), async (name, _, expect) => {
+  const keys = (given) => each(many(given, 10), async (name, _, expect) => {
     await dialog(() => button("Change keys").click());
     expect("toast", await agreed({ kid: name }), `Key ${name} signs from now on.`);
     await until(() => text("dd.mono") === plain(name), name);
@@ -70,7 +69,7 @@ Object.assign(looking, (() => {
       location.hash = `#/${place}`;
       await until(test, place);
     };
-    const all = (look) => each(tens(given).map(([joined]) => [encodeURIComponent(joined), joined]), look);
+    const all = (look) => each(many(given, 20).map(([joined]) => [encodeURIComponent(joined), joined]), look);
     // Where there is nothing: how much is found is not the matter here.
     one("#namespace").value = given[0];
     one("#namespace").dispatchEvent(new Event("change", { bubbles: true }));

@@ -61,18 +61,19 @@ globalThis.looking = (() => {
     route.value = { page, id, query: new URLSearchParams() };
   }
 
-  let stillness = false;
+  const fetched = globalThis.fetch;
   /** From now on nothing is looked at again: what was loaded stays, only what is done is asked for. */
   function still() {
-    if (stillness) return;
-    stillness = true;
-    const fetched = globalThis.fetch;
     globalThis.fetch = (url, how) => ((how?.method ?? "GET") === "GET" ? new Promise(() => {}) : fetched(url, how));
   }
+  function moving() {
+    globalThis.fetch = fetched;
+    find(".shell").forEach(back);
+  }
 
-  /** What one types and sees again, ten at a time. */
-  const tens = (given, between = " ") => Array.from({ length: Math.ceil(given.length / 10) }, (_, at) => {
-    const joined = given.slice(at * 10, at * 10 + 10).join(between);
+  /** What one types and sees again, or stands in an address: many at a time. */
+  const many = (given, size, between = " ") => Array.from({ length: Math.ceil(given.length / size) }, (_, at) => {
+    const joined = given.slice(at * size, (at + 1) * size).join(between);
     return [joined, joined];
   });
 
@@ -202,6 +203,7 @@ globalThis.looking = (() => {
     return foreign();
   }
 
+  const values = (selector) => find(selector).map((each) => plain(each.value));
   const labels = (selector) => find(selector).map((each) => plain(each.ariaLabel));
 
   /** What dumps of bytes show beside the numbers; the first byte is none of a text. */
@@ -266,9 +268,9 @@ globalThis.looking = (() => {
   async function form(root, wanted, expect) {
     button("Add", root).click();
     await until(() => texts("label", root).some((each) => each.startsWith(plain(`List ${wanted} 1`))), "an item");
-    const values = find("input, textarea", root).map((each) => plain(each.value));
+    const given = find("input, textarea", root).map((each) => plain(each.value));
     for (const value of [wanted, JSON.stringify({ [wanted]: wanted }, null, 2)]) {
-      expect("values", values.includes(plain(value)) ? value : values.join(), value);
+      expect("values", given.includes(plain(value)) ? value : given.join(), value);
     }
     expect("an item", one("fieldset .line .input", root).value);
     expect("flag", texts(".label", root).join(), wanted);
@@ -324,7 +326,7 @@ globalThis.looking = (() => {
     await form(one("form"), wanted, expect);
   });
   /** Links that are nothing of the kind. */
-  const badLinks = (given) => each(tens(given), async (link) => {
+  const badLinks = (given) => each(many(given, 20), async (link) => {
     const found = () => one("[role=alert]");
     const before = found();
     await begun(link);
@@ -332,9 +334,10 @@ globalThis.looking = (() => {
   });
 
   return {
-    answers, badLinks, dumps, executions, families, flows, foreign, labels, people, questions, rows, texts, tips,
+    answers, badLinks, dumps, executions, families, flows, foreign, labels, moving, people, questions, rows, texts,
+    tips, values,
     // for acting.js
-    agreed, asked, away, back, button, chosen, dialog, drawn, each, find, lane, left, near, one, plain, still, tens,
+    agreed, asked, away, button, chosen, dialog, drawn, each, find, lane, left, near, one, plain, still, many,
     text, typed, until,
   };
 })();

@@ -66,7 +66,7 @@ async def opened(planted: Planted, pages: Pages, place: str = "") -> Watched:
 
 async def turned(watched: Watched, place: str) -> None:
     """To another page, without loading the console again."""
-    await watched.page.evaluate("(place) => { location.hash = `#/${place}`; }", place)
+    await watched.page.evaluate("(place) => { looking.moving(); location.hash = `#/${place}`; }", place)
     await expect(watched.page.get_by_role("heading", level=1)).to_have_text(re.compile(f"^{place}", re.IGNORECASE))
 
 
@@ -110,9 +110,8 @@ async def all_shown(watched: Watched, selector: str, wanted: Iterable[str] = ALL
 
 
 async def test_one_execution_with_all_of_them(planted: Planted, pages: Pages) -> None:
-    watched = await opened(planted, pages)
-    await watched.open(planted.monster)
-    for tab in ("Input and result", "Stream", "Steps", "Details"):
+    watched = await opened(planted, pages, f"executions/{quote(planted.monster, safe='')}")
+    for tab in ("Input and result", "Stream", "Details"):
         await watched.page.get_by_role("tab", name=tab).click()
         panel = watched.at("[role=tabpanel]")
         if tab == "Stream":
@@ -121,19 +120,13 @@ async def test_one_execution_with_all_of_them(planted: Planted, pages: Pages) ->
             for label in ("Input", "Result", "Rolling summary"):
                 await panel.get_by_label(label, exact=True).get_by_role("button", name="100 more").click()
                 await expect(panel.get_by_label(label, exact=True)).to_contain_text("{{7*7}}")
-        await watched.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
         shown = plain(await panel.text_content() or "")
         escaped = [plain(each.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t")) for each in ALL]
         times = 3 if tab.startswith("Input") else 1
         for wanted in (escaped, [plain(each) for each in ALL]) if times > 1 else ([plain(each) for each in ALL],):
             assert [each for each in wanted if shown.count(each) < times] == [], tab
         await harmless(watched)
-
-
-async def test_values_of_every_kind(planted: Planted, pages: Pages) -> None:
-    """Steps that gave JSON, plain text and bytes; the dialog to fork from one of them; what somebody waits for."""
-    watched = await opened(planted, pages)
-    await watched.open(planted.monster)
+    # Steps that gave JSON, plain text and bytes, and the dialog to fork from one of them.
     await watched.page.get_by_role("tab", name="Steps").click()
     await all_shown(watched, ".step .clip")
     values = await looked(watched, "texts", ".step [role=region]")
@@ -142,7 +135,10 @@ async def test_values_of_every_kind(planted: Planted, pages: Pages) -> None:
     await watched.choose("More", "Fork from a step")
     complete(await looked(watched, "texts", "dialog option"), [f"{at}. {each}" for at, each in enumerate(ALL, 1)])
     await harmless(watched)
-    await watched.open(planted.waiter)
+
+
+async def test_one_that_waits_for_all_of_them(planted: Planted, pages: Pages) -> None:
+    watched = await opened(planted, pages, f"executions/{quote(planted.waiter, safe='')}")
     wanted = ", ".join(sorted(ALL))
     await expect(watched.at("[data-why] strong")).to_contain_text("It wants")
     assert plain(wanted) in plain(await watched.at("[data-why] strong").text_content() or "")
@@ -194,8 +190,12 @@ async def test_questions_one_by_one(planted: Planted, pages: Pages) -> None:
     await all_shown(watched, "[data-question] tbody td:nth-child(4)", [f"{each} {each}" for each in ALL])
     await watched.go(f"approvals/{quote(planted.everybody, safe='')}")
     await all_shown(watched, "[data-question] #by option")
-    await turned(watched, "overview")
-    await turned(watched, "approvals")
+    await watched.go(f"approvals/{quote(planted.form, safe='')}")
+    await all_shown(watched, "[data-question] form label", [f"{each} (optional)" for each in ALL])
+    await all_shown(watched, "[data-question] form .hint")
+    await all_shown(watched, "[data-question] form option")
+    complete(await looked(watched, "values", "form .input"))
+    await watched.go("approvals")
     for shown in range(50, len(ALL) + 1, 50):
         await expect(watched.at("[data-ask]")).to_have_count(shown)
         await watched.at("button.inbox-item").click()
@@ -203,16 +203,6 @@ async def test_questions_one_by_one(planted: Planted, pages: Pages) -> None:
     await all_shown(watched, "[data-ask] strong")
     await all_shown(watched, "[data-ask] .soft .clip")
     await nothing_lacks(watched, "questions", pairs(planted.asks))
-
-
-async def test_the_longest_form(planted: Planted, pages: Pages) -> None:
-    watched = await opened(planted, pages, f"approvals/{quote(planted.form, safe='')}")
-    await expect(watched.at("[data-question] h2")).to_have_text("a form")
-    await all_shown(watched, "[data-question] form label", [f"{each} (optional)" for each in ALL])
-    await all_shown(watched, "[data-question] form .hint")
-    await all_shown(watched, "[data-question] form option")
-    values = await watched.page.evaluate("[...document.querySelectorAll('form .input')].map((each) => each.value)")
-    complete(map(plain, values))
 
 
 async def test_outside_approvers(planted: Planted, pages: Pages) -> None:
@@ -305,35 +295,32 @@ async def asked_back(watched: Watched, rows: str, wanted: Iterable[str], **how: 
     return found
 
 
-async def test_dialogs_of_lists(planted: Planted, pages: Pages) -> None:
-    """What asks back before something is done, for every one of them."""
+async def test_dialogs_and_toasts(planted: Planted, pages: Pages) -> None:
+    """What asks back before something is done, for every one of them, and what is said when it is done."""
     watched = await opened(planted, pages, "budgets")
     limits = await asked_back(watched, "[data-budget]", [f"Limits of {each}" for each in ALL], open="Limits…")
     complete(limits["labels"])
     await asked_back(watched, "[data-budget]", [f"Reset {each}?" for each in ALL], open="Reset…")
-    await watched.go("schedules")
+    await turned(watched, "schedules")
     await asked_back(watched, "[data-schedule]", [f"Start {each} now?" for each in ALL], open="Start…")
-    await watched.go("settings")
-    await asked_back(watched, "tbody tr", [f"Revoke {each}?" for each in ALL], open="Revoke…")
-    await watched.go("executions")
-    await expect(watched.at(".list-row").first).to_be_visible()
-    watched.provoked |= {400}
-    await nothing_lacks(watched, "bulk", ALL)
-
-
-async def test_lanes_are_changed(planted: Planted, pages: Pages) -> None:
-    """What asks back before a lane is changed, and what is said when it is; in the end they are as they were."""
-    watched = await opened(planted, pages, "workers")
+    await turned(watched, "workers")
     rows, reason = "[data-lane]:has(td:nth-child(2) .faint)", "td:nth-child(2) .faint"
     titles = [f"Drain lane {lane_of(each)}?" for each in ALL]
     found = await asked_back(watched, rows, titles, open="Change", choose="Drain…", again=reason)
     complete(found["said"], [f"Lane {lane_of(each)} is draining." for each in ALL])
     await looked(watched, "paused", planted.admin, [(lane_of(each), each) for each in ALL])
+    await turned(watched, "settings")
+    await asked_back(watched, "tbody tr", [f"Revoke {each}?" for each in ALL], open="Revoke…")
 
 
-async def test_credentials_and_keys_are_made(planted: Planted, pages: Pages) -> None:
-    watched = await opened(planted, pages, "settings")
-    await expect(watched.at("tbody tr").nth(len(ALL) - 1)).to_be_attached()
+async def test_what_one_types(planted: Planted, pages: Pages) -> None:
+    """Filters of what is done to many, names of credentials and of keys: said again as they were typed."""
+    watched = await opened(planted, pages, "executions")
+    await expect(watched.at(".list-row").first).to_be_visible()
+    watched.provoked |= {400}
+    await nothing_lacks(watched, "bulk", ALL)
+    await turned(watched, "settings")
+    await expect(watched.at("dd.mono")).to_be_visible()
     await nothing_lacks(watched, "keys", list(map(key_of, ALL)))
     await nothing_lacks(watched, "made", ALL)
 
