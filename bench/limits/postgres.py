@@ -68,7 +68,8 @@ core AS (
         result = done.result
     FROM done WHERE e.partition_key = done.partition_key AND e.execution_id = done.execution_id),
 attempt AS (
-    UPDATE ff_attempt a SET worker_instance_id = NULL, lease_expires_at_ms = NULL, attempt_timeout_at_ms = NULL,
+    UPDATE ff_attempt a SET worker_instance_id = NULL, last_instance_id = a.worker_instance_id,
+        lease_expires_at_ms = NULL, attempt_timeout_at_ms = NULL,
         outcome = 'success', terminal_at_ms = $5::bigint
     FROM done WHERE a.partition_key = done.partition_key AND a.execution_id = done.execution_id
         AND a.attempt_index = done.attempt_index),

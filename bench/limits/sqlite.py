@@ -46,7 +46,8 @@ UPDATE ff_exec_core SET lifecycle_phase = 'terminal', ownership_state = 'unowned
 WHERE partition_key = 0 AND execution_id = ?3
 """
 COMPLETE_ATTEMPT = """
-UPDATE ff_attempt SET worker_instance_id = NULL, lease_expires_at_ms = NULL, attempt_timeout_at_ms = NULL,
+UPDATE ff_attempt SET worker_instance_id = NULL, last_instance_id = worker_instance_id,
+    lease_expires_at_ms = NULL, attempt_timeout_at_ms = NULL,
     outcome = 'success', terminal_at_ms = ?1
 WHERE partition_key = 0 AND execution_id = ?2 AND attempt_index = 0
 """

@@ -238,12 +238,12 @@ function Charts({ data, matters }) {
       </div>
     </section>
   `;
-  // Only what ends is stored for ever; everything else is as old as the server.
+  // Only what ends is stored for ever; everything else is sampled, and kept for a day.
   const since = (note) =>
     series.sampled_from
       ? html`
           ${note},${" "}
-          <span data-sampled title="This server takes samples while it runs; there are none from before.">
+          <span data-sampled title="Servers take samples while they run; the store has none from before.">
             since ${time(series.sampled_from)}
           </span>
         `
