@@ -22,7 +22,7 @@ from tests.servers import ServerError
 RESULTS = Path("bench/results")
 _HELP = """
 Runs FlowFabric's engine beside hand-written limits, in turns, and prints ratios: a figure by itself says more about
-the machine than about the engine. Everything takes about 12 minutes; --quick about 2, for a look that it works.
+the machine than about the engine. Everything takes about 45 minutes; --quick about 5, for a look that it works.
 """
 _EXAMPLES = """
 examples:
@@ -107,6 +107,7 @@ async def run(cases: list[Case], bench: Bench, console: Console) -> tuple[list[R
                 console.print(f"{case.name} [dim]({time.monotonic() - started:.1f} s)[/]", highlight=False)
                 for row in found:
                     console.print(f"  {_line(row)}", highlight=False)
+            bench.let_go()
     return rows, problems
 
 

@@ -13,8 +13,8 @@ from bench.rows import Row
 
 Found = TypeVar("Found")
 
-STORES = ("sqlite", "postgres")
-STORE_NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
+STORES = ("sqlite", "postgres", "valkey")
+STORE_NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "valkey": "Valkey"}
 
 
 @dataclass
@@ -44,6 +44,10 @@ class Bench:
             await database.settle()
             self._backlogs[store, count] = database
         return database
+
+    def let_go(self) -> None:
+        """Give back what the databases of a case take, but for backlogs that the next case may want."""
+        self.places.let_go(but=self._backlogs.values())
 
 
 @dataclass(frozen=True)

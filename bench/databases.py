@@ -6,22 +6,28 @@ import asyncio
 import contextlib
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 
-from bench.limits import sqlite as sqlite_limit
-from bench.shape import LANE, NAMESPACE, NEW_COLUMNS, PAYLOAD, RAW_FIELDS, now_ms
-from bench.system import open_engine
+from bench.limits import sqlite as sqlite_limit, valkey as valkey_limit
+from bench.limits.batcher import MAX_BATCH
+from bench.shape import LANE, NAMESPACE, NEW_COLUMNS, PAYLOAD, RAW_FIELDS, lifecycle, now_ms
+from bench.stamps import Filler
+from bench.system import EngineSystem, open_engine
 from flowfabric.model.partitions import lane_partition
+from flowfabric.stores.valkey.address import parse
+from flowfabric.stores.valkey.connection import info_facts
+from flowfabric.stores.valkey.errors import checked
+from flowfabric.stores.valkey.keys import Keys
 
 #: Finished executions in every database before anything is measured: a table that was never filled has no
 #: statistics, and PostgreSQL would keep plans that suit an empty one.
 HISTORY = 10_000
-#: Executions one statement inserts while a backlog is filled.
-FILL_CHUNK = 250_000
+#: Executions one statement inserts while a backlog is filled, and those that a few commands to Valkey do.
+FILL_CHUNK, VALKEY_FILL_CHUNK = 250_000, 1_000
 #: The lane exists beforehand, as in any database that has seen work.
 REGISTER_LANE = f"""
 INSERT INTO ff_lane_registry (lane_id, registered_at_ms, registered_by, state)
@@ -83,16 +89,7 @@ class Database:
     partition: int = 0
 
     async def prepare(self) -> None:
-        """Make the tables by opening the engine once, and give them a past."""
-        async with await open_engine(self.url) as engine:
-            self.partition = lane_partition(LANE, engine.partitions)
-        await self.execute(REGISTER_LANE)
-        await self.fill(HISTORY)
-        await self.execute(FINISH, *PAST)
-        await self.settle()
-
-    async def execute(self, *statements: str) -> None:
-        """Run plain statements in one transaction."""
+        """Make what the store needs by opening the engine once, and give it a past."""
         raise NotImplementedError
 
     async def fill(self, count: int, *, required: Sequence[str] = (), priority: int = 0) -> None:
@@ -100,6 +97,10 @@ class Database:
 
         Each needs one of the required capabilities, taken in turn.
         """
+        raise NotImplementedError
+
+    async def finish_waiting(self) -> None:
+        """Make everything that waits look finished."""
         raise NotImplementedError
 
     async def settle(self) -> None:
@@ -112,7 +113,26 @@ class Database:
         """Let what was removed stay in the indexes until somebody tidies up."""
 
 
-class SqliteDatabase(Database):
+class SqlDatabase(Database):
+    """Tables of our migrations."""
+
+    async def prepare(self) -> None:
+        async with await open_engine(self.url) as engine:
+            self.partition = lane_partition(LANE, engine.partitions)
+        await self.execute(REGISTER_LANE)
+        await self.fill(HISTORY)
+        await self.execute(FINISH, *PAST)
+        await self.settle()
+
+    async def execute(self, *statements: str) -> None:
+        """Run plain statements in one transaction."""
+        raise NotImplementedError
+
+    async def finish_waiting(self) -> None:
+        await self.execute(FINISH)
+
+
+class SqliteDatabase(SqlDatabase):
     """A file with write-ahead log."""
 
     store = "sqlite"
@@ -150,7 +170,7 @@ class SqliteDatabase(Database):
         await self.execute("ANALYZE")
 
 
-class PostgresDatabase(Database):
+class PostgresDatabase(SqlDatabase):
     """A database on the durable server."""
 
     store = "postgres"
@@ -191,3 +211,59 @@ class PostgresDatabase(Database):
 
     async def stop_tidying(self) -> None:
         await self._run("ALTER TABLE ff_exec_core SET (autovacuum_enabled = off)")
+
+
+class ValkeyDatabase(Database):
+    """A server of its own: what it holds is in its memory, and can be told apart and given back."""
+
+    store = "valkey"
+
+    def __init__(self, url: str, server: int, partition: int = 0) -> None:
+        self.url = url
+        self.server = server
+        self.partition = partition
+
+    @contextlib.asynccontextmanager
+    async def _statements(self) -> AsyncIterator[valkey_limit.Statements]:
+        statements = await valkey_limit.Statements.open(self.url, self.partition)
+        try:
+            yield statements
+        finally:
+            await statements.close()
+
+    async def prepare(self) -> None:
+        async with await open_engine(self.url) as engine:
+            self.partition = lane_partition(LANE, engine.partitions)
+            await lifecycle(EngineSystem(engine))  # the lane is known now
+        async with self._statements() as statements:
+            for _ in range(0, HISTORY, MAX_BATCH):
+                await statements.create([PAYLOAD] * MAX_BATCH)
+            await statements.finish_waiting()
+
+    async def fill(self, count: int, *, required: Sequence[str] = (), priority: int = 0) -> None:
+        keys = Keys(parse(self.url).prefix)
+        sets: list[tuple[str, ...]] = [(each,) for each in required] or [()]
+        fillers = [Filler(keys, self.partition, priority, each) for each in sets]
+        oldest = now_ms() - count
+        async with self._statements() as statements:
+            for number in range(len(fillers)):
+                times = range(oldest + number, oldest + count, len(fillers))
+                for first in range(0, len(times), VALKEY_FILL_CHUNK):
+                    commands = fillers[number].commands(times[first : first + VALKEY_FILL_CHUNK], statements.version())
+                    checked(await statements.wire.ask(*commands))
+
+    async def finish_waiting(self) -> None:
+        async with self._statements() as statements:
+            await statements.finish_waiting()
+
+    async def facts(self) -> dict[str, str]:
+        """What the server tells of itself."""
+        async with self._statements() as statements:
+            return info_facts(*checked(await statements.wire.ask(("INFO",))))
+
+    async def compact(self) -> None:
+        """Write the server's file anew, so that another server reads it sooner."""
+        async with self._statements() as statements:
+            checked(await statements.wire.ask(("BGREWRITEAOF",)))
+        while (await self.facts())["aof_rewrite_in_progress"] != "0":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)

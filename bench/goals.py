@@ -9,12 +9,17 @@ LIFECYCLE = {
     ("postgres", 256): Target(0.40, 0.70),
     ("postgres", 1): Target(0.35, 0.60),
     ("sqlite", 256): Target(0.45, 0.70),
+    ("valkey", 256): Target(0.25, 0.40),
 }
+#: Processor time of a lifecycle on Valkey with 256 callers, its log on disk before each answer; and lifecycles per
+#: second where the log is on disk within a second, on two cores.
+VALKEY_LIFECYCLE_US = {"client": Target(250.0, 150.0, of="value"), "server": Target(160.0, 120.0, of="value")}
+VALKEY_EVERYSEC = Target(3_000, 5_000, of="value")
 #: Tasks drained by a worker of the SDK against executions drained by the engine alone.
 WORKER = Target(0.35, 0.60)
 TWO_PROCESSES = Target(1.4, 1.7)
 #: pgqueuer's bulk enqueue was 30,861 per second.
-BULK = {"postgres": Target(15_000, 30_861, of="value"), "sqlite": Target(15_000, 30_861, of="value")}
+BULK = dict.fromkeys(("sqlite", "postgres", "valkey"), Target(15_000, 30_861, of="value"))
 PICKUP_P50_MS = Target(6.8, 3.0, of="value")
 PICKUP_P99_MS = Target(17.0, 8.0, of="value")
 SIGNAL_P50_MS = Target(6.0, 4.0, of="value")
@@ -29,6 +34,7 @@ FOLLOWED = Target(0.95, 0.99)
 WRITING_WHILE_FOLLOWED = Target(0.6, 0.8)
 #: Nodes of chains against plain lifecycles, a graph against single creations, and losers of a quorum by their number.
 FLOW_NODES = Target(0.40, 0.60)
+FLOWS_PER_SECOND = {"valkey": Target(75.0, 150.0, of="value")}
 FLOW_SUBMIT = Target(3.0, 10.0)
 QUORUM_MS = {100: Target(50.0, 20.0, of="value")}
 
@@ -53,6 +59,7 @@ WORKFLOW_PEERS = {
         "absurd": ((249, 510), Target(8, 15, enforced=False)),
     },
     "sqlite": {"DBOS": ((118, 104), Target(12, 25, enforced=False))},
+    "valkey": {},
 }
 #: Jobs per second drained by one worker of each peer, with the multiples asked of us. Recorded, not measured here.
 PEERS = {
@@ -67,4 +74,5 @@ PEERS = {
         "DBOS": (118, Target(12, 25, enforced=False)),
         "huey": (2_527, Target(0.6, 1.5, enforced=False)),
     },
+    "valkey": {},
 }

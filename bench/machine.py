@@ -26,6 +26,9 @@ def describe(places: Places) -> dict[str, str]:
     if places.server is not None:
         found["postgresql"] = places.postgres_version
         found["disk of PostgreSQL"] = _file_system(places.server.directory)
+    if places.valkey_directory is not None:
+        found["valkey"] = places.valkey_version
+        found["disk of Valkey"] = _file_system(places.valkey_directory)
     found["commit"] = _commit()
     return found
 
@@ -45,6 +48,8 @@ def in_memory(places: Places) -> list[str]:
     directories = {"SQLite": places.directory}
     if places.server is not None:
         directories["PostgreSQL"] = places.server.directory
+    if places.valkey_directory is not None:
+        directories["Valkey"] = places.valkey_directory
     return [name for name, path in directories.items() if _file_system(path).split()[0] in ("tmpfs", "ramfs")]
 
 

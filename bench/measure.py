@@ -16,6 +16,8 @@ Found = TypeVar("Found")
 
 #: How long callers run before the clock starts, in seconds: connections, plans and caches are ready then.
 WARM_UP_S = 0.3
+#: How long a window may last in which nothing is finished, and how often it is looked at, in seconds.
+PATIENCE_S, _LOOK_S = 30.0, 0.01
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -47,13 +49,16 @@ async def closed_loop(
         await _sleep_beside(tasks, WARM_UP_S)
         before, started = (done, time.process_time(), server_cpu_s(server)), time.perf_counter()
         await _sleep_beside(tasks, seconds)
+        while done == before[0] and time.perf_counter() - started < PATIENCE_S:
+            # A window shorter than one piece of work lasts until there is something to count.
+            await _sleep_beside(tasks, _LOOK_S)
         after, ended = (done, time.process_time(), server_cpu_s(server)), time.perf_counter()
     finally:
         running = False
         await asyncio.gather(*tasks, return_exceptions=True)
     units = after[0] - before[0]
     if not units:
-        raise RuntimeError(f"nothing was finished within {seconds} s")
+        raise RuntimeError(f"nothing was finished within {max(seconds, PATIENCE_S)} s")
     return Window(
         per_second=units / (ended - started),
         client_us=(after[1] - before[1]) / units * 1e6,

@@ -203,7 +203,7 @@ class FlowScene:
 
     async def _two_people(self, waitpoint: WaitpointCredential) -> None:
         await asyncio.sleep(0.3)
-        token = str(waitpoint.waitpoint_token)
+        token = waitpoint.waitpoint_token.reveal()
         forged = token[:-1] + ("0" if token[-1] != "0" else "1")
         try:
             await self._sign(waitpoint, forged, "mallory")
@@ -250,7 +250,7 @@ class FlowScene:
         await self.engine.deliver_signal(
             execution_id=self.ids["picture"],
             waitpoint_id=asked.details.waitpoint_id,
-            waitpoint_token=str(asked.details.waitpoint_token),
+            waitpoint_token=asked.details.waitpoint_token,
             signal_name="approved",
             source_type="person",
             source_identity="finance",

@@ -115,5 +115,5 @@ def print_verdict(console: Console, story: Story, checks: list[Check]) -> int:
     broken = sum(bool(check.violations) for check in checks)
     told = f"[bold red]{broken} of {len(checks)} promises were broken[/]" if broken else "[bold]Everything held.[/]"
     console.print(f"\n{told} {len(JOBS)} executions and one flow in {story.board.elapsed_s:.1f} s.", highlight=False)
-    console.print("How a worker looks in code: demo/worker.py. Where to go on: docs/quickstart.md.", highlight=False)
+    console.print("How a worker looks in code: demo/worker.py. Where to go on: docs/engine.md.", highlight=False)
     return 1 if broken else 0

@@ -78,8 +78,8 @@ async def main() -> None:
 
         # Each approver has a link of his own: good for him, for this question, and for exactly what was shown.
         links = {name: await ask.link(name) for name in ask.of}
-        await app.answer(links["alice"], Verdict(ok=True, note="looks good"))
-        await app.answer(links["alice"], Verdict(ok=True, note="really"))
+        for _ in range(2):  # the same answer again changes nothing
+            await app.answer(links["alice"], Verdict(ok=True, note="looks good"))
         print(f"alice said yes, twice; still open: {len(await app.asks(run))}")
         await app.answer(links["carol"], Verdict(ok=True))
         print(f"carol said yes; still open: {len(await app.asks(run))}")

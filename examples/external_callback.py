@@ -55,13 +55,13 @@ async def sell(ctx: Ctx, order: str) -> str:
 async def webhook(link: str, body: str) -> None:
     """What a web application does with ``POST /callbacks/{link}``; see fastapi_app.py for a real one."""
     try:
-        await app.answer(link, json.loads(body), identity="provider")
+        answered = await app.answer(link, json.loads(body), identity="provider")
     except BadAnswer as error:
         print(f"[webhook]  400: {error}")
     except EngineError as error:
         print(f"[webhook]  403: {error.code}")
     else:
-        print("[webhook]  200")
+        print(f"[webhook]  200{': answered before' if answered.repeated else ''}")
 
 
 async def main() -> None:

@@ -89,7 +89,7 @@ async def main() -> None:
         await ask.answer({"action": "fail over", "by": "Ada"})
         say(f"result: {await run.result(timeout=seconds(30))}")
 
-        second.terminate()  # a worker that is told to stop finishes what it runs
+        second.terminate()  # a worker that is told to stop finishes running attempts
         say(f"responder-b ended with code {await second.wait()}")
 
 

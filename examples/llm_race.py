@@ -10,7 +10,7 @@ from flowfabric import App, Ctx, Run, first, seconds
 app = App(store_url())
 
 PROMPT = "What is a durable execution, in one sentence?"
-ANSWER = "Work that is written down before it is done, and goes on elsewhere when whoever did it is gone."
+ANSWER = "Work that is written down before it is done, and goes on elsewhere when its worker is gone."
 #: Name, and how long the stand-in takes to the first token and between tokens.
 MODELS = {"hare": (0.1, 0.02), "hedgehog": (0.5, 0.2), "snail": (1.0, 0.5)}
 

@@ -16,7 +16,7 @@ soon = timedelta(milliseconds=100)
 async def charge(ctx: Ctx, card: str) -> str:
     print(f"  attempt {ctx.attempt} to charge {card!r}")
     if not card.isdigit():
-        raise ValueError("that is no card number")
+        raise ValueError("that is not a card number")
     if ctx.attempt < 3:
         raise ConnectionError("the bank does not answer")
     return f"charged in attempt {ctx.attempt}"
@@ -29,7 +29,7 @@ async def watch(ctx: Ctx) -> None:
             await ctx.emit(f"minute {minute}")
             await asyncio.sleep(60)
     finally:
-        print("  the task lets go")
+        print("  the task releases it")
 
 
 async def main() -> None:

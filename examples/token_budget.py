@@ -15,7 +15,7 @@ BOOKS = {"Emma": 250, "Ulysses": 260, "Dracula": 240, "Faust": 230, "Candide": 3
 
 @app.task(retry=2)
 async def summarize(ctx: Ctx, book: str) -> str:
-    # First set aside what it may cost at most: many at once can never spend more than there is.
+    # First reserve what it may cost at most: many at once can never spend more than there is.
     async with ctx.spend(tokens=300) as call:
         if model.is_real():
             async for token in model.stream(f"Summarize {book} in one sentence."):

@@ -5,21 +5,25 @@ on first use. `FF_TEST_FULL=1` (`./dev test --full`) asks for long counts.
 """
 
 import asyncio
+import contextlib
 import os
 import secrets
+import shutil
 import signal
-from collections.abc import Awaitable, Coroutine, Iterator
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
-import asyncpg
 import pytest
 from hypothesis import HealthCheck, settings
 
 from flowfabric.engine import Engine
-from tests.servers import PostgreSQL, Valkey, die_with_parent
+from tests.databases import Administrator, Shelf, with_database
+from tests.servers import PostgreSQL, Valkey, die_with_parent, scratch_parent
 
 FULL_RUN_TIMEOUT_S = 1800
 
@@ -29,10 +33,12 @@ settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let a worker, and with it the servers it started, end with the run, even if that is killed."""
+    """Let a worker and its servers end with the run, even if that is killed; keep files in memory."""
     bind = die_with_parent(signal.SIGKILL)
     if hasattr(config, "workerinput") and bind is not None:
         bind()
+    # Tests that commit to files wait for a disk otherwise; pytest reads this when it makes the first directory.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_parent(in_memory=True)))
 
 
 # ------------------------------------------------------------------------------------------------------------ full runs
@@ -56,6 +62,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(FULL_RUN_TIMEOUT_S))
 
 
+# --------------------------------------------------------------------------------------------------------------- SQLite
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with all tables and no rows: copying it is much quicker than making them again."""
+    path = tmp_path_factory.mktemp("template") / "ff.db"
+    opening = _open_and_close(Engine.open(f"sqlite:///{path}", single_node=True))
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        thread.submit(asyncio.run, opening).result()
+    return path
+
+
+def prepared_sqlite_url(template: Path, folder: Path) -> str:
+    """The address of a new file in a folder, with tables and without rows."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(template, folder / "ff.db")
+    return f"sqlite:///{folder}/ff.db"
+
+
 # ----------------------------------------------------------------------------------------------------------- PostgreSQL
 
 
@@ -64,40 +90,6 @@ class ExternalPostgreSQL:
     """A server that somebody else runs; its account must be allowed to create databases."""
 
     dsn: str
-
-
-class Administrator:
-    """Runs statements on a thread and event loop of its own, so that a fixture never meets the loop of a test."""
-
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._connection: asyncpg.Connection | None = None
-        self._runner = asyncio.Runner()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="postgres-administrator")
-
-    def execute(self, statement: str) -> None:
-        """Run one statement on a connection that is kept."""
-        self.run(self._execute(statement))
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine here."""
-        self._thread.submit(lambda: self._runner.run(work)).result()
-
-    def close(self) -> None:
-        """Give up the connection and the thread."""
-        self._thread.submit(lambda: self._runner.run(self._disconnect())).result()
-        self._thread.submit(self._runner.close).result()
-        self._thread.shutdown()
-
-    async def _execute(self, statement: str) -> None:
-        # A test may have restarted the server.
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncpg.connect(self._dsn)
-        await self._connection.execute(statement)
-
-    async def _disconnect(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
 
 
 @pytest.fixture(scope="session")
@@ -123,20 +115,17 @@ def postgres_dsn(
     postgres_server: PostgreSQL | ExternalPostgreSQL, postgres_administrator: Administrator
 ) -> Iterator[str]:
     """The address of a fresh, empty database that only this test uses."""
-    yield from _database(postgres_server, postgres_administrator, "template0")
-
-
-def _database(
-    postgres_server: PostgreSQL | ExternalPostgreSQL, postgres_administrator: Administrator, template: str
-) -> Iterator[str]:
     name = f"ff_test_{secrets.token_hex(8)}"
-    # Copying files beats writing them through the log by a third, but needs checkpoints: only cheap without fsync.
-    strategy = "STRATEGY file_copy" if isinstance(postgres_server, PostgreSQL) else ""
-    postgres_administrator.execute(f"CREATE DATABASE {name} TEMPLATE {template} {strategy}")
+    postgres_administrator.execute(f"CREATE DATABASE {name} TEMPLATE template0 {_strategy(postgres_server)}")
     try:
         yield with_database(postgres_server.dsn, name)
     finally:
         postgres_administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _strategy(server: PostgreSQL | ExternalPostgreSQL) -> str:
+    """Copying files beats writing them through the log by a third, but needs checkpoints: only cheap without fsync."""
+    return "STRATEGY file_copy" if isinstance(server, PostgreSQL) else ""
 
 
 @pytest.fixture(scope="session")
@@ -158,19 +147,36 @@ async def _open_and_close(opening: Awaitable[Engine]) -> None:
     await (await opening).close()
 
 
-@pytest.fixture
-def prepared_postgres_dsn(
+@pytest.fixture(scope="session")
+def postgres_shelf(
     postgres_server: PostgreSQL | ExternalPostgreSQL, postgres_administrator: Administrator, postgres_template: str
-) -> Iterator[str]:
+) -> Iterator[Shelf]:
+    """Databases with tables and without rows, for this worker's tests."""
+    shelf = Shelf(postgres_administrator, postgres_template, _strategy(postgres_server))
+    yield shelf
+    shelf.close()
+
+
+@pytest.fixture
+def prepared_postgres_dsn(postgres_server: PostgreSQL | ExternalPostgreSQL, postgres_shelf: Shelf) -> Iterator[str]:
     """The address of a database that only this test uses, with tables and without rows."""
-    yield from _database(postgres_server, postgres_administrator, postgres_template)
+    with postgres_shelf.lent() as name:
+        yield with_database(postgres_server.dsn, name)
 
 
-def with_database(dsn: str, name: str) -> str:
-    """The same server, another database."""
-    parts = urlsplit(dsn)
-    query = f"?{parts.query}" if parts.query else ""
-    return f"{parts.scheme}://{parts.netloc}/{name}{query}"
+NewDatabase: TypeAlias = Callable[[], contextlib.AbstractContextManager[str]]
+
+
+@pytest.fixture
+def new_postgres_database(postgres_server: PostgreSQL | ExternalPostgreSQL, postgres_shelf: Shelf) -> NewDatabase:
+    """Lends as many databases as a test needs, each with tables and without rows."""
+
+    @contextlib.contextmanager
+    def lent() -> Iterator[str]:
+        with postgres_shelf.lent() as name:
+            yield with_database(postgres_server.dsn, name)
+
+    return lent
 
 
 # --------------------------------------------------------------------------------------------------------------- Valkey
@@ -183,11 +189,34 @@ class ExternalValkey:
     url: str
 
 
+@pytest.fixture
+def valkey_url(valkey_server: Valkey | ExternalValkey) -> Iterator[str]:
+    """The address of an empty place on this worker's Valkey that only this test uses."""
+    with valkey_place(valkey_server.url) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def valkey_place(server_url: str) -> Iterator[str]:
+    """The address of an empty place on a server, gone with the block."""
+    prefix = f"ff-test-{secrets.token_hex(8)}"
+    yield f"{server_url}?prefix={prefix}"
+    address = urlsplit(server_url)
+    with socket.create_connection((address.hostname or "", address.port or 6379), 10) as connection:
+        # One function call takes everything away, however much it is.
+        each = "redis.call('UNLINK', unpack(keys, i, math.min(i + 999, #keys)))"
+        script = f"local keys = redis.call('KEYS', ARGV[1]) for i = 1, #keys, 1000 do {each} end"
+        words = ("EVAL", script, "0", "{" + prefix + "}:*")
+        text = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+        connection.sendall(f"*{len(words)}\r\n{text}".encode())
+        assert connection.recv(64).startswith((b"$-1", b"_"))
+
+
 @pytest.fixture(scope="session")
 def valkey_server() -> Iterator[Valkey | ExternalValkey]:
     """This worker's Valkey. Its content is shared by the worker's tests: they choose keys of their own."""
     if url := os.environ.get("FF_TEST_VALKEY_URL"):
         yield ExternalValkey(url)
     else:
-        with Valkey() as server:
+        with Valkey(in_memory=True) as server:
             yield server

@@ -326,11 +326,14 @@ class PostgreSQL(Server):
 
 
 class Valkey(Server):
-    """A Valkey server whose every write is on disk before it answers; further arguments go to the program."""
+    """A Valkey server whose every write is on disk before it answers; further arguments go to the program.
 
-    def __init__(self, *arguments: str) -> None:
+    With `in_memory` that disk may be memory: a killed process loses nothing by that either.
+    """
+
+    def __init__(self, *arguments: str, in_memory: bool = False) -> None:
         self.arguments = arguments
-        super().__init__()
+        super().__init__(in_memory=in_memory)
 
     @property
     def url(self) -> str:

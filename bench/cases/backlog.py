@@ -7,7 +7,7 @@ import functools
 from bench import goals
 from bench.cases.claims import MANY, Side, claim_times, row
 from bench.context import STORE_NAMES, STORES, Bench, Case
-from bench.databases import FINISH, Database, SqliteDatabase
+from bench.databases import Database, SqliteDatabase
 from bench.rows import Row
 
 SMALL = 1_000
@@ -111,7 +111,7 @@ async def churn(store: str, bench: Bench) -> list[Row]:
     await worn.stop_tidying()
     bench.say(f"{count:,} come and go")
     await worn.fill(count)
-    await worn.execute(FINISH)
+    await worn.finish_waiting()
     await worn.fill(SMALL)
     name = f"{count:,} came and went"
     found = await claim_times(bench, {name: Side(worn), "nothing to tidy": Side(fresh)})

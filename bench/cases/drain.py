@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from bench import goals
 from bench.context import STORE_NAMES, STORES, Bench, Case
-from bench.databases import FINISH, Database
+from bench.databases import Database
 from bench.processes import Worker
 from bench.rows import Row, Series
 
@@ -81,11 +81,10 @@ async def run(store: str, bench: Bench) -> list[Row]:
     return rows
 
 
-async def window(database: Database, workers: list[Worker], seconds: float, *also: str) -> Drained:
+async def window(database: Database, workers: list[Worker], seconds: float) -> Drained:
     """Fill, let the workers drain for so long, and add up what they say."""
-    await database.execute(FINISH)
+    await database.finish_waiting()
     await database.fill(int(PER_SECOND * seconds * len(workers)))
-    await database.execute(*also)
     await database.tidy()
     found = await asyncio.gather(*(worker.ask(seconds) for worker in workers))
     done = sum(each["done"] for each in found)

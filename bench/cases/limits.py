@@ -6,7 +6,6 @@ import functools
 
 from bench import goals
 from bench.cases.drain import Drained
-from bench.cases.worker import TAKEN_IN
 from bench.context import STORE_NAMES, STORES, Bench, Case
 from bench.databases import Database
 from bench.processes import Worker
@@ -64,7 +63,6 @@ async def run(store: str, bench: Bench) -> list[Row]:
 async def _window(database: Database, worker: Worker, kind: str, seconds: float) -> Drained:
     count = max(int(PER_SECOND * seconds) // CHUNK, 1) * CHUNK
     await worker.ask([kind, count])
-    await database.execute(TAKEN_IN)
     await database.tidy()
     found = await worker.ask([kind, float(seconds) + 1e-9])
     return Drained(per_second=found["done"] / found["seconds"], client_us=found["cpu"] / max(found["done"], 1) * 1e6)

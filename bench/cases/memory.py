@@ -7,13 +7,16 @@ from typing import Any
 
 from bench.cases.backlog import sizes
 from bench.context import STORE_NAMES, STORES, Bench, Case
-from bench.databases import Database
+from bench.databases import Database, ValkeyDatabase
 from bench.processes import Worker
 from bench.rows import Row, Series
+from bench.shape import PAYLOAD
 
 COMMANDS = 10_000
 CREATES = 100_000
 _QUICK_CREATES = 10_000
+#: Executions that a Valkey server is given, to see what it takes for each.
+KEPT, _QUICK_KEPT = 100_000, 10_000
 
 
 def cases() -> list[Case]:
@@ -50,7 +53,7 @@ async def run(store: str, bench: Bench) -> list[Row]:
             **more,
         )
 
-    return [
+    rows = [
         row(f"growth while {COMMANDS:,} commands are queued", busy["queued"]),
         row("growth by queueing them twice more", busy["queued again"], note=note),
         row(f"growth by {creates:,} executions created", busy["stored"], note=note),
@@ -61,6 +64,36 @@ async def run(store: str, bench: Bench) -> list[Row]:
             note=note,
         ),
     ]
+    database = await bench.places.database(store)
+    if isinstance(database, ValkeyDatabase):
+        bench.say("server")
+        rows += await _kept(database, _QUICK_KEPT if bench.quick else KEPT)
+    return rows
+
+
+async def _kept(database: ValkeyDatabase, count: int) -> list[Row]:
+    """What the server takes for an execution that waits, and for the same one when it has ended."""
+    before = await database.facts()
+    await database.fill(count)
+    waiting = await database.facts()
+    await database.finish_waiting()
+    ended = await database.facts()
+
+    def row(label: str, facts: dict[str, str]) -> Row:
+        def each(name: str) -> float:
+            return (int(facts[name]) - int(before[name])) / count
+
+        return Row(
+            case="memory/valkey",
+            label=f"Valkey, memory of the server for each execution that {label}",
+            unit="bytes",
+            better="lower",
+            ours=Series("used_memory", [each("used_memory")]),
+            extra={"of the process": [each("used_memory_rss")], "of the log": [each("aof_current_size")]},
+            note=f"of {count:,}, payload of {len(PAYLOAD)}",
+        )
+
+    return [row("waits", waiting), row("has ended", ended)]
 
 
 async def _measure(database: Database, commands: int = 0, creates: int = 0) -> dict[str, float]:

@@ -7,9 +7,9 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from bench.cases.lifecycle import open_limit
 from bench.context import STORE_NAMES, STORES, Bench, Case
-from bench.databases import Database, SqliteDatabase
-from bench.limits import postgres, sqlite
+from bench.databases import Database
 from bench.measure import Window, closed_loop
 from bench.rows import Row, Series
 from bench.shape import LANE
@@ -37,11 +37,7 @@ async def run(store: str, bench: Bench) -> list[Row]:
         await database.fill(LEASES)
         await database.settle()
     engine = await open_engine(ours.url)
-    limit = (
-        sqlite.GroupCommit(other.path)
-        if isinstance(other, SqliteDatabase)
-        else await postgres.Coalesced.open(other.url, other.partition)
-    )
+    limit: Any = await open_limit(other, LEASES)
     try:
         handles = await engine.claim_many(LANE, None, POLICY, LEASES)
         claimed = await asyncio.gather(*(limit.claim() for _ in range(LEASES)))

@@ -10,9 +10,6 @@ from bench.context import STORE_NAMES, STORES, Bench, Case
 from bench.processes import Worker
 from bench.rows import Row, Series
 
-#: A worker runs timers, one of which takes in what is new within a second; this is about a backlog that is older.
-TAKEN_IN = "UPDATE ff_exec_core SET lifecycle_phase = 'runnable' WHERE lifecycle_phase = 'submitted'"
-
 
 def cases() -> list[Case]:
     """By store."""
@@ -34,12 +31,12 @@ async def run(store: str, bench: Bench) -> list[Row]:
     bare = await Worker.start("drain", database.url)
     try:
         for worker in (*workers, bare):
-            await window(database, [worker], 0.3, TAKEN_IN)  # connections, plans and caches
+            await window(database, [worker], 0.3)  # connections, plans and caches
         found = await bench.interleaved(
             {
-                "engine": lambda: window(database, [bare], bench.seconds, TAKEN_IN),
-                "one": lambda: window(database, workers[:1], bench.seconds, TAKEN_IN),
-                "two": lambda: window(database, workers, bench.seconds, TAKEN_IN),
+                "engine": lambda: window(database, [bare], bench.seconds),
+                "one": lambda: window(database, workers[:1], bench.seconds),
+                "two": lambda: window(database, workers, bench.seconds),
             }
         )
     finally:

@@ -7,9 +7,8 @@ import functools
 
 from bench import goals
 from bench.cases.drain import Drained
-from bench.cases.worker import TAKEN_IN
 from bench.context import STORE_NAMES, STORES, Bench, Case
-from bench.databases import FINISH, Database
+from bench.databases import Database
 from bench.processes import Worker
 from bench.rows import Row, Series
 
@@ -100,9 +99,8 @@ def _against_peers(store: str, name: str, number: int, found: list[Drained]) -> 
 
 
 async def _fill(database: Database, steps: int, seconds: float, workers: int) -> None:
-    await database.execute(FINISH)
+    await database.finish_waiting()
     await database.fill(int(PER_SECOND[steps] * seconds * workers))
-    await database.execute(TAKEN_IN)
     await database.tidy()
 
 

@@ -1,6 +1,6 @@
 """FlowFabric: durable execution for Python. See ``flowfabric.engine`` for the engine itself.
 
-Names are looked up when they are first used, so that importing the package costs next to nothing. Type checkers read
+Names are imported when they are first used, so importing the package costs next to nothing. Type checkers read
 ``__init__.pyi``, which lists the same names.
 """
 
@@ -23,8 +23,8 @@ _MODULES = {
         "Timeout Transport TransportKind Unavailable Validation ValidationKind"
     ),
     "model.explain": (
-        "ExhaustedBudget Explanation FullQuota Gate LeaseHolder OpenChildren OpenDependencies OpenSuspension "
-        "OpenWaitpoint QueuePlace"
+        "ChainLink ExhaustedBudget Explanation FullQuota Gate LeaseHolder OpenChildren OpenDependencies OpenQuestion "
+        "OpenSuspension OpenWaitpoint QueuePlace"
     ),
     "model.flows": (
         "AddExecutionToFlowResult AllOf AnyOf ApplyDependencyResult CascadeOutcome CompletionPayload "
@@ -33,8 +33,8 @@ _MODULES = {
         "Outgoing Quorum ResolveDependencyResult SetEdgeGroupPolicyResult Staged"
     ),
     "model.frames": (
-        "AppendFrameOutcome At BestEffortLive Durable DurableSummary End Frame FrameKind PatchKind Start "
-        "StreamCursor StreamFrame StreamFrames StreamVisibility SummaryDocument"
+        "AppendFrameOutcome At BestEffortLive Durable DurableSummary End Frame FrameContent FrameKind Opening "
+        "PatchKind Start StreamCursor StreamFrame StreamFrames StreamVisibility SummaryDocument"
     ),
     "model.grant_keys": "GrantCheck",
     "model.handles": "BackendTag Handle HandleKind HandlePayload",
@@ -49,17 +49,18 @@ _MODULES = {
         "SuspensionPolicy TimeoutPolicy"
     ),
     "model.requests": "Debounced EnqueueDraft RequestDropped RequestPage RequestRefused RequestRetried RequestSnapshot",
+    "model.restarts": "Restart RestartReason",
     "model.results": (
-        "AlreadySatisfied Blocked CancelFlowHeader CancelFlowResult Cancelled ClaimGrant ClaimPolicy Claimed "
-        "Completed Created Delayed Duplicate ExecutionContext ExecutionInfo ExecutionSnapshot ExpiryMark "
+        "AlreadySatisfied Blocked CancelFlowHeader CancelFlowResult Cancelled Cancelling ClaimGrant ClaimPolicy "
+        "Claimed Completed Created Delayed Duplicate ExecutionContext ExecutionInfo ExecutionSnapshot ExpiryMark "
         "FailureClass GrantIssued GrantNotFound Granted LeaseRenewal Marked Moved NoWork NotReclaimable "
         "NotRegistered OperatorLease PriorityChanged ReclaimCapExceeded ReclaimGrant Reclaimed Refreshed "
         "Registered Rejected Renewed Replayed ResumeGrant ResumeToken RetryScheduled Revoked ScannerFilter "
         "TerminalFailed Unblocked"
     ),
     "model.schedules": (
-        "CatchUp Cron Every FireResult Overlap PutScheduleResult ScheduleDeleted SchedulePage SchedulePaused "
-        "ScheduleResumed ScheduleSnapshot ScheduleSpec SkipReason"
+        "BackfillResult CatchUp Cron Every FireResult Overlap PutScheduleResult ScheduleDeleted SchedulePage "
+        "SchedulePaused ScheduleResumed ScheduleRun ScheduleRuns ScheduleSnapshot ScheduleSpec SkipReason"
     ),
     "model.search": "ExecutionSummary QueueDepth SearchPage",
     "model.states": (
@@ -79,6 +80,7 @@ _MODULES = {
     "tracing": "current_trace trace_context",
     "model.tokens": "Token",
     "model.trace": "TraceContext",
+    "sdk.answering": "Answered",
     "sdk.app": "App",
     "sdk.asks": "Ask OpenAsk",
     "sdk.context": "Ctx",
@@ -86,12 +88,13 @@ _MODULES = {
     "sdk.durable": "first gather sleep",
     "sdk.durations": "days hours minutes seconds",
     "sdk.errors": (
-        "AskClosed AskTimedOut BadAnswer BadArguments BadDependency BadDuration BadOptions BadPayload BadResult "
-        "BadSignature BadStep BlocksLoop IdConflict NotCommitted NotOpen ResultTimeout RunCancelled RunEnded "
-        "RunExpired RunFailed RunSkipped SdkError ServerRefused StartRefused StepFailed UnknownRun UnknownSchedule "
-        "UnknownTask"
+        "AlreadyAnswered AskClosed AskTimedOut BadAnswer BadArguments BadDependency BadDuration BadOptions BadPayload "
+        "BadResult BadSignature BadStep BlocksLoop CancelRequested IdConflict NotCommitted NotOpen ResultTimeout "
+        "RunCancelled RunEnded RunExpired RunFailed RunSkipped SdkError ServerRefused StartRefused StepFailed "
+        "StillPending UnknownRun "
+        "UnknownSchedule UnknownTask"
     ),
-    "sdk.frames": "RunFrame",
+    "sdk.frames": "Output RunFrame RunRestart",
     "sdk.injecting": "Depends injected",
     "sdk.options": "Budget Debounce Limit Rate Retry",
     "sdk.run": "Run RunStatus",

@@ -63,6 +63,7 @@ from flowfabric.model.errors import (
     ValidationKind as ValidationKind,
 )
 from flowfabric.model.explain import (
+    ChainLink as ChainLink,
     ExhaustedBudget as ExhaustedBudget,
     Explanation as Explanation,
     FullQuota as FullQuota,
@@ -70,6 +71,7 @@ from flowfabric.model.explain import (
     LeaseHolder as LeaseHolder,
     OpenChildren as OpenChildren,
     OpenDependencies as OpenDependencies,
+    OpenQuestion as OpenQuestion,
     OpenSuspension as OpenSuspension,
     OpenWaitpoint as OpenWaitpoint,
     QueuePlace as QueuePlace,
@@ -111,7 +113,9 @@ from flowfabric.model.frames import (
     DurableSummary as DurableSummary,
     End as End,
     Frame as Frame,
+    FrameContent as FrameContent,
     FrameKind as FrameKind,
+    Opening as Opening,
     PatchKind as PatchKind,
     Start as Start,
     StreamCursor as StreamCursor,
@@ -176,12 +180,17 @@ from flowfabric.model.requests import (
     RequestRetried as RequestRetried,
     RequestSnapshot as RequestSnapshot,
 )
+from flowfabric.model.restarts import (
+    Restart as Restart,
+    RestartReason as RestartReason,
+)
 from flowfabric.model.results import (
     AlreadySatisfied as AlreadySatisfied,
     Blocked as Blocked,
     CancelFlowHeader as CancelFlowHeader,
     CancelFlowResult as CancelFlowResult,
     Cancelled as Cancelled,
+    Cancelling as Cancelling,
     Claimed as Claimed,
     ClaimGrant as ClaimGrant,
     ClaimPolicy as ClaimPolicy,
@@ -222,6 +231,7 @@ from flowfabric.model.results import (
     Unblocked as Unblocked,
 )
 from flowfabric.model.schedules import (
+    BackfillResult as BackfillResult,
     CatchUp as CatchUp,
     Cron as Cron,
     Every as Every,
@@ -232,6 +242,8 @@ from flowfabric.model.schedules import (
     SchedulePage as SchedulePage,
     SchedulePaused as SchedulePaused,
     ScheduleResumed as ScheduleResumed,
+    ScheduleRun as ScheduleRun,
+    ScheduleRuns as ScheduleRuns,
     ScheduleSnapshot as ScheduleSnapshot,
     ScheduleSpec as ScheduleSpec,
     SkipReason as SkipReason,
@@ -298,6 +310,7 @@ from flowfabric.model.tokens import (
 from flowfabric.model.trace import (
     TraceContext as TraceContext,
 )
+from flowfabric.sdk.answering import Answered as Answered
 from flowfabric.sdk.app import (
     App as App,
 )
@@ -325,6 +338,7 @@ from flowfabric.sdk.durations import (
     seconds as seconds,
 )
 from flowfabric.sdk.errors import (
+    AlreadyAnswered as AlreadyAnswered,
     AskClosed as AskClosed,
     AskTimedOut as AskTimedOut,
     BadAnswer as BadAnswer,
@@ -337,6 +351,7 @@ from flowfabric.sdk.errors import (
     BadSignature as BadSignature,
     BadStep as BadStep,
     BlocksLoop as BlocksLoop,
+    CancelRequested as CancelRequested,
     IdConflict as IdConflict,
     NotCommitted as NotCommitted,
     NotOpen as NotOpen,
@@ -350,12 +365,15 @@ from flowfabric.sdk.errors import (
     ServerRefused as ServerRefused,
     StartRefused as StartRefused,
     StepFailed as StepFailed,
+    StillPending as StillPending,
     UnknownRun as UnknownRun,
     UnknownSchedule as UnknownSchedule,
     UnknownTask as UnknownTask,
 )
 from flowfabric.sdk.frames import (
+    Output as Output,
     RunFrame as RunFrame,
+    RunRestart as RunRestart,
 )
 from flowfabric.sdk.injecting import (
     Depends as Depends,

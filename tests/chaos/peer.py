@@ -90,6 +90,17 @@ class Peer:
         )
         return sum(isinstance(answer, Reserved) for answer in answers)
 
+    async def claim_all(self, claimers: int, lane: str) -> list[list[str]]:
+        """Claim until the lane looks empty, some one by one, some in handfuls; what each claimer was granted."""
+        return await asyncio.gather(*(self._claim_all(number, lane) for number in range(claimers)))
+
+    async def _claim_all(self, number: int, lane: str) -> list[str]:
+        granted: list[str] = []
+        policy = self._policy(600_000)
+        while handles := await self.engine.claim_many(lane, (), policy, 2 + number % 9 if number % 2 else 1):
+            granted += [decode(handle.opaque)[1].execution_id for handle in handles]
+        return granted
+
     async def lifecycles(self, count: int, lane: str, expected: int, ttl_ms: int = 30_000) -> dict[str, Any]:
         """Create ``count`` executions and complete whatever there is, until ``expected`` have ended in all."""
         self._errors.clear()

@@ -14,7 +14,7 @@ from tests.chaos.processes import say
 async def main(url: str, port: int) -> None:
     """Serve until killed."""
     async with await Engine.open(url, timers=True) as engine:
-        config = ServerConfig(port=port, api_token="chaos")
+        config = ServerConfig(port=port, api_token="token-of-this-test")
         server = create_app(engine, config)
         running = Running(server, config, server)
         task = asyncio.create_task(running.run())

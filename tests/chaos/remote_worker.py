@@ -19,7 +19,7 @@ LEASE = timedelta(seconds=8)
 
 def application(servers: str) -> App:
     """The app, whoever runs or calls it. Losing many servers in a row is no fault of a run."""
-    app = App(servers, token="chaos", lost_workers=1_000)
+    app = App(servers, token="token-of-this-test", lost_workers=1_000)
 
     @app.task
     async def ship(order: int, ctx: Ctx) -> str:

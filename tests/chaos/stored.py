@@ -13,6 +13,10 @@ from uuid import UUID
 
 import asyncpg
 
+from flowfabric.model.events import CompletionEvent, LeaseEvent
+from flowfabric.model.records import Attempt, Binding, Execution, FrameRow, Lane, StreamHead
+from tests import valkey_rows
+
 _QUERIES = {
     "executions": "SELECT partition_key, execution_id, lane_id, attempt_index, lifecycle_phase, ownership_state, "
     "public_state, terminal_at_ms, payload, result, raw_fields FROM ff_exec_core",
@@ -25,6 +29,14 @@ _QUERIES = {
     "heads": "SELECT partition_key, execution_id, attempt_index, frame_count, last_ts_ms, last_seq FROM ff_stream_meta",
     "bindings": "SELECT partition_key, execution_id, namespace, idempotency_key FROM ff_exec_idempotency",
 }
+_KINDS = {
+    "executions": Execution,
+    "attempts": Attempt,
+    "frames": FrameRow,
+    "heads": StreamHead,
+    "bindings": Binding,
+}
+_EVENTS: dict[str, Any] = {"lease_events": LeaseEvent, "completions": CompletionEvent}
 _ENDINGS = {"completed": "success", "failed": "failed", "cancelled": "cancelled"}
 
 Row = dict[str, Any]
@@ -62,7 +74,10 @@ class Stored:
 
 async def read_store(url: str) -> Stored:
     """Everything in the database behind a URL."""
-    tables = _read_sqlite(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else await _read_postgres(url)
+    if url.startswith("sqlite"):
+        tables = _read_sqlite(url.removeprefix("sqlite:///"))
+    else:
+        tables = await (_read_valkey(url) if url.startswith("valkey") else _read_postgres(url))
     stored = Stored(lanes={row["lane_id"] for row in tables.pop("lanes")})
     for name, rows in tables.items():
         for row in rows:
@@ -91,6 +106,21 @@ async def _read_postgres(url: str) -> dict[str, list[Row]]:
             return {name: [dict(row) for row in await connection.fetch(sql)] for name, sql in queries.items()}
     finally:
         await connection.close()
+
+
+async def _read_valkey(url: str) -> dict[str, list[Row]]:
+    async with valkey_rows.Looking(url) as store:
+        found = await valkey_rows.contents(store, *_KINDS.values(), Lane)
+        events = await valkey_rows.events(store, dict.fromkeys(_EVENTS.values(), 0))
+        assert await valkey_rows.wrong_indexes(store) == []
+    tables = {name: [_row(each) for each in found[kind].values()] for name, kind in _KINDS.items()}
+    tables |= {name: [_row(each) for _, each in events[kind]] for name, kind in _EVENTS.items()}
+    return tables | {"lanes": [{"lane_id": each} for each in found[Lane]]}
+
+
+def _row(record: Any) -> Row:
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    return fields | {"partition_key": record.partition, "execution_id": record.uuid}
 
 
 def _text(identity: Any) -> str:

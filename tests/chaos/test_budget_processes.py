@@ -12,6 +12,7 @@ from flowfabric.core.budget_invariants import check_budgets
 from flowfabric.engine import Engine
 from flowfabric.model.budget_records import Budget, BudgetSpend, BudgetUsage, Reservation
 from tests.chaos.processes import peers
+from tests.chaos.stores import SHARED
 from tests.chaos.test_processes import at_once, introduced
 from tests.contract.probe import Probe
 
@@ -19,10 +20,10 @@ BUDGET = "11111111-1111-4111-8111-111111111111"
 LIMIT = 150
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=SHARED)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database that processes can share."""
-    return f"sqlite:///{tmp_path}/ff.db" if request.param == "sqlite" else request.getfixturevalue("postgres_dsn")
+    return SHARED[request.param](request, tmp_path)
 
 
 async def _check(engine: Engine) -> None:

@@ -16,13 +16,16 @@ from flowfabric.model.handles import decode
 from tests.chaos.ledger import Ledger
 from tests.chaos.processes import Peer
 from tests.chaos.stored import read_store, result_of, violations
+from tests.chaos.stores import SHARED
 from tests.chaos.writer import CRASH, CRASH_CODE, LANE, create
 from tests.conftest import full_run
-from tests.servers import PostgreSQL
+from tests.servers import PostgreSQL, Valkey
 
 WRITER = "tests.chaos.writer"
 SQLITE_KILLS = 200 if full_run() else 8
 POSTGRES_KILLS = 50 if full_run() else 4
+VALKEY_WRITER_KILLS = 200 if full_run() else 4
+VALKEY_SERVER_KILLS = 50 if full_run() else 4
 #: A store is left for a new one after this many kills, so that looking at all of it stays quick.
 KILLS_PER_STORE = 25
 DRAIN_TIMEOUT_S = 60.0
@@ -37,7 +40,14 @@ def durable_server() -> Iterator[PostgreSQL]:
         yield server
 
 
-def kill_a_writer(url: str, journal: Path, chance: random.Random, server: PostgreSQL | None = None) -> None:
+@pytest.fixture(scope="module")
+def durable_valkey() -> Iterator[Valkey]:
+    """The same of Valkey."""
+    with Valkey() as server:
+        yield server
+
+
+def kill_a_writer(url: str, journal: Path, chance: random.Random, server: PostgreSQL | Valkey | None = None) -> None:
     """Let a writer work for a moment and kill it; the server goes down first if it is given."""
     with Peer(WRITER, url, str(journal), str(chance.random())) as writer:
         assert writer.hear() == "ready"
@@ -107,13 +117,56 @@ async def test_a_killed_writer_or_server_loses_nothing_on_postgres(durable_serve
     assert ledger.acknowledged().keys() >= ACKNOWLEDGED
 
 
+async def test_a_killed_writer_loses_nothing_on_valkey(durable_valkey: Valkey, tmp_path: Path) -> None:
+    chance = random.Random(f"valkey/{VALKEY_WRITER_KILLS}")
+    for start in range(0, VALKEY_WRITER_KILLS, KILLS_PER_STORE):
+        url, ledger = f"{durable_valkey.url}?prefix=writers-{start}", Ledger()
+        for number in range(start, min(start + KILLS_PER_STORE, VALKEY_WRITER_KILLS)):
+            journal = tmp_path / f"journal-{number}"
+            kill_a_writer(url, journal, chance)
+            ledger.read(journal)
+            await check(url, ledger)
+        await drain(url)
+        await check(url, ledger)
+        await examine(url)
+        assert ledger.acknowledged().keys() >= ACKNOWLEDGED
+
+
+async def test_a_killed_server_loses_nothing_on_valkey(durable_valkey: Valkey, tmp_path: Path) -> None:
+    """Every commit is on its disk before it is acknowledged."""
+    chance = random.Random(f"valkey server/{VALKEY_SERVER_KILLS}")
+    for start in range(0, VALKEY_SERVER_KILLS, KILLS_PER_STORE):
+        url, ledger = f"{durable_valkey.url}?prefix=servers-{start}", Ledger()
+        for number in range(start, min(start + KILLS_PER_STORE, VALKEY_SERVER_KILLS)):
+            journal = tmp_path / f"journal-{number}"
+            kill_a_writer(url, journal, chance, durable_valkey)
+            ledger.read(journal)
+            await check(url, ledger, server_killed=True)
+        await drain(url)
+        await check(url, ledger, server_killed=True)
+        await examine(url)
+        assert ledger.acknowledged().keys() >= ACKNOWLEDGED
+
+
+async def examine(url: str) -> None:
+    """Every promise that the engine knows of is kept."""
+    async with await Engine.open(url, single_node=True) as engine:
+        cursor: str | None = None
+        while True:
+            page = await engine.examine(cursor)
+            assert page.violations == ()
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+
 # --------------------------------------------------------------------------------------------------------- crash points
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=SHARED)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A fresh store that lasts."""
-    return f"sqlite:///{tmp_path}/ff.db" if request.param == "sqlite" else request.getfixturevalue("postgres_dsn")
+    return SHARED[request.param](request, tmp_path)
 
 
 async def crashed(url: str, journal: Path, point: str) -> Ledger:

@@ -23,6 +23,7 @@ from flowfabric.model.events import LeaseEvent
 from flowfabric.model.subscriptions import cursor_at, event_id_of
 from flowfabric.stores.feeds import EventPage
 from flowfabric.stores.questions import ReadEvents
+from tests import valkey_rows
 
 WRITERS, FOLLOWERS, ENGINES = 8, 4, 2
 #: How long a follower may take to come to the end once the writers have stopped.
@@ -190,6 +191,49 @@ async def test_each_once_in_order_none_missing(postgres_dsn: str, engines: list[
     # Whatever was committed after the subscription had begun, however low its id.
     assert problems(late.seen, sorted(set(late.seen) | (set(stored) - at_the_beginning))) == []
     assert any("missing" in each for each in problems(naive.seen, stored)), "the check would not notice a loss"
+
+
+@pytest.mark.timeout(180)
+async def test_each_once_in_order_none_missing_on_valkey(valkey_url: str, full: bool) -> None:
+    """Numbers are given out as commits happen: nothing to wait for, and nothing may be passed over all the same."""
+    engines = [await Engine.open(valkey_url) for _ in range(ENGINES)]
+    stop = asyncio.Event()
+    followers = [Follower(engines, random.Random(n)) for n in range(FOLLOWERS)]
+    following = [asyncio.create_task(each.run()) for each in followers]
+    writing = [
+        asyncio.create_task(work(engine, f"lane-{n}-{m}", stop)) for n, engine in enumerate(engines) for m in range(3)
+    ]
+
+    async def written(count: int) -> list[int]:
+        while True:
+            found = await valkey_rows.events(engines[0].store, {LeaseEvent: 0})
+            if len(found[LeaseEvent]) >= count:
+                return [number for number, _ in found[LeaseEvent]]
+            await asyncio.sleep(0.05)
+
+    half = 15_000 if full else 3_000
+    await written(half)
+    late = Follower(engines, random.Random(50))
+    beginning = await engines[0].subscribe_lease_history()
+    before = set(await written(0))
+    middle = asyncio.create_task(late._follow(beginning))
+    await written(2 * half)
+    stop.set()
+    await asyncio.gather(*writing)
+    stored = await written(0)
+    for follower in (*followers, late):
+        await caught_up(follower, stored[-1])
+    for task in (*following, middle):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    for engine in engines:
+        await engine.close()
+    assert stored == list(range(1, len(stored) + 1)), "no number was passed over"
+    for follower in followers:
+        assert problems(follower.seen, stored) == []
+    assert sum(follower.resumed for follower in followers) > 0
+    assert problems(late.seen, sorted(set(late.seen) | (set(stored) - before))) == []
 
 
 def test_the_check_notices() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,10 @@ from flowfabric import cursor_to_text
 from flowfabric.model.subscriptions import cursor_at
 from tests.chaos.processes import Peer, peers
 from tests.chaos.stored import read_store
+from tests.chaos.stores import SHARED
 
 WRITERS, EACH = 2, 150
 COUNT = WRITERS * EACH
-SHARED: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
-    "sqlite": lambda request, folder: f"sqlite:///{folder}/ff.db",
-    "postgres": lambda request, folder: request.getfixturevalue("postgres_dsn"),
-}
 
 
 @pytest.fixture(params=SHARED)

@@ -11,12 +11,20 @@ from typing import Any
 import asyncpg
 import pytest
 
+from flowfabric.engine import Engine
+from flowfabric.model.events import CompletionEvent
+from tests import valkey_rows
 from tests.chaos.processes import Peer, peers
 from tests.chaos.stored import Stored, read_store, violations
-from tests.servers import PostgreSQL
+from tests.chaos.stores import SHARED
+from tests.conftest import full_run, valkey_place
+from tests.contract.test_examine import examined
+from tests.servers import PostgreSQL, Valkey
 
 WAKE_UP_S = 1.0
 LONG_WAIT_MS = 20_000
+#: Rows that two hundred claimers in two processes share.
+CLAIMED = 5_000 if full_run() else 800
 
 
 @pytest.fixture
@@ -29,6 +37,13 @@ def sqlite_url(tmp_path: Path) -> str:
 def own_server() -> Iterator[PostgreSQL]:
     """A server that this test may kill."""
     with PostgreSQL() as server:
+        yield server
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[Valkey]:
+    """The same of Valkey."""
+    with Valkey() as server:
         yield server
 
 
@@ -67,6 +82,30 @@ def check_wake_up(sleeper: Peer, waker: Peer) -> None:
     assert found is not None, "the claim slept through it"
     assert found["id"] == made["id"]
     assert found["at"] - made["at"] < WAKE_UP_S
+
+
+@pytest.fixture(params=SHARED)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database that processes can share."""
+    return SHARED[request.param](request, tmp_path)
+
+
+async def test_claimers_in_two_processes_never_share_a_row(url: str) -> None:
+    async with await Engine.open(url, single_node=True) as engine:
+        given = [{"lane_id": "busy", "priority": number % 10} for number in range(CLAIMED)]
+        made = [answer.execution_id for answer in await engine.create_executions(given)]
+        with peers(2) as processes:
+            introduced(processes, url)
+            for process in processes:
+                process.tell("claim_all", claimers=100, lane="busy")
+            granted = [grants for process in processes for grants in await asyncio.to_thread(process.hear)]
+            # Rows that one claimer's transaction had locked may have looked like an empty lane to another.
+            granted += await asyncio.to_thread(processes[0].ask, "claim_all", claimers=1, lane="busy")
+        assert Counter(each for grants in granted for each in grants) == Counter(made)
+        order = dict(zip(made, (each["priority"] for each in given), strict=True))
+        for grants in granted:
+            priorities = [order[each] for each in grants]
+            assert priorities == sorted(priorities, reverse=True)
 
 
 # --------------------------------------------------------------------------------------------------------------- SQLite
@@ -179,8 +218,104 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load
         assert trouble(reports) <= PASSING
 
 
+# --------------------------------------------------------------------------------------------------------------- Valkey
+
+
+async def test_two_processes_share_a_place(valkey_url: str) -> None:
+    with peers(2) as processes:
+        introduced(processes, valkey_url)
+        reports = at_once(processes, "lifecycles", count=200, lane="shared", expected=400)
+        check_lifecycles(await read_store(valkey_url), reports, 400)
+        assert [report["errors"] for report in reports] == [{}, {}]
+        assert all(report["completed"] for report in reports)
+
+
+async def test_four_processes_begin_a_place_at_once(valkey_server: Any) -> None:
+    with peers(4) as processes:
+        for process in processes:
+            assert process.hear() == "ready"
+        for _ in range(4):
+            with valkey_place(valkey_server.url) as url:
+                at_once(processes, "open", url=url)
+                made = {answer["id"] for answer in at_once(processes, "create", lane="first")}
+                stored = await read_store(url)
+                assert violations(stored) == []
+                assert stored.executions.keys() == made
+                assert len(made) == 4
+
+
+def test_a_create_wakes_a_claim_in_another_process_on_valkey(valkey_url: str) -> None:
+    with peers(2) as processes:
+        sleeper, waker = introduced(processes, valkey_url)
+        for _ in range(3):
+            check_wake_up(sleeper, waker)
+
+
+async def cut_all_clients(url: str) -> int:
+    """End every other connection to a server of the test's own; how many there were."""
+    async with valkey_rows.Looking(url) as looking:
+        kinds = [await looking.commands(("CLIENT", "KILL", "TYPE", kind)) for kind in ("normal", "pubsub")]
+    return sum(count for [count] in kinds)
+
+
+async def test_work_goes_on_after_every_connection_to_valkey_was_cut(own_valkey: Valkey) -> None:
+    with peers(2) as processes:
+        introduced(processes, own_valkey.url)
+        for process in processes:
+            process.tell("lifecycles", count=150, lane="cut", expected=300, ttl_ms=1_000)
+        cut = 0
+        while cut < 5 and await unfinished(own_valkey.url, 300, at_least=40 * (cut + 1)):
+            assert await cut_all_clients(own_valkey.url) > 0
+            cut += 1
+        reports = [process.hear() for process in processes]
+        check_lifecycles(await read_store(own_valkey.url), reports, 300)
+        assert cut > 0
+        assert trouble(reports) <= PASSING
+
+
+async def test_a_listener_on_valkey_comes_back_after_its_connection_was_cut(own_valkey: Valkey) -> None:
+    with peers(2) as processes:
+        sleeper, waker = introduced(processes, own_valkey.url)
+        sleeper.tell("await_work", lane="wake-up", wait_ms=LONG_WAIT_MS)
+        assert sleeper.hear() == "waiting"
+        assert await cut_all_clients(own_valkey.url) > 0
+        made = waker.ask("create", lane="wake-up")
+        found = sleeper.hear()
+        assert found is not None, "the claim slept through it"
+        assert found["id"] == made["id"]
+        check_wake_up(sleeper, waker)
+
+
+async def test_nothing_acknowledged_is_lost_when_valkey_is_killed_under_load(own_valkey: Valkey) -> None:
+    with peers(2) as processes:
+        introduced(processes, own_valkey.url)
+        for process in processes:
+            process.tell("lifecycles", count=300, lane="killed", expected=600, ttl_ms=1_000)
+        kills = 0
+        while kills < 3 and await unfinished(own_valkey.url, 600, at_least=100 * (kills + 1)):
+            own_valkey.kill9()
+            own_valkey.start()
+            kills += 1
+        reports = [process.hear() for process in processes]
+        check_lifecycles(await read_store(own_valkey.url), reports, 600)
+        assert kills > 0
+        assert trouble(reports) <= PASSING
+    async with await Engine.open(own_valkey.url) as engine:
+        assert (await examined(engine))[1] == []
+
+
+# ---------------------------------------------------------------------------------------------------------- all servers
+
+
 async def unfinished(dsn: str, expected: int, at_least: int) -> bool:
     """Wait until some executions have ended; whether there are others left."""
+    if dsn.startswith("valkey"):
+        async with valkey_rows.Looking(dsn) as looking:
+            while True:
+                [ended] = await looking.commands(("XLEN", looking.keys.log(CompletionEvent)))
+                if ended >= min(at_least, expected):
+                    return ended < expected
+                await asyncio.sleep(0.005)
     connection = await asyncpg.connect(dsn)
     try:
         while True:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import asyncpg
 import msgspec
@@ -14,9 +15,14 @@ import pytest
 
 from flowfabric import Run, seconds
 from flowfabric.engine import Engine
+from flowfabric.model.events import CompletionEvent, LeaseEvent
 from flowfabric.model.literals import LEASE_ACQUIRED, LEASE_RECLAIMED
+from flowfabric.model.records import Execution, FrameRow
+from flowfabric.model.steps import Step
+from tests import valkey_rows
 from tests.chaos.processes import Peer
 from tests.chaos.remote_worker import application
+from tests.chaos.stores import SHARED
 
 WORKERS = 10
 #: Processes that the workers share.
@@ -24,6 +30,7 @@ HOSTS = 2
 KILL_EVERY_S = 3.0
 #: Runs that are under way at once.
 UNDER_WAY = 24
+_GRANTS = (LEASE_ACQUIRED, LEASE_RECLAIMED)
 
 
 def free_ports(count: int) -> list[int]:
@@ -97,11 +104,17 @@ async def _until_over(pair: Pair, duration_s: float, least: int) -> list[tuple[R
     return done
 
 
+@pytest.fixture(params=["postgres", "valkey"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that servers on several machines can share."""
+    return SHARED[request.param](request, tmp_path)
+
+
 @pytest.mark.timeout(400)
-async def test_servers_are_killed_under_remote_workers(postgres_dsn: str, full: bool) -> None:
-    async with await Engine.open(postgres_dsn):
+async def test_servers_are_killed_under_remote_workers(url: str, full: bool) -> None:
+    async with await Engine.open(url):
         pass
-    pair = Pair(postgres_dsn)
+    pair = Pair(url)
     with contextlib.ExitStack() as stack:
         stack.callback(pair.close)
         pair.start()
@@ -110,37 +123,86 @@ async def test_servers_are_killed_under_remote_workers(postgres_dsn: str, full: 
             for _ in range(HOSTS)
         ]
         assert [host.hear() for host in hosts] == ["ready"] * HOSTS
-        done = await (_until_over(pair, 120.0, 15) if full else _until_over(pair, 20.0, 3))
+        # What is killed here is the same on every store: one is enough for the longer of the samples. In both of them
+        # each of the two servers dies.
+        sample = 3 if url.startswith("postgres") else 2
+        done = await _until_over(pair, *((120.0, 15) if full else (0.0, sample)))
         assert all(host.process.poll() is None for host in hosts), [host.errors() for host in hosts]
-    await _check(postgres_dsn, done)
+    await _check(url, done)
 
 
-async def _check(url: str, done: list[tuple[Run[Any], list[str]]]) -> None:
+class Left(NamedTuple):
+    """What is stored in the end, by UUID where nothing else is said."""
+
+    kinds: Counter[tuple[str, str]]
+    ends: Counter[str]
+    #: ``(UUID, name, value)``.
+    steps: list[tuple[str, str, bytes]]
+    results: dict[str, bytes | None]
+    frames: Counter[str]
+    restarts: Counter[str]
+    leases: Counter[str]
+
+
+async def _left_on_postgres(url: str) -> Left:
     connection = await asyncpg.connect(url)
     try:
         kinds = await connection.fetch(
             "SELECT raw_fields->>'execution_kind', public_state, count(*) FROM ff_exec_core GROUP BY 1, 2"
         )
-        ends = await connection.fetch("SELECT execution_id, count(*) FROM ff_completion_event GROUP BY 1")
+        ends = await connection.fetch("SELECT execution_id::text, count(*) FROM ff_completion_event GROUP BY 1")
         steps = await connection.fetch("SELECT execution_id::text, name, value FROM ff_step WHERE outcome = 'ok'")
         results = dict(await connection.fetch("SELECT execution_id::text, result FROM ff_exec_core"))
-        frames = dict(await connection.fetch("SELECT execution_id::text, count(*) FROM ff_stream_frame GROUP BY 1"))
-        given = "SELECT execution_id, count(*) FROM ff_lease_event WHERE event_type = ANY ($1) GROUP BY 1"
-        leases = dict(await connection.fetch(given, [LEASE_ACQUIRED, LEASE_RECLAIMED]))
+        written = "SELECT execution_id::text, count(*) FROM ff_stream_frame WHERE fields->>'source' = $1 GROUP BY 1"
+        frames, restarts = [await connection.fetch(written, source) for source in ("worker", "engine")]
+        given = "SELECT execution_id::text, count(*) FROM ff_lease_event WHERE event_type = ANY ($1) GROUP BY 1"
+        leases = await connection.fetch(given, list(_GRANTS))
     finally:
         await connection.close()
+    return Left(
+        Counter({(kind, state): count for kind, state, count in kinds}),
+        Counter(dict(ends)),
+        [tuple(row) for row in steps],
+        results,
+        Counter(dict(frames)),
+        Counter(dict(restarts)),
+        Counter(dict(leases)),
+    )
+
+
+async def _left_on_valkey(url: str) -> Left:
+    async with valkey_rows.Looking(url) as store:
+        found = await valkey_rows.contents(store, Execution, Step, FrameRow)
+        events = await valkey_rows.events(store, {CompletionEvent: 0, LeaseEvent: 0})
+        assert await valkey_rows.wrong_indexes(store) == []
+    executions = found[Execution].values()
+    return Left(
+        Counter((msgspec.json.decode(each.raw_fields)["execution_kind"], each.public_state) for each in executions),
+        Counter(event.uuid for _, event in events[CompletionEvent]),
+        [(each.uuid, each.name, each.value) for each in found[Step].values() if each.outcome == "ok"],
+        {each.uuid: each.result for each in executions},
+        *(
+            Counter(each.uuid for each in found[FrameRow].values() if msgspec.json.decode(each.fields)["source"] == by)
+            for by in ("worker", "engine")
+        ),
+        Counter(event.uuid for _, event in events[LeaseEvent] if event.event_type in _GRANTS),
+    )
+
+
+async def _check(url: str, done: list[tuple[Run[Any], list[str]]]) -> None:
+    left = await (_left_on_valkey(url) if url.startswith("valkey") else _left_on_postgres(url))
+    results = left.results
     # Each run and each of its children was created once and ended once.
-    assert {(kind, state): count for kind, state, count in kinds} == {
-        ("fulfil", "completed"): len(done),
-        ("ship", "completed"): len(done),
-    }
-    assert Counter(count for _, count in ends) == {1: 2 * len(done)}
+    assert left.kinds == {("fulfil", "completed"): len(done), ("ship", "completed"): len(done)}
+    assert Counter(left.ends.values()) == {1: 2 * len(done)}
     # Each child says one thing under each lease, however often an answer was lost.
-    assert len(frames) == len(done)
-    assert [uuid for uuid, count in frames.items() if count > leases[uuid]] == []
+    assert len(left.frames) == len(done)
+    assert [uuid for uuid, count in left.frames.items() if count > left.leases[uuid]] == []
+    # Whoever says it again says first that output starts over.
+    assert left.restarts == Counter({uuid: count - 1 for uuid, count in left.frames.items() if count > 1})
     # What a run answers is what its steps are remembered by: no step counted twice, none was lost.
     remembered: dict[str, dict[str, str]] = {}
-    for execution_id, name, value in steps:
+    for execution_id, name, value in left.steps:
         if name.startswith("pay"):
             remembered.setdefault(execution_id, {})[name] = msgspec.json.decode(value)
     orders = set()

@@ -240,6 +240,12 @@ def arm(engine: Engine, point: str) -> None:
         transaction, rows = module._SqliteTransaction, module.apply
         if point == "before":
             module.apply = lambda *arguments: dying(rows(*arguments))
+    elif engine.backend_label == "valkey":
+        from flowfabric.stores.valkey.store import ValkeyStore, _ValkeyTransaction as transaction
+
+        if point == "before":
+            # What is not sent whole is not carried out: the last moment is when all of it is written down.
+            ValkeyStore._commit = lambda store, message: dying(message)
     else:
         from flowfabric.stores.postgres.store import _PostgresTransaction as transaction
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.server.process import COMMAND, ServerProcess, environment
+from tests.servers import Valkey
 
 SECRET = {"FF_WAITPOINT_HMAC_SECRET": "ab" * 32}
 
@@ -19,6 +20,20 @@ def test_a_server_until_it_is_told_to_stop(tmp_path: Path) -> None:
         assert server.terminate() == 0
         assert all({"at", "level", "logger", "message"} <= set(line) for line in server.lines)
         assert any("FF_SQLITE_POOL_SIZE=4 has no effect" in line["message"] for line in server.lines)
+
+
+def test_a_server_on_valkey_by_its_host(tmp_path: Path) -> None:
+    with Valkey("--appendfsync", "everysec") as valkey:
+        place = {"FF_BACKEND": "valkey", "FF_HOST": "127.0.0.1", "FF_PORT": str(valkey.port), "FF_TLS": "false"}
+        with ServerProcess(None, tmp_path, **place) as server:
+            assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
+            assert httpx.get(f"{server.url}/version").json()["store"] == "valkey"
+            assert "ff_http_requests_total" in httpx.get(f"{server.url}/metrics").text
+            assert server.terminate() == 0
+            told = [line["message"] for line in server.lines if line["level"] == "info"]
+            [survives] = [message for message in told if message.startswith("valkey: ")]
+            assert survives.endswith("up to a second of acknowledged work is lost if it fails")
+            assert not [line for line in server.lines if line["level"] in ("error", "critical")]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +54,12 @@ def test_a_server_until_it_is_told_to_stop(tmp_path: Path) -> None:
         (["--store", "memory://", "--listen", "0.0.0.0:0"], SECRET, "FF_API_TOKEN"),
         (["--store", "sqlite:///ff.db", "--listen", "127.0.0.1:0"], SECRET, "--single-node"),
         (["--store", "oracle://x"], SECRET, "not a store"),
+        (
+            ["--store", "valkey://127.0.0.1:1", "--store-patience-s", "0"],
+            SECRET,
+            "cannot connect to valkey://127.0.0.1:1/0",
+        ),
+        ([], {**SECRET, "FF_BACKEND": "valkey", "FF_CLUSTER": "true"}, "one Valkey primary with its replicas"),
     ],
 )
 def test_refusals_end_with_one_sentence(

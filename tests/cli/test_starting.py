@@ -93,9 +93,9 @@ def test_what_is_submitted_is_there(folder: Path, capsys: Output) -> None:
 
 
 def test_through_a_server(folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(f"sqlite:///{folder}/flowfabric.db", ServerConfig(port=0, api_token="secret")) as address:
+    with serving(f"sqlite:///{folder}/flowfabric.db", ServerConfig(port=0, api_token="token-of-this-test")) as address:
         monkeypatch.setenv("FF_URL", address)
-        monkeypatch.setenv("FF_API_TOKEN", "secret")
+        monkeypatch.setenv("FF_API_TOKEN", "token-of-this-test")
         assert typed(capsys, "run", "work.py", "double", "21", "--here") == "working hard\n42\n"
         run = typed(capsys, "submit", "work.py", "greet", "Ann").strip()
         kind = typed(capsys, "submit", "greet", "name=Bob").strip()
@@ -104,19 +104,19 @@ def test_through_a_server(folder: Path, capsys: Output, monkeypatch: pytest.Monk
             kind,
         }
         assert "FF_API_TOKEN" in complaint(capsys, "submit", "work.py", "greet", "Ann", "--token", "another", code=1)
-        assert typed(capsys, "check", "work.py") == "ok  0 runs under way remember only what the code calls\n"
+        assert typed(capsys, "check", "work.py") == "ok  this code can continue all workflows in progress: 0\n"
     assert "transport" in complaint(capsys, "submit", "work.py", "greet", "Ann", code=1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("run", "work.py", "nothing"), "there are: broken, double, greet"),
-        (("run", "work.py", "greet"), "name is missing"),
+        (("run", "work.py", "nothing"), "known: broken, double, greet"),
+        (("run", "work.py", "greet"), "missing: name"),
         (("run", "work.py", "double", "many"), "Expected `int`"),
         (("run", "work.py", "double", "1", "2"), "double takes value=…"),
         (("run", "work.py", "greet", "Ann", "--delay", "soon"), "90s"),
-        (("submit", "work.py"), "which task?"),
+        (("submit", "work.py"), "name a task or workflow"),
         (("submit", "work.py", "greet", "Ann", "--tag", "team"), "key=value"),
         (("submit", "double", "nonsense"), "key=value"),
         (("submit", "double", "a=1", "b"), "key=value"),

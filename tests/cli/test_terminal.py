@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+import shlex
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -12,9 +15,14 @@ import pytest
 
 from flowfabric import App
 from flowfabric.cli.application import loaded
+from flowfabric.cli.completion import OFFERED
+from flowfabric.cli.ids import read, short
+from flowfabric.cli.offers import APPS, RUNS
+from flowfabric.model.states import PublicState
 from flowfabric.stores.migrate import migrations
 from tests.cli.filling import WORK, fill
 from tests.cli.pseudo import COMMAND, Terminal, environment
+from tests.docs.test_commands import commands
 
 COLOUR = "\x1b["
 
@@ -43,13 +51,13 @@ def test_colours_are_for_terminals(folder: Path) -> None:
     with Terminal("list", cwd=folder) as terminal:
         assert terminal.end() == 0
         assert COLOUR in terminal.shown
-        assert ids["done"] in terminal.text
+        assert short(ids["done"]) in terminal.text
     with Terminal("list", cwd=folder, NO_COLOR="1") as terminal:
         assert terminal.end() == 0
         assert not re.search(r"\x1b\[3[0-9]", terminal.shown), "no colours"
     with Terminal("list", cwd=folder, columns=70) as terminal:
         assert terminal.end() == 0
-        assert ids["done"] in terminal.text, "an id is never cut, however narrow the terminal"
+        assert short(ids["done"]) in terminal.text, "an id is never cut, however narrow the terminal"
     done = piped(folder, "list")
     assert COLOUR not in done.stdout
     assert all(len(line) < 400 for line in done.stdout.splitlines())
@@ -71,7 +79,7 @@ def test_a_question_before_many_are_cancelled(folder: Path) -> None:
         terminal.until(r"Cancel 300 runs\? \[y/N\]")
         terminal.type("n\n")
         assert terminal.end() == 1
-        assert "nothing was done" in terminal.text
+        assert "aborted: nothing changed" in terminal.text
     with Terminal("cancel", "--kind", "import", cwd=folder) as terminal:
         terminal.until(r"\[y/N\]")
         terminal.type("\x03")
@@ -88,7 +96,7 @@ def test_a_question_before_many_are_cancelled(folder: Path) -> None:
 
 def test_ctrl_c_stops_following_and_nothing_else(folder: Path) -> None:
     with Terminal("dev", "work.py", "--no-reload", "--listen", "127.0.0.1:0", cwd=folder) as server:
-        server.until("Ctrl-C stops it")
+        server.until("Ctrl-C to stop")
         run = piped(folder, "submit", "work.py", "slow", "60").stdout.strip()
         with Terminal("tail", run, cwd=folder) as terminal:
             terminal.until("3 ")
@@ -119,32 +127,108 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def test_completion_in_bash(folder: Path) -> None:
-    script = piped(folder, "completion", "bash")
-    assert script.returncode == 0
-    (folder / "completion.bash").write_text(script.stdout)
+class Bash:
+    """Completion in a real bash: the words of a line are broken as bash does it."""
 
-    def completed(line: str) -> set[str]:
-        words = line.split(" ")
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        script = piped(folder, "completion", "bash")
+        assert script.returncode == 0
+        (folder / "completion.bash").write_text(script.stdout)
+        command = folder / "bin" / "flowfabric"
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+        command.chmod(0o755)
+
+    def __call__(self, line: str, **changes: str) -> set[str]:
+        words = [each for each in re.split(r"(?<=[ :=])|(?=[:=])", line) if each != " "]
+        words = [each.strip() for each in words] + ([""] if line.endswith(" ") else [])
         program = f"""
         source ./completion.bash
-        COMP_WORDS=({" ".join(words[:-1])} '{words[-1]}')
+        COMP_WORDS=({" ".join(map(shlex.quote, words))})
         COMP_CWORD={len(words) - 1}
-        COMP_LINE='{line}'
+        COMP_LINE={shlex.quote(line)}
         COMP_POINT={len(line)}
-        $(complete -p flowfabric | sed -E 's/.*-F ([^ ]+).*/\\1/') flowfabric '{words[-1]}' '{words[-2]}'
+        $(complete -p flowfabric | sed -E 's/.*-F ([^ ]+).*/\\1/') flowfabric {shlex.quote(words[-1])} {words[-2]}
         printf '%s\\n' "${{COMPREPLY[@]}}"
         """
+        found = environment(**changes)
         done = subprocess.run(
-            ["bash", "--norc", "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+            ["bash", "--norc", "-c", program],
+            cwd=self.folder,
+            env=found | {"PATH": f"{self.folder}/bin:{found.get('PATH', '/usr/bin:/bin')}"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.stderr == "", done.stderr
         return set(done.stdout.split())
 
+
+def test_completion_in_bash(folder: Path) -> None:
+    completed = Bash(folder)
     assert completed("flowfabric li") == {"list"}
     assert {"dev", "worker", "doctor", "token"} <= completed("flowfabric ")
     assert completed("flowfabric lanes pa") == {"pause"}
     assert {"--state", "--since"} <= completed("flowfabric list --s")
+    assert completed("flowfabric completion b") == {"bash"}
+    states = {each.value for each in PublicState}
+    for line in ("flowfabric list --state ", "flowfabric list -s ", "flowfabric cancel --state="):
+        assert completed(line) == states
+    assert completed("flowfabric replay --kind x --state fa") == {"failed"}
+    assert completed("flowfabric list --state=fa") == {"failed"}
+    (folder / "notes.txt").write_text("")
+    (folder / "apps").mkdir()
+    for name in APPS:
+        assert completed(f"flowfabric {name} ") == {"work.py", "apps", "bin"}
+        assert completed(f"flowfabric {name} wo") == {"work.py"}
+    assert "work.py" not in completed("flowfabric why w")
+
+
+def test_completion_of_runs_in_bash(folder: Path) -> None:
+    completed = Bash(folder)
+    assert completed("flowfabric why ") == set(), "without a store there is nothing to say"
+    assert completed("flowfabric why ", FF_URL="http://127.0.0.1:1") == set()
+    assert not (folder / "flowfabric.db").exists()
+    ids = {
+        short(each) for name, each in asyncio.run(fill(f"sqlite:///{folder}/flowfabric.db")).items() if name != "link"
+    }
+    for name in ("why", "result --timeout 5s", "cancel"):
+        assert completed(f"flowfabric {name} ") >= ids
+    one = min(ids)
+    partition, rest = one.split(":")
+    assert rest in completed(f"flowfabric show {partition}:{rest[:4]}"), "bash has the part before the colon"
+    assert one in completed(f"flowfabric show {partition}")
+    assert completed(f"flowfabric priority {one} ") == set(), "the number is not a run"
+    listed = json.loads(piped(folder, "completion", "runs", "--json").stdout)["runs"]
+    assert set(listed) >= ids
+    assert piped(folder, "completion", "runs", FF_URL="nonsense://").stdout == ""
+    older = folder / "older.db"
+    older.touch(mode=0o600)
+    assert piped(folder, "completion", "runs", "--url", f"sqlite:///{older}").stdout == ""
+    with contextlib.closing(sqlite3.connect(older)) as database:
+        assert database.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,), "a key changes no tables"
+
+
+def test_only_the_newest_runs_are_offered(folder: Path) -> None:
+    async def many() -> None:
+        async with App(f"sqlite:///{folder}/flowfabric.db") as app:
+            await app.engine.create_executions([{"lane_id": "x"} for _ in range(OFFERED + 5)])
+
+    asyncio.run(many())
+    assert len(piped(folder, "completion", "runs").stdout.split()) == OFFERED
+
+
+def test_what_is_completed_is_what_commands_take() -> None:
+    """Each command whose first word is an id or an app is known to the scripts."""
+    takes_ids, takes_apps = set(), set()
+    for path, command in commands():
+        first = next((each for each in command.assemble_argument_collection() if not each.name.startswith("-")), None)
+        if first is not None and len(path) == 1:
+            takes_ids |= {path[0]} if first.parameter.converter is read else set()
+            takes_apps |= {path[0]} if re.match(r"The app\b", first.parameter.help or "") else set()
+    assert (takes_ids, takes_apps) == (set(RUNS), set(APPS))
 
 
 def test_completion_for_zsh_and_fish(folder: Path) -> None:
@@ -158,7 +242,18 @@ def test_completion_for_zsh_and_fish(folder: Path) -> None:
     assert "\n_cyclopts_flowfabric() {\n" in zsh
     assert fish.startswith("complete -c flowfabric -f\n"), "no files where none are meant"
     assert not re.search(r"^complete .* -[ls] \S+ -r", fish, re.MULTILINE)
-    assert re.search(r"^complete .* -l state -x ", fish, re.MULTILINE)
+    assert re.search(r"^complete .* -l state -x -a 'waiting delayed .*failed", fish, re.MULTILINE)
+    for name in RUNS:
+        assert re.search(
+            rf"^        {name}\)\n          _arguments .*\n            '1:.*:_flowfabric_runs' ", zsh, re.MULTILINE
+        )
+        assert re.search(
+            rf"_command {name}; and .*-f -a '\(flowfabric completion runs 2>/dev/null\)'$", fish, re.MULTILINE
+        )
+    for name in APPS:
+        assert re.search(rf"^        {name}\)\n          _arguments .*\n            '1:.*:_files' ", zsh, re.MULTILINE)
+        assert re.search(rf"_command {name}; and .* -F$", fish, re.MULTILINE)
+    assert zsh.count(":(waiting delayed ") == fish.count("-a 'waiting delayed ") == 6
     seen = set()
     for each in loaded():
         if each.startswith("-"):
@@ -178,7 +273,7 @@ def test_installing_completion(folder: Path) -> None:
     done = piped(folder, "--install-completion", HOME=str(home), SHELL="/bin/bash")
     assert done.returncode == 0, done.stderr
     written = [path for path in home.rglob("*") if path.is_file()]
-    assert any("flowfabric" in path.read_text() for path in written)
+    assert any("flowfabric completion runs" in path.read_text() for path in written)
 
 
 def test_each_migration_is_told_of_as_it_is_applied(folder: Path) -> None:
@@ -191,7 +286,7 @@ def test_each_migration_is_told_of_as_it_is_applied(folder: Path) -> None:
         assert f"applied {names[0]}, {names[1]}" in " ".join(terminal.text.split())
     with Terminal("db", "migrate", cwd=folder) as terminal:
         assert terminal.end() == 0
-        assert "done" not in terminal.text.replace("was to be done", "")
+        assert "done" not in terminal.text
 
 
 def test_help_in_a_narrow_terminal(folder: Path) -> None:

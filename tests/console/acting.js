@@ -33,13 +33,13 @@ Object.assign(looking, (() => {
 
   /** Cancelling and replaying all that fit: both show by what they are found. */
   const bulk = (given) => each(many(given.map(near), 10, "/"), async (word, _, expect) => {
-    const told = { namespace: word, kind: word, "lane id": lane(word), tag: `${word}=${word}` };
-    typed(one("#q"), `ns:${word} kind:${word} lane:${told["lane id"]} tag:${told.tag}`);
+    const told = { search: `ns:${word} kind:${word} lane:${lane(word)} tag:${word}=${word}` };
+    typed(one("#q"), told.search);
     await drawn();
     one("#q").form.requestSubmit();
     await drawn();
     for (const verb of ["Cancel", "Replay"]) {
-      const said = await asked(() => chosen(one(".page-head"), "All that fit", `${verb} all`));
+      const said = await asked(() => chosen(one(".page-head"), "Bulk actions", `${verb} all`));
       for (const [name, part] of Object.entries(told)) expect(`${verb} all`, said, `${name} ${part}`);
     }
   }, ".shell");
@@ -52,13 +52,13 @@ Object.assign(looking, (() => {
     await drawn();
     one("dialog form").requestSubmit();
     await until(() => one("dialog [aria-label=Token]"), "a token");
-    expect("credential", text("dialog h2"), `${name} is made`);
-    button("I have it", one("dialog")).click();
+    expect("credential", text("dialog h2"), `${name} created`);
+    button("Done", one("dialog")).click();
     await until(() => !one("dialog"), "no dialog");
   }, ".shell");
   const keys = (given) => each(many(given, 10), async (name, _, expect) => {
-    await dialog(() => button("Change keys").click());
-    expect("toast", await agreed({ kid: name }), `Key ${name} signs from now on.`);
+    await dialog(() => button("Rotate key").click());
+    expect("toast", await agreed({ kid: name }), `Signing with key ${name} now.`);
     await until(() => text("dd.mono") === plain(name), name);
   }, ".shell");
 
@@ -74,17 +74,20 @@ Object.assign(looking, (() => {
     one("#namespace").value = given[0];
     one("#namespace").dispatchEvent(new Event("change", { bubbles: true }));
     const lacking = await all(async (name, wanted) => {
-      await at(`executions?q=${name}`, () => one("#q")?.value === wanted && one(".list .empty, .list-row"));
+      await at(`executions?q=${name}`, () => one("#q")?.value === wanted && (one(".list .empty, .list-row") || refused()));
       await at(`executions/${name}`, () => !one("#q") && refused());
       await at(`executions?state=${name}`, () => one("#q") && refused());
-      await at(`budgets/${name}`, () => text("main .empty") === "No budget.");
+      await at(`budgets/${name}`, () => text("main .empty") === "No budgets.");
       await at(`executions?within=${name}`, () => one("#within") && one(".list .empty, .list-row"));
       await at(`flows/${name}`, () => !one("#q") && refused());
-      await at(name, () => text("h1") === "There is no such page");
+      await at(name, () => text("h1") === "Page not found");
     });
     const shown = () => one("[role=tabpanel]")?.getAttribute("aria-labelledby");
     const own = `executions/${encodeURIComponent(known)}`;
-    lacking.push(...await all((name, wanted) => at(`${own}?tab=${name}`, () => shown() === `tab-${wanted}`)));
+    lacking.push(...await all(async (name) => {
+      await at(`${own}?tab=details`, () => shown() === "tab-details");
+      await at(`${own}?tab=${name}`, () => shown() === "tab-data");
+    }));
     let last = null;
     lacking.push(...await all(async (name) => {
       const found = () => one(".inbox .problem[role=alert]");
@@ -97,7 +100,7 @@ Object.assign(looking, (() => {
   /** One round of the overview: its charts with the pointer over them. */
   async function overview() {
     location.hash = "#/somewhere";
-    await until(() => text("h1") === "There is no such page", "elsewhere");
+    await until(() => text("h1") === "Page not found", "elsewhere");
     location.hash = "#/overview";
     await until(() => find("figure .u-over").length === 6 && one("[data-matter]"), "charts");
     const matters = (kind) => texts(`[data-matter=${kind}] .grow`);

@@ -26,3 +26,9 @@ def payloads() -> list[str]:
     """All of them, each another."""
     found = [wrap.format(tag.format(_CALL)) for wrap in _WRAPS for tag in _TAGS]
     return [*found, *_OTHER]
+
+
+def few() -> list[str]:
+    """Some of them: every tag, every way to wrap one, and all others."""
+    wrapped = [_WRAPS[number % len(_WRAPS)].format(tag.format(_CALL)) for number, tag in enumerate(_TAGS)]
+    return [*wrapped, *_OTHER]

@@ -115,12 +115,14 @@ globalThis.looking = (() => {
     return one("dialog");
   }
   async function left() {
-    (button("Leave it", one("dialog")) || button("Close", one("dialog"))).click();
+    (one("dialog .foot button[type=button]") || button("Close", one("dialog"))).click();
     await until(() => !one("dialog"), "no dialog");
   }
   /** What a dialog says that is shown by this and left again. */
   async function asked(open) {
-    const found = plain((await dialog(open)).textContent);
+    await dialog(open);
+    await until(() => !one("dialog").textContent.includes("Checking what this does"), "what it does");
+    const found = plain(one("dialog").textContent);
     await left();
     return found;
   }
@@ -141,7 +143,7 @@ globalThis.looking = (() => {
     await until(() => text("[data-id]") === plain(id), id);
     expect("heading", text("h1"));
     expect("namespace", text(".page-head .tiny"));
-    expect("sentence", text("[data-why] strong"), `It was cancelled (${wanted}).`);
+    expect("sentence", text("[data-why] strong"), `Cancelled: ${wanted}`);
     expect("failure", text("[data-failure]"), `${wanted} failed`);
     expect("lane", text(".facts dd"), lane(wanted));
     expect("what it was forked from", one(".facts a").title);
@@ -159,7 +161,7 @@ globalThis.looking = (() => {
     expect("label of a step's value", one("[role=region]", steps).ariaLabel, `Value of ${wanted}`);
     expect("value of a step", text("[role=region]", steps));
     const forking = await asked(() => button("Fork from here", steps).click());
-    expect("forking", forking, `execution of ${wanted} remembers the 0 steps before ${wanted} and`);
+    expect("forking", forking, `It keeps 0 steps.From step1. ${wanted}`);
     const leases = await tab("leases");
     expect("leases", text("td", leases), wanted);
     expect("how leases ended", leases.textContent, `suspended: ${wanted}`);
@@ -172,9 +174,9 @@ globalThis.looking = (() => {
     expect("usage", text("td:nth-child(2)", await tab("usage")));
     const events = (await tab("events")).textContent;
     for (const part of [
-      `Created by ${wanted} in lane ${lane(wanted)}`, `at worker ${wanted}`, `Step ${wanted} was`,
+      `Created by ${wanted} in lane ${lane(wanted)}`, `on worker ${wanted}`, `Step ${wanted} completed`,
       `The lease of ${wanted} ended: revoked: ${wanted}`, `ended: suspended: ${wanted}`, `Cancelled: ${wanted}`,
-      `Waitpoint ${wanted} was made`, `Signal ${wanted} for ${wanted} from ${wanted}`,
+      `Waitpoint ${wanted} was created`, `Signal ${wanted} for ${wanted} from ${wanted}`,
     ]) expect("events", events, part);
     const details = await tab("details");
     expect("tags", texts("a.badge", details).join(), `${wanted}=${wanted}`);
@@ -221,7 +223,7 @@ globalThis.looking = (() => {
       "names in the table": [texts(`${row} a`), (member) => member],
       "lanes in the table": [texts(`${row}:nth-child(3)`), lane],
     };
-    if (title === "Started by it") {
+    if (title === "Children") {
       where["names on the timeline"] = [texts(".timeline .name"), (member) => member];
       where["titles of names"] = [titles(".timeline .name"), (member) => member];
       where["titles of bars"] = [timeless, (member) => `${member}: waiting`];
@@ -266,7 +268,9 @@ globalThis.looking = (() => {
 
   /** The form of an answer: fields of all kinds, and what is said if one is missing. */
   async function form(root, wanted, expect) {
-    button("Add", root).click();
+    for (const add of find("[data-add]", root)) add.click();
+    await until(() => one("[data-append]", root), "a list");
+    one("[data-append]", root).click();
     await until(() => texts("label", root).some((each) => each.startsWith(plain(`List ${wanted} 1`))), "an item");
     const given = find("input, textarea", root).map((each) => plain(each.value));
     for (const value of [wanted, JSON.stringify({ [wanted]: wanted }, null, 2)]) {
@@ -276,12 +280,14 @@ globalThis.looking = (() => {
     expect("flag", texts(".label", root).join(), wanted);
     for (const legend of texts("legend", root)) expect("legend", legend);
     for (const hint of texts(".hint", root)) expect("hint", hint);
-    expect("labels", texts("label", root).join("\n"), `${wanted} (optional)`);
+    // A property without a title is called by its name, which begins like a sentence.
+    expect("labels", texts("label", root).join("\n"), `${wanted[0].toUpperCase()}${wanted.slice(1)} (optional)`);
     expect("names", texts("label", root).join("\n"), `Number ${wanted}`);
     expect("choices", texts("option", root).join("\n"));
     one(".button.primary", root).click();
-    await until(() => one("[role=alert]", root), "what is missing");
-    expect("what is missing", text("[role=alert]", root), `Give a number for number ${wanted}.`);
+    await until(() => one("[data-unsent]", root), "what is missing");
+    expect("what is missing", text(".field-problem", root), "Enter a number.");
+    expect("where it is missing", text(".field:has(> .field-problem) label", root), `Number ${wanted}`);
   }
 
   const questions = (pairs) => each(pairs, async (id, wanted, expect) => {
@@ -292,7 +298,7 @@ globalThis.looking = (() => {
     const question = one("[data-question]");
     expect("namespace", texts("dd", question).at(-1));
     expect("run", one("dd a", question).title);
-    expect("what is shown", text("[aria-label='What was shown']", question), `${wanted}: ${JSON.stringify(wanted)}`);
+    expect("what is shown", text("[aria-label='Details']", question), `${wanted}: ${JSON.stringify(wanted)}`);
     expect("who was asked", text("tbody strong", question));
     expect("for whom", texts("h3", question).at(-1), `Answer for ${wanted}`);
     const link = await asked(() => button("Link", question).click());
@@ -322,7 +328,7 @@ globalThis.looking = (() => {
     await begun(link);
     await until(() => text("h1") === plain(wanted), wanted);
     expect("approver", text("main p strong"));
-    expect("what is shown", text("[aria-label='What it is about']"), `${wanted}: ${JSON.stringify(wanted)}`);
+    expect("what is shown", text("[aria-label='Details']"), `${wanted}: ${JSON.stringify(wanted)}`);
     await form(one("form"), wanted, expect);
   });
   /** Links that are nothing of the kind. */
@@ -330,7 +336,7 @@ globalThis.looking = (() => {
     const found = () => one("[role=alert]");
     const before = found();
     await begun(link);
-    await until(() => text("h1") === "Nothing to answer here" && found() && found() !== before, link);
+    await until(() => text("h1") === "No question here" && found() && found() !== before, link);
   });
 
   return {

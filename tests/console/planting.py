@@ -20,7 +20,9 @@ from flowfabric.model.frames import DurableSummary
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.steps import NewStep
 from flowfabric.model.suspension import SuspensionReason
-from flowfabric.sdk.asks import Question, make_link, waitpoint_of
+from flowfabric.model.tokens import revealed
+from flowfabric.sdk.asks import Question, waitpoint_of
+from flowfabric.sdk.links import make_link
 from tests.console.hostile import payloads
 
 T = TypeVar("T")
@@ -60,7 +62,7 @@ async def _signalled(engine: Engine, identity: Any, text: str) -> None:
     # Who has no name is called by what kind of source it is.
     for name, source in ((f"{text} first", ""), (text, text)):
         await engine.deliver_signal(
-            execution_id=identity, waitpoint_id=point.waitpoint_id, waitpoint_token=str.__str__(token),
+            execution_id=identity, waitpoint_id=point.waitpoint_id, waitpoint_token=token,
             signal_name=name, source_type=text, source_identity=source, payload=msgspec.json.encode({text: text}),
         )  # fmt: skip
 
@@ -153,7 +155,7 @@ async def listed(engine: Engine, text: str) -> dict[str, str]:
     node = {"lane_id": "flow", "execution_kind": text, "namespace": text}
     flow = await engine.submit_flow(FlowGraph(nodes={"only": node}, edges=[], flow_kind=text, namespace=text))
     await engine.cancel_flow(flow.flow_id, "cancel_all", reason=text)
-    return {"budget": budget, "token": made.token, "flow": str(flow.flow_id)}
+    return {"budget": budget, "token": made.token.reveal(), "flow": str(flow.flow_id)}
 
 
 async def graph(engine: Engine) -> str:
@@ -215,7 +217,7 @@ def form_of(text: str, texts: Sequence[str]) -> dict[str, Any]:
 
 
 async def asked(engine: Engine, questions: Sequence[Question], namespaces: Sequence[str]) -> list[Any]:
-    """Questions that wait: executions, what tokens of them are good for, and the waitpoint of each approver."""
+    """Open questions: executions, what tokens of them are good for, and the waitpoint of each approver."""
 
     async def begin(question: Question, namespace: str) -> tuple[Any, bytes]:
         payload = msgspec.json.encode(question)
@@ -236,7 +238,7 @@ async def asked(engine: Engine, questions: Sequence[Question], namespaces: Seque
             reason_code=SuspensionReason.WAITING_FOR_APPROVAL,
         ))  # fmt: skip
         tokens = {
-            name: str.__str__(await engine.read_waitpoint_token(identity.partition, point) or "")
+            name: revealed(await engine.read_waitpoint_token(identity.partition, point) or "")
             for name, point in points.items()
         }
         return identity, points, tokens
@@ -299,5 +301,5 @@ async def plant(store: str) -> dict[str, Any]:
             "families": await families(engine),
         }
         admin = await engine.create_credential(name=ALL[0], scopes=["admin", "read", "operator"])
-        found["admin"] = admin.token
+        found["admin"] = admin.token.reveal()
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import sys
 import uuid
@@ -25,14 +26,16 @@ from flowfabric import (
     Ctx,
     Every,
     FlowGraph,
-    Frame,
     Quorum,
+    Retry,
+    RunFailed,
     days,
     gather,
     seconds,
 )
 from flowfabric.engine import Engine
-from flowfabric.model.frames import DurableSummary
+from flowfabric.model.frames import DurableSummary, Frame, FrameContent
+from flowfabric.model.logs import LOG_FRAME, LogLine, packed
 from tests.console.troubled import troubled
 
 NAMESPACE = "shop"
@@ -61,6 +64,8 @@ class Seeded(NamedTuple):
     paused_lane: str
     budget: str
     troubled: str
+    #: A workflow whose child failed twice, inside a library.
+    shipment: str
 
 
 @dataclass
@@ -116,6 +121,16 @@ def make_app(url: str) -> App:
     @app.workflow
     async def refund(order: str) -> bool:
         return await Ask(f"refund order {order}?", bool, show={"order": order, "amount": 49.9}, of={"support"})
+
+    @app.task(retry=Retry(1, seconds(0)))
+    async def book_courier(address: str) -> Any:
+        return json.loads(address)
+
+    @app.workflow
+    async def ship(order: str) -> str:
+        packed = await check.using(key=order)(order, "pack")
+        await book_courier('{"street": ')
+        return f"{packed} parcels of {order}"
 
     return app
 
@@ -207,6 +222,13 @@ async def _running(engine: Engine, now: int) -> dict[str, str]:
     await engine.append_frame(
         talking, Frame(b'{"tokens": 9, "stage": "drafting", "confidence": 0.93}', mode=DurableSummary())
     )
+    lines = [
+        LogLine(now - 4_000, "INFO", "asking hedgehog with 212 tokens of context"),
+        LogLine(now - 2_500, "WARNING", "the carrier's tracking page answered after 1.4 s", "look_up_parcel"),
+        LogLine(now - 900, "ERROR", "no translation for 'Abholstation'; the answer stays in English"),
+    ]
+    [data] = packed(lines, 10_000)
+    await engine.append_frame(talking, Frame(data, frame_type=LOG_FRAME, content=FrameContent.JSON))
     found["streaming"] = str(answer.execution_id)
     delayed = await engine.create_execution(
         namespace=NAMESPACE,
@@ -386,6 +408,7 @@ async def seed(url: str, amount: int = 240) -> Seeded:
         "exports",
         budget,
         found["troubled"],
+        asks["shipment"],
     )
 
 
@@ -395,6 +418,7 @@ async def _asked(app: App) -> dict[str, str]:
     batch = Budget("batch of books", tokens=400, usd=1, on_breach="ask")
     async with app.worker(name="workflows"):
         run = await deploy.start("9f3c2a1d77")  # type: ignore[attr-defined]
+        shipped = await app.definitions["ship"].using(id="order A-1044").start("A-1044")  # type: ignore[attr-defined]
         refunded = await refund.start("A-1044")  # type: ignore[attr-defined]
         costly = []
         for book in ("Emma", "Ulysses"):
@@ -405,7 +429,9 @@ async def _asked(app: App) -> dict[str, str]:
         await ask.answer(Verdict(ok=True, note="looks good"), by="alice")
         [money] = await app.asks(costly[-1], wait=seconds(60))
         await app.asks(refunded, wait=seconds(60))
-    return {"deploy": run.id, "ask": ask.id, "budget": money.id}
+        with contextlib.suppress(RunFailed):
+            await shipped.result(timeout=seconds(60))
+    return {"deploy": run.id, "ask": ask.id, "budget": money.id, "shipment": shipped.id}
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ async def _credentials(store: str) -> dict[str, str]:
             "stranger": ([Scope.READ, Scope.OPERATOR], ["elsewhere"]),
         }
         return {
-            name: (await engine.create_credential(name=name, scopes=scopes, namespaces=own)).token
+            name: (await engine.create_credential(name=name, scopes=scopes, namespaces=own)).token.reveal()
             for name, (scopes, own) in roles.items()
         }
 
@@ -65,7 +65,7 @@ async def test_signing_in(guarded: Guarded, pages: Pages) -> None:
     assert not await watched.findings()
     await watched.at("#token").fill("ff_nonsense")
     await watched.button("Sign in").click()
-    await expect(watched.at("[role=alert]")).to_contain_text("does not know that token")
+    await expect(watched.at("[role=alert]")).to_contain_text("Unknown token")
     await watched.at("#token").fill(TOKEN)
     await watched.button("Sign in").click()
     await expect(watched.at(".list-row").first).to_be_visible()
@@ -87,7 +87,7 @@ async def test_readers_only_read(guarded: Guarded, pages: Pages) -> None:
         await expect(watched.button(button, exact=True)).to_have_count(0)
     await expect(watched.page.get_by_role("link", name="Audit")).to_have_count(0)
     for place, text, buttons in (
-        ("executions", "All that fit", ("All that fit",)),
+        ("executions", "Bulk actions", ("Bulk actions",)),
         ("workers", "exports", ("Change",)),
         ("schedules", "nightly report", ("Pause", "Start")),
         ("budgets", "tenant:acme", ("Limits", "Reset")),
@@ -102,7 +102,7 @@ async def test_readers_only_read(guarded: Guarded, pages: Pages) -> None:
         for button in buttons:
             await expect(watched.button(button, exact=button in ("Yes", "No"))).to_have_count(0)
     await watched.go("audit")
-    await expect(watched.page.get_by_text("There is no such page")).to_be_visible()
+    await expect(watched.page.get_by_text("Page not found")).to_be_visible()
     await watched.go("settings")
     await expect(watched.page.get_by_text("are for administrators")).to_be_visible()
 
@@ -110,8 +110,19 @@ async def test_readers_only_read(guarded: Guarded, pages: Pages) -> None:
 async def test_those_of_a_namespace_see_theirs(guarded: Guarded, pages: Pages) -> None:
     watched = await pages.of(guarded.url, token=guarded.operator)
     await watched.go("overview")
-    await expect(watched.page.get_by_text("This credential is limited to namespaces")).to_be_visible()
+    await expect(watched.page.get_by_text("This credential is limited to some namespaces")).to_be_visible()
     await expect(watched.at("[data-matter=asks]")).to_be_visible()
+    await expect(watched.at("[data-matter=lane]").filter(has_text="exports is paused with 9 waiting")).to_be_visible()
+    async with await Engine.open(guarded.server.store, single_node=True) as engine:
+        await engine.create_execution(namespace="warehouse", lane_id="secret-lane")
+        depths = await engine.queue_depths(namespaces=["shop"])
+        counts = (await engine.count_states(namespaces=["shop"])).counts
+    await expect(watched.at("[data-lanes] tbody td:first-child")).to_have_text([each.lane_id for each in depths])
+    for tile, states in (("Active", ("active",)), ("Failed", ("failed", "expired")), ("Suspended", ("suspended",))):
+        amount = sum(counts.get(state, 0) for state in states)
+        await expect(watched.at(f"[data-tile={tile}] .value")).to_have_text(str(amount))
+    await expect(watched.at("[data-failure]").first).to_be_visible()
+    assert not await watched.findings()
     await watched.go("executions")
     await expect(watched.at(".list-row").first).to_be_visible()
     assert set(await watched.at(".list-row .cell-space").all_inner_texts()) == {"shop"}
@@ -123,11 +134,13 @@ async def test_those_of_a_namespace_see_theirs(guarded: Guarded, pages: Pages) -
     other = await pages.of(guarded.url, token=guarded.stranger)
     other.provoked.add(404)
     await other.go("executions")
-    await expect(other.page.get_by_text("Nothing was started yet.")).to_be_visible()
+    await expect(other.page.get_by_text("No executions yet.")).to_be_visible()
     await other.go(f"executions/{quote(guarded.seeded.deploy, safe='')}")
     await expect(other.at("[role=alert]")).to_contain_text("not found")
     await other.go("approvals")
-    await expect(other.page.get_by_text("Nobody waits for an answer")).to_be_visible()
+    await expect(other.page.get_by_text("No open questions")).to_be_visible()
+    await other.go("workers")
+    await expect(other.page.get_by_text("No lanes yet.")).to_be_visible()
     await other.go(f"flows/{guarded.seeded.flow}")
     await expect(other.at("[role=alert]")).to_contain_text("not found")
 
@@ -157,7 +170,7 @@ async def test_questions_are_answered_here_and_with_links(guarded: Guarded, page
     secret = link.partition("#")[2]
     assert secret not in outside.page.url, "it is taken out of the address at once"
     assert not await outside.findings()
-    await expect(outside.page.get_by_text("1 of 2 yeses so far")).to_be_visible()
+    await expect(outside.page.get_by_text("1 of 2 approvals so far")).to_be_visible()
     await outside.page.reload()
     await expect(outside.page.get_by_role("heading", name="deploy to everybody?")).to_be_visible()
     await outside.page.get_by_label("Your name").fill("Carol, on a train")
@@ -165,7 +178,7 @@ async def test_questions_are_answered_here_and_with_links(guarded: Guarded, page
     await outside.page.get_by_label("Note").fill("go ahead")
     await outside.page.get_by_label("Retries").fill("2")
     await outside.button("Yes", exact=True).click()
-    await expect(outside.page.get_by_text("Your yes was taken")).to_be_visible()
+    await expect(outside.page.get_by_text("Answer recorded: Yes")).to_be_visible()
     for request in outside.requests:
         assert secret not in request.url
         assert "authorization" not in request.headers
@@ -180,9 +193,30 @@ async def test_questions_are_answered_here_and_with_links(guarded: Guarded, page
     outside.provoked.add(404)
     await outside.page.goto("about:blank")
     await outside.page.goto(link)
-    await expect(outside.at("[role=alert]")).to_contain_text("leads to no open question")
+    await expect(outside.at("[role=alert]")).to_contain_text("has no open question")
     assert secret not in guarded.server.written()
     assert secret[-24:] not in guarded.server.written()
+
+
+async def test_a_tapped_question_is_in_sight(guarded: Guarded, pages: Pages) -> None:
+    watched = await pages.of(guarded.url, token=guarded.operator, phone=True)
+    await watched.go("approvals")
+    await expect(watched.at("[data-ask]")).not_to_have_count(0)
+    due = await watched.at("[data-ask] .no-wrap").all_inner_texts()
+    assert [each.startswith("due") for each in due] == sorted((each.startswith("due") for each in due), reverse=True)
+    await expect(watched.at("[data-question]")).to_be_hidden()
+    await watched.page.get_by_label("Search questions").fill("REFUND order")
+    await expect(watched.at("[data-ask]")).to_have_count(1)
+    assert "q=REFUND" in watched.page.url
+    await watched.at("[data-ask]").click()
+    await expect(watched.at("[data-question]")).to_be_in_viewport()
+    await expect(watched.at("[data-question] h2")).to_contain_text("refund order")
+    await expect(watched.at(".inbox-list")).to_be_hidden()
+    await watched.page.get_by_role("link", name="All questions").click()
+    await watched.page.get_by_label("Search questions").fill("nothing like it")
+    await watched.page.get_by_role("link", name="Clear search").click()
+    await expect(watched.at("[data-ask]")).not_to_have_count(0)
+    assert not await watched.findings()
 
 
 async def test_operators_answer_for_others(guarded: Guarded, pages: Pages) -> None:
@@ -192,7 +226,7 @@ async def test_operators_answer_for_others(guarded: Guarded, pages: Pages) -> No
     await watched.at("[data-ask]").filter(has_text="refund order").click()
     await expect(watched.at("[data-question]")).to_contain_text("49.9")
     await watched.button("No", exact=True).click()
-    await expect(watched.at(".toast")).to_contain_text("No was said")
+    await expect(watched.at(".toast")).to_contain_text("Answer recorded: No")
     await expect(watched.at("[data-ask]").filter(has_text="refund order")).to_have_count(0)
     assert [payload for _, payload in (await signals(guarded, refund)).values()] == [b"false"]
     await watched.at("[data-ask]").filter(has_text="batch of books").click()
@@ -212,9 +246,9 @@ async def test_credentials_and_keys(guarded: Guarded, pages: Pages) -> None:
     await watched.page.get_by_label("Name", exact=True).fill("night watch")
     await watched.page.get_by_label("operator").check()
     await watched.page.get_by_label("Namespaces").fill("shop, warehouse")
-    await watched.button("Make it").click()
+    await watched.button("Create").click()
     token = await watched.page.get_by_label("Token", exact=True).input_value()
-    await watched.button("I have it").click()
+    await watched.button("Done").click()
     row = watched.at("tr").filter(has_text="night watch")
     await expect(row).to_contain_text("shop, warehouse")
     other = await pages.of(guarded.url, token=token)
@@ -222,12 +256,12 @@ async def test_credentials_and_keys(guarded: Guarded, pages: Pages) -> None:
     await expect(other.at(".list-row").first).to_be_visible()
     other.provoked.add(401)
     await row.get_by_role("button", name="Revoke").click()
-    await watched.confirm("Revoke it")
+    await watched.confirm("Revoke")
     await expect(row).to_contain_text("revoked")
     await expect(other.page.get_by_role("heading", name="Sign in")).to_be_visible()
-    await watched.button("Change keys").click()
+    await watched.button("Rotate key").click()
     await expect(watched.at("#field-kid")).to_have_value("k2")
-    await watched.confirm("Change keys")
+    await watched.confirm("Rotate")
     await expect(watched.page.locator("dd", has_text="k2")).to_be_visible()
     async with await Engine.open(guarded.server.store, single_node=True) as engine:
         assert (await engine.list_waitpoint_hmac_kids()).current_kid == "k2"
@@ -236,7 +270,7 @@ async def test_credentials_and_keys(guarded: Guarded, pages: Pages) -> None:
     assert stored["night watch"].revoked_at_ms is not None
     assert stored["night watch"].namespaces == ("shop", "warehouse")
     await watched.go("audit")
-    await expect(watched.at("tr").filter(has_text="create credential").first).to_be_visible()
+    await expect(watched.at("tr").filter(has_text="Credential created").first).to_be_visible()
     assert token not in guarded.server.written()
 
 
@@ -244,10 +278,10 @@ async def test_the_answer_page_without_a_link(guarded: Guarded, pages: Pages) ->
     watched: Watched = await pages.of(guarded.url)
     watched.provoked.add(404)
     await watched.page.goto(f"{guarded.url}answer")
-    await expect(watched.at("[role=alert]")).to_contain_text("holds no link")
+    await expect(watched.at("[role=alert]")).to_contain_text("has no link in it")
     await watched.page.goto("about:blank")
     await watched.page.goto(f"{guarded.url}answer#nonsense")
-    await expect(watched.at("[role=alert]")).to_contain_text("leads to no open question")
+    await expect(watched.at("[role=alert]")).to_contain_text("has no open question")
     assert not await watched.findings()
     found: Any = await watched.page.evaluate("document.title")
     assert found == "A question for you"

@@ -53,7 +53,7 @@ async def troubled(engine: Engine, clock: Any, namespace: str) -> str:
     await engine.deliver_signal(
         execution_id=identity,
         waitpoint_id=point.waitpoint_id,
-        waitpoint_token=str.__str__(token),
+        waitpoint_token=token,
         signal_name="confirmed",
         source_type="webhook",
         source_identity="tea-and-co",

@@ -8,7 +8,12 @@ from urllib.parse import quote, urlsplit
 
 from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Locator, Page, Request, expect
 
-AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+from tests.conftest import full_run
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+AXE_RULES: dict[str, Any] = {"resultTypes": ["violations"]}
+#: Of these, the ones that look at colours.
+AXE_COLOURS = {**AXE_RULES, "runOnly": ["color-contrast", "link-in-text-block"]}
 VIOLATIONS = """
 globalThis.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>
@@ -39,6 +44,7 @@ class Watched:
         page.on("pageerror", lambda error: watched.wrong.append(f"error: {error}"))
         page.on("request", watched._request)
         page.on("dialog", watched._dialog)
+        page.on("crash", lambda _: watched.wrong.append("the page crashed"))
         return watched
 
     def _console(self, message: ConsoleMessage) -> None:
@@ -94,10 +100,19 @@ class Watched:
         assert not self.wrong, self.wrong
 
     async def findings(self) -> list[str]:
-        """What axe finds serious or worse."""
+        """What axe finds serious or worse, in the theme that the page is in and then in the other."""
         # Scripts of tests come in through the debugger, which no policy of the page applies to.
-        await self.page.evaluate(AXE.read_text() + "; undefined")
-        found: Any = await self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        await self.page.evaluate(AXE + "; undefined")
+        found = await self._violations(AXE_RULES)
+        theme = await self.page.evaluate("document.documentElement.dataset.theme")
+        other = "light" if theme == "dark" else "dark"
+        # The page is the same one, in other colours. The next one that is opened begins with these.
+        await self.page.emulate_media(color_scheme=other)  # type: ignore[arg-type]
+        await expect(self.page.locator(f"html[data-theme={other}]")).to_be_attached()
+        return found + await self._violations(AXE_RULES if full_run() else AXE_COLOURS)
+
+    async def _violations(self, rules: dict[str, Any]) -> list[str]:
+        found: Any = await self.page.evaluate("(rules) => axe.run(document, rules)", rules)
         return [
             f"{each['id']}: {each['help']}: {node['html'][:200]} {node['failureSummary'][:300]}"
             for each in found["violations"]

@@ -1,4 +1,4 @@
-"""What may not be given as a sample of the whole."""
+"""What may not be given as a sample of the whole, or as definitions of kinds."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def _queue(*values: Any) -> Pulse:
     return replace(PULSE, queues=(QueueDepth(*values),))
 
 
+_TASK = {"noun": "task"}
 BAD_SAMPLES = {
     "pulse": _invalid(None, 5, "x", {"at_ms": 5}, QueueDepth("default", 1, 1))
     + _invalid(_with(at_ms="now"), _with(active=-1), _with(workers=None), _with(delayed=2**63), _with(blocked=True))
@@ -29,4 +30,7 @@ BAD_SAMPLES = {
     + _invalid(_queue("default", -1, 1), _queue("default", 1, -1), _queue("default", 1.5, 1)),
     "levels?": _invalid(5, "x", [("a", 1.0)], {5: 1.0}, {"": 1.0}, {"nul \x00": 1.0}, {"a": None}, {"a": "1"})
     + _invalid({"a": True}, {"a": -0.1}, {"a": float("nan")}, {"a": float("inf")}, {"a": 2**70}),
+    "definitions": _invalid(None, 5, "x", [("k", _TASK)], {5: _TASK}, {"": _TASK}, {"nul \x00": _TASK}, {"$k": _TASK})
+    + _invalid({"\ud800": _TASK}, {"k": None}, {"k": 5}, {"k": {}}, {"k": {"noun": "thing"}}, {"k": {**_TASK, "x": 1}})
+    + _invalid({"k": {**_TASK, "input": {"a": "\ud800"}}}, {"k": {**_TASK, "description": "\ud800"}}),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowfabric import ValidationKind
-from flowfabric.model.steps import ChildWait, LiveStep, NewStep
+from flowfabric.model.steps import ChildWait, LiveStep, NewStep, StepPlace
 from tests.contract.bad_values import UUID, Bad, _invalid, _refusals
 
 _ID = f"{{fp:0}}:{UUID}"
@@ -25,5 +25,11 @@ BAD_STEPS: dict[str, list[Bad]] = {
         ChildWait((_ID,), -1), ChildWait((), 1, 5), ChildWait((), 0, "5"),
     ),
     "live step?": _invalid(5, "text", True, object(), LiveStep("x", "a"), LiveStep(_ID, 5), LiveStep(_ID, "\x00")),
+    "step place?": _invalid(
+        5, "text", True, object(), StepPlace("x", "a", 0), StepPlace(-1, "a", 0), StepPlace(2**31, "a", 0),
+        StepPlace(1, 5, 0), StepPlace(1, "\x00", 0),
+    ),
+    "step names?": _invalid(5, "text", b"x", True, object(), {"a": 1}, [5], [None], ["\x00"]),
+    "step names": _invalid(5, None, "text", b"x", True, object(), {"a": 1}, [5], [None], ["\x00"]),
     "ids": _invalid(5, None, True, object(), ["x"], [5], [None], [""]),
 }  # fmt: skip

@@ -185,6 +185,7 @@ BAD: dict[str, list[Bad]] = {
     "lane?": _LANES,
     "name": NO_TEXT + NONE + UNSTORABLE + TOO_LONG,
     "name+": NO_TEXT + NONE + UNSTORABLE + TOO_LONG + EMPTY,
+    "search": _invalid(None) + NO_TEXT + UNSTORABLE + _invalid("colour:red", "id:1", "tag:x", "state:odd", "x" * 5_000),
     "name?": NO_TEXT + UNSTORABLE + TOO_LONG,
     "text": NO_TEXT + NONE + UNSTORABLE + FAR_TOO_LONG,
     "text?": NO_TEXT + UNSTORABLE + FAR_TOO_LONG,

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from flowfabric.engine import Engine
+from flowfabric.engine import Engine, examining
+from tests.conftest import prepared_sqlite_url
 from tests.contract.probe import ManualClock, Probe
 
 #: Store name -> URL maker, given the test's request and temporary folder.
 STORES: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "memory": lambda request, folder: "memory://",
-    "sqlite": lambda request, folder: f"sqlite:///{folder}/ff.db",
+    "sqlite": lambda request, folder: prepared_sqlite_url(request.getfixturevalue("sqlite_template"), folder),
     "postgres": lambda request, folder: request.getfixturevalue("prepared_postgres_dsn"),
+    "valkey": lambda request, folder: request.getfixturevalue("valkey_url"),
 }
 
 
@@ -58,3 +60,9 @@ async def open_engine(store_url: str, clock: ManualClock) -> AsyncIterator[Calla
 def probe(engine: Engine) -> Probe:
     """Looks at stored rows and events, the same way on every store."""
     return Probe(engine)
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examinations look again at once: nothing else is under way."""
+    monkeypatch.setattr(examining, "_PAUSES_S", (0.0, 0.0))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -19,12 +20,18 @@ from flowfabric.model.events import CompletionEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.handles import decode, encode
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.records import Attempt, Execution, Grant, SigningKey
+from flowfabric.stores.questions import ReadEvents
 from flowfabric.stores.schema import OUTBOXES, TABLES
+from flowfabric.stores.valkey.codec import shape_of, unpacked_wide
+from flowfabric.stores.valkey.keys import LASTING
 
 START_MS = 1_800_000_000_000
 
 #: For tests that open a second engine on the same rows or write them by hand: a store in memory belongs to one engine.
-shared_stores_only = pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
+shared_stores_only = pytest.mark.parametrize("store_url", ["sqlite", "postgres", "valkey"], indirect=True)
+
+#: For what people do with SQL.
+sql_stores_only = pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
 
 #: ``Probe.stored`` of an execution somebody runs, and of one that waits to be continued.
 RUNNING = ("active", "leased", "not_applicable", "running_attempt", "running", None)
@@ -224,6 +231,11 @@ class Probe:
         store = self._engine.store
         if store.label == "memory":
             stored = [store._tables.find(Attempt, each.key).policy for each in await self.attempts(execution_id)]
+        elif store.label == "valkey":
+            key = store.keys.wide(Attempt, "policy")
+            fields = [shape_of(Attempt).field(each.key) for each in await self.attempts(execution_id)]
+            found = [await store.connection.command("HGET", key, field) for field in fields]
+            stored = [unpacked_wide("policy", value) for value in found]
         else:
             uuid = ExecutionId.parse(execution_id).uuid_text
             where = f"execution_id = '{uuid}'" if store.label == "postgres" else f"hex(execution_id) = '{hexed(uuid)}'"
@@ -242,6 +254,8 @@ class Probe:
         if store.label == "memory":
             found = {table.name: dict(store._tables.all(kind)) for kind, table in TABLES.items()}
             return found | {table.name: store.events(kind) for kind, table in OUTBOXES.items()}
+        if store.label == "valkey":
+            return await self._valkey_contents()
         names = [table.name for table in (*TABLES.values(), *OUTBOXES.values())]
         if store.label == "postgres":
             rows = await self._fetch(
@@ -250,6 +264,26 @@ class Probe:
             return {name: sorted(row[1] for row in rows if row[0] == name) for name in names}
         names.append("ff_execution_capabilities")
         return {name: sorted(map(repr, await self._fetch(f"SELECT * FROM {name}"))) for name in names}
+
+    async def _valkey_contents(self) -> dict[str, Any]:
+        """Records and events table by table, and everything else together."""
+        store = self._engine.store
+        ask = store.connection.command
+        found = {table.name: await _hash(ask, store.keys.rows(kind)) for kind, table in TABLES.items()}
+        for kind, table in OUTBOXES.items():
+            found[table.name] = await ask("XRANGE", store.keys.log(kind), "-", "+")
+        ways = {b"set": ("SMEMBERS",), b"zset": ("ZRANGE", 0, -1)}
+        others: dict[bytes, Any] = {}
+        # Numbers of events, and names of runs that are listed for good, tell of what was.
+        known = {store.keys.meta, *(store.keys.names(family) for family in LASTING), *map(store.keys.rows, TABLES)}
+        for key in set(await ask("KEYS", store.keys.every())) - known:
+            kind = await ask("TYPE", key)
+            if kind == b"hash":
+                others[key] = await _hash(ask, key)
+            elif kind in ways:
+                command, *bounds = ways[kind]
+                others[key] = sorted(await ask(command, key, *bounds))
+        return found | {"others": others}
 
     async def _fetch(self, sql: str) -> list[Any]:
         store = self._engine.store
@@ -264,6 +298,8 @@ class Probe:
         store = self._engine.store
         if store.label == "memory":
             return [event for _, event in store.events(kind)]
+        if store.label == "valkey":
+            return [event for _, event in (await store.query(ReadEvents(kind, 0, None, 1_000_000))).rows]
         table = OUTBOXES[kind]
         columns = ", ".join(
             f"CAST({column.name} AS text)"
@@ -273,6 +309,11 @@ class Probe:
         )
         rows = await self._fetch(f"SELECT {columns} FROM {table.name} ORDER BY event_id")
         return [kind(*map(_plain, row)) for row in rows]
+
+
+async def _hash(ask: Any, key: bytes) -> list[tuple[bytes, bytes]]:
+    found = await ask("HGETALL", key)
+    return sorted(zip(found[::2], found[1::2], strict=True))
 
 
 def hexed(uuid: str) -> str:
@@ -285,3 +326,12 @@ def _plain(value: Any) -> Any:
         text = value.hex()
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
     return value
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the engine work until something holds."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    pytest.fail("it never came to that")

@@ -16,6 +16,8 @@ from flowfabric.model.changes import Act, Decision, Drop, Get, GetFull, change, 
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.partitions import flow_partition
 from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Flow, Record
+from flowfabric.stores.schema import OUTBOXES
+from flowfabric.stores.valkey.keys import log_field
 from tests.contract.probe import START_MS
 
 
@@ -82,6 +84,34 @@ async def remove(engine: Engine, kind: Any, key: Any) -> None:
         return [Drop(found)]
 
     await _commit(engine, [Get(kind, key)], decide)
+
+
+async def lose_events(engine: Engine, kind: Any, after: int) -> None:
+    """Let a log end at a number, as if the server had never seen what came behind it."""
+    store: Any = engine.store
+    table = OUTBOXES[kind].name
+    delete = f"DELETE FROM {table} WHERE event_id > {after}"
+    if store.label == "memory":
+        log = store._outboxes
+        log._rows[kind] = [row for row in log._rows[kind] if row[0] <= after]
+        log._last[kind] = after
+    elif store.label == "sqlite":
+        connection = store.raw()
+        connection.execute(delete)
+        connection.execute(f"UPDATE sqlite_sequence SET seq = {after} WHERE name = '{table}'")
+    elif store.label == "postgres":
+        async with store.raw() as connection:
+            await connection.execute(delete)
+            await connection.execute(f"SELECT setval(pg_get_serial_sequence('{table}', 'event_id'), {after})")
+    else:
+        key = store.keys.log(kind)
+        rows = await store.connection.command("XRANGE", key, "-", f"{after}-0")
+        await store.connection.commands(
+            ("DEL", key),
+            *(("XADD", key, number, *values) for number, values in rows),
+            ("HSET", store.keys.meta, log_field(kind, "last"), after),
+            read_only=False,
+        )
 
 
 def flow_of(engine: Engine, state: str = "open", flow_id: str | None = None, **raw: Any) -> Flow:

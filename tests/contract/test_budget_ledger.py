@@ -32,7 +32,7 @@ from tests.contract.test_reservations import policy
 CHAINS = {ONE: (ONE,), TWO: (TWO, ONE), THREE: (THREE, TWO, ONE)}
 LIMITS = {ONE: {"a": 60, "b": 40}, TWO: {"a": 50}, THREE: {"a": 30, "b": 30}}
 ACTS = ("report", "spend", "reserve", "reserve", "settle", "release", "free", "reset", "end")
-STEPS = {"memory": 400, "sqlite": 200, "postgres": 60}
+STEPS = {"memory": 400, "sqlite": 200, "postgres": 60, "valkey": 100}
 
 
 class Ledger:

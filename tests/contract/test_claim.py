@@ -28,8 +28,14 @@ from tests.contract.probe import (
     shared_stores_only,
     unchanged,
 )
+from tests.contract.seeding import alter
 
-TAGS = {"memory": BackendTag.MEMORY, "sqlite": BackendTag.SQLITE, "postgres": BackendTag.POSTGRES}
+TAGS = {
+    "memory": BackendTag.MEMORY,
+    "sqlite": BackendTag.SQLITE,
+    "postgres": BackendTag.POSTGRES,
+    "valkey": BackendTag.VALKEY,
+}
 LANE = "lane"
 
 
@@ -393,11 +399,6 @@ async def test_a_policy_nobody_can_read_does_not_stop_the_lane(engine: Engine) -
     """A row written by hand at the head of the queue is served like any other."""
     broken = await create(engine, lane_id="hand", priority=9, policy={})
     healthy = await create(engine, lane_id="hand")
-    statement = "UPDATE ff_exec_core SET policy = '[]' WHERE priority = 9"
-    if engine.backend_label == "postgres":
-        async with engine.store.raw() as connection:
-            await connection.execute(statement)
-    else:
-        engine.store.raw().execute(statement)
+    await alter(engine, broken, policy="[]")
     handles = await engine.claim_many("hand", (), policy(), 2)
     assert [handle.execution_id for handle in handles] == [broken, healthy]

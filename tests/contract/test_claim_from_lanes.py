@@ -135,8 +135,8 @@ async def asleep(engine: Engine, weights: dict[str, int], *capabilities: str) ->
     looked = asyncio.Event()
     submit = engine._submit
 
-    async def noticing(command: Any) -> Any:
-        answer = await submit(command)
+    async def noticing(command: Any, *more: Any) -> Any:
+        answer = await submit(command, *more)
         if isinstance(command, ClaimFromLanes):
             looked.set()
         return answer

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flowfabric import Handle, Unavailable
+from flowfabric import ExecutionId, Handle, Unavailable
 from flowfabric.core.claim import Claim
 from flowfabric.engine import Engine, claiming
-from tests.contract.probe import ManualClock, claimed, create, id_of, needing, policy, shared_stores_only
+from tests.contract.probe import ManualClock, claimed, create, id_of, needing, policy, shared_stores_only, until
 
 LANE = "lane"
 #: Long enough for a slow machine; nobody who is woken waits that long.
@@ -34,8 +34,8 @@ class Sleeper:
         self._looked = asyncio.Event()
         submit = engine._submit
 
-        async def counting(command: Any) -> Any:
-            answer = await submit(command)
+        async def counting(command: Any, *more: Any) -> Any:
+            answer = await submit(command, *more)
             if isinstance(command, Claim):
                 self._looks += 1
                 self._looked.set()
@@ -166,7 +166,9 @@ async def test_only_who_can_take_it_is_woken(engine: Engine) -> None:
     [handle] = await able.found()
     assert id_of(handle) == eid
     assert not plain.task.done()
-    assert len(engine._lanes) == 1
+    # It may be looking at this moment, because it has just begun to hear other processes.
+    await until(lambda: len(engine._lanes) == 1)
+    assert not plain.task.done()
     await plain.give_up()
     assert len(engine._lanes) == 0
 
@@ -219,24 +221,46 @@ async def test_a_claim_given_up_while_it_looks_leaves_no_lease_behind(
 ) -> None:
     """Its commit may be under way and cannot be taken back: what it brought goes to the queue again."""
     identity = await create(engine, lane_id=LANE)
-    submit = engine._submit
+    run = engine._batcher._run
     committed, answered = asyncio.Event(), asyncio.Event()
 
-    async def held_back(command: Any) -> Any:
-        answer = await submit(command)
-        if isinstance(command, Claim):
-            committed.set()
-            await answered.wait()
-        return answer
+    async def held_back(commands: list[Any]) -> Any:
+        outcome = await run(commands)
+        committed.set()
+        await answered.wait()
+        return outcome
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "_submit", held_back)
+        patched.setattr(engine._batcher, "_run", held_back)
         task = asyncio.ensure_future(engine.claim(LANE, (), policy("gone", max_wait=LONG_MS)))
         await committed.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
     answered.set()
+    await _claimable_again(engine, identity)
+
+
+@pytest.mark.parametrize("wait_ms", [None, LONG_MS])
+async def test_a_claim_given_up_while_its_answer_is_on_the_way(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, wait_ms: int | None
+) -> None:
+    identity = await create(engine, lane_id=LANE)
+    told = engine._batcher._committed
+
+    def give_up(*arguments: Any) -> None:
+        task.cancel()
+        told(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._batcher, "_committed", give_up)
+        task = asyncio.ensure_future(engine.claim(LANE, (), policy("gone", max_wait=wait_ms)))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await _claimable_again(engine, identity)
+
+
+async def _claimable_again(engine: Engine, identity: ExecutionId) -> None:
     async with asyncio.timeout(SOON_S):
         handle = await engine.claim(LANE, (), policy(max_wait=LONG_MS))
     assert handle is not None

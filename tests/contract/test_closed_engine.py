@@ -12,8 +12,8 @@ from flowfabric.engine import Engine
 from tests.contract.probe import claimed, id_of, policy, shared_stores_only
 from tests.contract.test_bad_input import METHODS, call, make_world
 
-#: What ends an engine may be called again, and nothing has to be stored when nothing is given.
-HARMLESS = {"drain", "shutdown_prepare", "create_executions"}
+#: What ends an engine may be called again, nothing has to be stored when nothing is given, and some ask nobody.
+HARMLESS = {"drain", "shutdown_prepare", "create_executions", "limited_to", "watch_credentials"}
 
 
 async def test_every_method_is_unavailable(engine: Engine) -> None:
@@ -24,8 +24,9 @@ async def test_every_method_is_unavailable(engine: Engine) -> None:
         with pytest.raises(Unavailable) as caught:
             await call(engine, name, METHODS[name].good(world))
         assert (name, caught.value.op) == (name, "engine is closed")
-    with pytest.raises(Unavailable):
-        await engine.create_executions([{}])
+    for closed in (engine, engine.limited_to(["default"])):
+        with pytest.raises(Unavailable):
+            await closed.create_executions([{}])
 
 
 async def test_those_who_wait_are_told(engine: Engine) -> None:

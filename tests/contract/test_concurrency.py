@@ -28,7 +28,7 @@ from flowfabric import (
     ValidationKind,
 )
 from flowfabric.engine import Engine, claiming as engine_claiming
-from tests.contract.probe import ManualClock, Probe, claimed, create, id_of, policy
+from tests.contract.probe import ManualClock, Probe, claimed, create, id_of, policy, until
 
 Rivals = tuple[Engine, Engine]
 
@@ -141,7 +141,7 @@ async def test_a_lost_wake_up_costs_time_and_no_work(
     monkeypatch.setattr(engine_claiming, "SAFETY_POLL_S", 0.05)
     engine = await open_engine(clock=None)
     await listening(engine)
-    monkeypatch.setattr(engine._lanes, "feed", lambda lane, work: None)
+    monkeypatch.setattr(engine._lanes, "feed", lambda work, since: None)
     claims = [asyncio.create_task(engine.claim("lane", (), policy(max_wait=60_000))) for _ in range(50)]
     await until(lambda: len(engine._lanes) == 50)
     await engine.create_executions([{"lane_id": "lane"} for _ in range(50)])
@@ -167,19 +167,10 @@ async def test_a_wake_up_is_not_lost_with_a_claim_that_was_served_already(
     assert {id_of(one), id_of(two)} == {first, second}
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the engine work until something holds."""
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    pytest.fail("it never came to that")
-
-
 async def listening(engine: Engine) -> None:
     """Have the engine listen to other processes; everybody may be woken once when it starts to."""
     await engine.claim("another lane", (), policy())
-    if engine.backend_label != "postgres":
+    if engine.backend_label not in ("postgres", "valkey"):
         return
     connected, stir = asyncio.Event(), engine._lanes.stir
     engine._lanes.stir = lambda *lanes: (stir(*lanes), connected.set())
@@ -326,3 +317,15 @@ async def test_concurrent_appends_keep_one_order(rivals: Rivals) -> None:
         answer.stream_id: str(number) for number, answer in enumerate(answers)
     }
     assert sorted(answer.frame_count for answer in answers) == list(range(1, 201))
+
+
+async def test_claims_at_the_same_time_find_all_there_is(engine: Engine) -> None:
+    for amount in (2, 7, 40, 150):
+        await engine.create_executions([{"lane_id": "shared"} for _ in range(amount)])
+        claims = []
+        for number in range(amount):
+            claims.append(asyncio.create_task(engine.claim("shared", (), policy())))
+            # Another batch is on its way when each of them looks at the queue.
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+        assert None not in await asyncio.gather(*claims)

@@ -232,11 +232,11 @@ BAD_POLICY, BAD_CAPABILITIES = ValidationKind.INVALID_POLICY_JSON, ValidationKin
 @pytest.mark.parametrize(
     ("given", "kind", "detail"),
     [
-        ("{", BAD_POLICY, "malformed"),
-        ("[]", BAD_POLICY, "malformed"),
-        ("7", BAD_POLICY, "malformed"),
-        ({"max_reclaim_count": "many"}, BAD_POLICY, "malformed"),
-        ({"retry_policy": []}, BAD_POLICY, "malformed"),
+        ("{", BAD_POLICY, "malformed: Input data was truncated"),
+        ("[]", BAD_POLICY, "malformed: a policy is a JSON object"),
+        ("7", BAD_POLICY, "malformed: a policy is a JSON object"),
+        ({"max_reclaim_count": "many"}, BAD_POLICY, "malformed: policy.max_reclaim_count must be an integer"),
+        ({"retry_policy": []}, BAD_POLICY, "malformed: policy.retry_policy must be an object"),
         ({"routing_requirements": []}, BAD_POLICY, "routing_requirements:not_object"),
         ({"routing_requirements": None}, BAD_POLICY, "routing_requirements:not_object"),
         (needing("gpu"), BAD_CAPABILITIES, "required:not_array"),

@@ -15,6 +15,8 @@ from flowfabric.stores.questions import TrimHistory
 from tests.contract.probe import ManualClock, Probe, claimed, create, id_of, policy
 from tests.contract.seeding import alter, overwrite, remove
 
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
 BUDGET = "11111111-1111-4111-8111-111111111111"
 QUOTA = "22222222-2222-4222-8222-222222222222"
 
@@ -31,13 +33,6 @@ async def examined(engine: Engine, limit: int = 500) -> tuple[int, list[Violatio
         cursor = page.next_cursor
         if cursor is None:
             return looked, found
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flowfabric.engine import examining
-
-    monkeypatch.setattr(examining, "_PAUSES_S", (0.0, 0.0))
 
 
 @pytest.mark.parametrize("limit", [1, 3, 1_000])
@@ -118,8 +113,8 @@ async def test_a_stream_with_a_wrong_head(engine: Engine) -> None:
     stream = (str(id_of(handle)), 0)
     await overwrite(engine, StreamHead, stream, frame_count=3)
     _, found = await examined(engine)
-    assert [(each.invariant, each.subject) for each in found] == [("I33", f"{stream[0]} attempt 0")]
-    assert found[0].detail == "its head says 3 frames, 2 are stored"
+    assert [(each.invariant, each.subject) for each in found] == [("I33", f"{stream[0]} attempt 1")]
+    assert found[0].detail == "its head counts 3 frames, but 2 are stored"
     await overwrite(engine, StreamHead, stream, frame_count=2, last_seq=7)
     _, found = await examined(engine)
     assert "is the newest frame" in found[0].detail
@@ -134,15 +129,15 @@ async def test_a_summary_that_its_frames_do_not_make(engine: Engine) -> None:
     assert (await examined(engine))[1] == []
     stream = (str(id_of(handle)), 0)
     for fields, said in (
-        ({"document_json": '{"a": 1, "b": {"c": null}, "d": [1.5]}'}, "not what its frames make of it"),
-        ({"document_json": '{"b": {"c": null}, "d": [2]}', "version": 9}, "not what its frames make of it"),
-        ({"version": 2}, "taken in 2 frames, 3 are stored"),
+        ({"document_json": '{"a": 1, "b": {"c": null}, "d": [1.5]}'}, "does not match its frames"),
+        ({"document_json": '{"b": {"c": null}, "d": [2]}', "version": 9}, "does not match its frames"),
+        ({"version": 2}, "covers 2 frames, but 3 are stored"),
     ):
         before = await engine.read_summary(*stream)
         assert before is not None
         await overwrite(engine, StreamSummary, stream, **fields)
         _, found = await examined(engine)
-        assert [(each.invariant, each.subject) for each in found] == [("I33", f"{stream[0]} attempt 0")]
+        assert [(each.invariant, each.subject) for each in found] == [("I33", f"{stream[0]} attempt 1")]
         assert said in found[0].detail
         whole = {"document_json": before.document_json, "version": before.version}
         await overwrite(engine, StreamSummary, stream, **whole)

@@ -304,7 +304,7 @@ async def test_parents_name_their_children(engine: Engine, clock: ManualClock) -
     found = await engine.explain(await parent(World(engine, clock)))
     assert isinstance(found.detail, OpenChildren)
     assert (len(found.detail.execution_ids), found.detail.more_needed) == (2, 2)
-    assert found.sentence == "It waits for 2 executions it has started."
+    assert found.chain[0].sentence == "It is waiting for 2 executions it started."
 
 
 async def test_delays_say_until_when(engine: Engine, clock: ManualClock) -> None:
@@ -313,13 +313,13 @@ async def test_delays_say_until_when(engine: Engine, clock: ManualClock) -> None
     assert found.until_ms == START_MS + 500
     assert "500 ms" in found.sentence
     clock.advance(500)
-    assert (await engine.explain(eid)).gate is Gate.DELAYED, "until a timer has looked at it"
+    assert (await engine.explain(eid)).gate is Gate.DELAYED, "until a timer fires"
     await engine.run_timer("delayed_promoter")
     assert (await engine.explain(eid)).gate is Gate.WAITING_FOR_WORKER
     spans = {1_000: "1 s", 61_500: "1 min 1 s", 3 * 3_600_000: "3 h", 90_000_000: "1 d 1 h"}
     for span_ms, words in spans.items():
         later = await create(engine, delay_until=clock() + span_ms)
-        assert (await engine.explain(later)).sentence == f"It was delayed and goes on in {words}."
+        assert (await engine.explain(later)).sentence == f"It is delayed and starts in {words}."
 
 
 async def test_the_place_in_the_queue(engine: Engine, clock: ManualClock) -> None:
@@ -369,7 +369,7 @@ async def test_dependencies(engine: Engine, groups: Any, policy_name: str, neede
         found = await engine.explain(flow.members["d"])
         assert isinstance(found.detail, OpenDependencies)
         assert set(found.detail.open) == {flow.members[name] for name in "bc"}
-        assert "2 more of 3" in found.sentence
+        assert "2 more of 3" in found.chain[0].sentence
 
 
 async def test_suspensions(engine: Engine, clock: ManualClock) -> None:

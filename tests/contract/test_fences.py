@@ -69,6 +69,11 @@ def _stale(named: Named) -> Named:
     return named._replace(fence=LeaseFence(named.fence.lease_id, 2, named.fence.attempt_id))
 
 
+def _lost(named: Named) -> Named:
+    assert named.fence is not None
+    return named._replace(fence=LeaseFence(OTHER_ID, named.fence.lease_epoch, named.fence.attempt_id))
+
+
 # Each case breaks its gate and every gate behind it, so that the order shows.
 
 
@@ -122,12 +127,16 @@ async def _stale_and_expired(engine: Engine, clock: ManualClock, named: Named) -
 
 async def _expired(engine: Engine, clock: ManualClock, named: Named) -> Named:
     clock.advance(30_000)
-    return named
+    return _lost(named)
 
 
 async def _no_expiry(engine: Engine, clock: ManualClock, named: Named) -> Named:
     await alter_attempt(engine, named.execution_id, lease_expires_at_ms=None)
-    return named
+    return _lost(named)
+
+
+async def _other_lease(engine: Engine, clock: ManualClock, named: Named) -> Named:
+    return _lost(named)
 
 
 _NO_ROW, _NO_ATTEMPT = (NotFound, "execution"), (NotFound, "attempt")
@@ -148,6 +157,7 @@ GATES: list[tuple[Any, tuple[Any, Any], tuple[Any, Any]]] = [
     (_stale_and_expired, _STALE, _STALE),
     (_expired, _EXPIRED, _EXPIRED),
     (_no_expiry, _EXPIRED, _EXPIRED),
+    (_other_lease, _STALE, _STALE),
 ]
 
 
@@ -205,11 +215,11 @@ async def test_nobody_but_an_operator_goes_without_a_fence(engine: Engine, probe
             await OPERATIONS[name](engine, named, source=source)
 
 
-async def test_the_epoch_decides_not_the_ids_beside_it(engine: Engine) -> None:
+async def test_epoch_and_lease_id_decide_not_the_attempt_id_beside_them(engine: Engine) -> None:
     answers = []
     for name, operation in OPERATIONS.items():
         handle = await claimed(engine, lane_id=name)
-        fence = fence_of(handle, lease_id=OTHER_ID, attempt_id=OTHER_ID)
+        fence = fence_of(handle, attempt_id=OTHER_ID)
         answers.append((await operation(engine, Named(id_of(handle), 0, fence)), id_of(handle)))
     assert [answer for answer, _ in answers] == [
         Renewed(START_MS + 60_000),

@@ -88,7 +88,7 @@ async def test_another_graph_under_the_same_id_is_refused(engine: Engine, probe:
     await engine.submit_flow(FlowGraph({"a": {}}, flow_id=flow_id))
     async with refused(probe, Validation, ValidationKind.INVALID_INPUT) as caught:
         await engine.submit_flow(FlowGraph({"a": {}, "b": {}}, flow_id=flow_id))
-    assert f"{flow_id} exists" in caught.value.detail
+    assert f"{flow_id} already exists" in caught.value.detail
 
 
 async def test_a_flow_created_before_is_not_filled(engine: Engine, probe: Probe) -> None:

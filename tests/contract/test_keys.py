@@ -49,6 +49,15 @@ async def test_seeding(engine: Engine, probe: Probe) -> None:
         await engine.seed_waitpoint_hmac_secret(kid="k2", secret_hex=TWO)
 
 
+async def test_seeding_a_longer_secret(engine: Engine, probe: Probe) -> None:
+    for short in (ONE[:-2], ONE + "0"):
+        async with refused(probe, Validation, ValidationKind.INVALID_SECRET_HEX):
+            await engine.seed_waitpoint_hmac_secret(kid="k1", secret_hex=short)
+    assert await engine.seed_waitpoint_hmac_secret(kid="k1", secret_hex=ONE + TWO) == Seeded("k1")
+    assert await probe.select(SigningKey, active=True) == [SigningKey("k1", bytes.fromhex(ONE + TWO), START_MS, True)]
+    assert await engine.list_waitpoint_hmac_kids() == WaitpointKids("k1", ())
+
+
 async def test_seeding_where_no_key_signs(engine: Engine, probe: Probe) -> None:
     await seed(engine, SigningKey("old", b"o", 1, False))
     assert await engine.seed_waitpoint_hmac_secret(kid="k1", secret_hex=ONE) == Seeded("k1")

@@ -59,9 +59,9 @@ async def test_numbers_rise_and_belong_to_their_frames(engine: Engine, probe: Pr
     handle = await claimed(engine)
     await engine.append_frames(handle, [Frame(b"a"), Frame(b"b")], 5)
     async with unchanged(probe):
-        with pytest.raises(Validation, match="4 was used already; the last one was 5, with 2 frames"):
+        with pytest.raises(Validation, match="4 was used before; the last one was 5, with 2 frames"):
             await engine.append_frame(handle, Frame(b"c"), 4)
-        with pytest.raises(Validation, match="5 was used already"):
+        with pytest.raises(Validation, match="5 was used before"):
             await engine.append_frame(handle, Frame(b"c"), 5)
         for bad in (0, -1, 2**63, "1", 1.0, True):
             with pytest.raises(Validation, match="number"):

@@ -126,7 +126,7 @@ async def test_suspended_and_history(engine: Engine, clock: ManualClock) -> None
     await engine.deliver_signal(
         execution_id=created.execution_id,
         waitpoint_id=waitpoint.waitpoint_id,
-        waitpoint_token=str.__str__(token),
+        waitpoint_token=token,
         signal_name="approve",
         source_type="approver",
         source_identity="ann@example.org",
@@ -163,6 +163,29 @@ async def test_history_of_attempts_and_spending(engine: Engine, clock: ManualClo
     assert [(each.budget_id, each.dimension, each.amount) for each in history.spends] == [(budget, "tokens", 15)]
     with pytest.raises(NotFound):
         await engine.read_history("{fp:0}:33333333-3333-4333-8333-333333333333")
+
+
+async def test_history_says_whose_budgets_are(engine: Engine) -> None:
+    """One id in several hands: what an execution names and spends is what its name means there."""
+    own, shared = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
+    unknown = "33333333-3333-4333-8333-333333333333"
+    for budget, namespace in ((own, "shop"), (own, "other"), (shared, "shop"), (shared, None)):
+        await engine.create_budget(
+            budget_id=budget, namespace=namespace, dimensions=["usd"], hard_limits=[9], soft_limits=[0]
+        )
+    limited = engine.limited_to({"shop"})
+    policy = {"budget_ids": [own, shared, unknown]}
+    for by, owners in ((engine, ("shop", None)), (limited, ("shop", "shop"))):
+        run = (await by.create_execution(namespace="shop", policy=policy)).execution_id
+        for budget in (own, shared):
+            await by.record_spend(budget_id=budget, execution_id=run, deltas={"usd": 1})
+        history = await engine.read_history(run)
+        assert history.budget_ids == (own, shared, unknown)
+        assert [(each.budget_id, each.namespace) for each in history.budgets] == [(own, owners[0]), (shared, owners[1])]
+        spends = {each.budget_id: (each.amount, each.namespace) for each in history.spends}
+        assert spends == {own: (1, owners[0]), shared: (1, owners[1])}
+        seen = {(each.budget_id, each.namespace) for each in (await limited.read_history(run)).budgets}
+        assert seen == {(own, "shop"), (shared, "shop")} & set(zip((own, shared), owners, strict=True))
 
 
 async def test_pulse(engine: Engine, clock: ManualClock) -> None:

@@ -45,7 +45,7 @@ async def test_history_tells_every_lease(engine: Engine, clock: ManualClock) -> 
     assert token is not None
     clock.advance(7)
     await engine.deliver_signal(
-        execution_id=identity, waitpoint_id=waitpoint.waitpoint_id, waitpoint_token=str.__str__(token), signal_name="go"
+        execution_id=identity, waitpoint_id=waitpoint.waitpoint_id, waitpoint_token=token, signal_name="go"
     )
     await engine.delay(await take("w-2"), clock() + 1)
     clock.advance(1)

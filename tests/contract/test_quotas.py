@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from flowfabric import (
     Admitted,
@@ -23,6 +22,7 @@ from flowfabric.engine import Engine
 from flowfabric.model.budget_records import QuotaAdmitted, QuotaPolicy, QuotaWindow
 from flowfabric.model.records import Execution
 from tests.contract.probe import ManualClock, Probe, create, id_of, policy, refused, unchanged
+from tests.contract.seeding import overwrite
 from tests.contract.test_budgets import ONE, THREE, TWO
 
 
@@ -186,16 +186,7 @@ async def test_the_reconciler_counts_slots_again(engine: Engine, probe: Probe) -
 
 async def _leak(engine: Engine, quota_id: str, number: int) -> None:
     """So many slots are taken, whoever took them."""
-    sql = f"UPDATE ff_quota_policy SET active_concurrency = {number} WHERE quota_policy_id = '{quota_id}'"
-    store = engine.store
-    if store.label == "memory":
-        row = store._tables.find(QuotaPolicy, quota_id)
-        store._tables.store(replace(row, active_concurrency=number))
-    elif store.label == "sqlite":
-        store.raw().execute(sql)
-    else:
-        async with store.raw() as connection:
-            await connection.execute(sql)
+    await overwrite(engine, QuotaPolicy, quota_id, active_concurrency=number)
 
 
 async def test_admissions_count_in_their_window_after_their_execution_is_gone(

@@ -29,7 +29,7 @@ from tests.contract.probe import (
     id_of,
     payload_of,
     policy,
-    shared_stores_only,
+    sql_stores_only,
     unchanged,
 )
 from tests.contract.seeding import (
@@ -87,6 +87,16 @@ async def test_contexts_of_many(engine: Engine, probe: Probe) -> None:
             found = await engine.read_execution_contexts([*ids[:count], nobody, ids[0]])
             assert found == {ids[n]: ExecutionContext(b"%d" % n, f"kind-{n}", {"a.n": str(n)}) for n in range(count)}
             assert all(type(each) is ExecutionId for each in found)
+
+
+async def test_contexts_end_at_a_number_of_bytes(engine: Engine) -> None:
+    ids = [await create(engine, input_payload=b"x" * size) for size in (5, 0, 5, 20, 1)]
+    nobody = ExecutionId.solo("default", engine.partitions)
+    for most, count in ((1, 1), (5, 1), (6, 3), (10, 3), (11, 4), (30, 4), (31, 5), (2**40, 5)):
+        found = await engine.read_execution_contexts([nobody, *ids, ids[0]], most_bytes=most)
+        assert found == await engine.read_execution_contexts(ids[:count]), most
+    assert await engine.read_execution_contexts([ids[3]], most_bytes=1)
+    assert await engine.read_execution_contexts([nobody], most_bytes=1) == {}
 
 
 # -- what is there ---------------------------------------------------------------------------------------------------
@@ -203,7 +213,7 @@ async def test_a_row_written_by_hand(engine: Engine) -> None:
     assert (info.namespace, info.execution_kind) == ("", "")
 
 
-@shared_stores_only
+@sql_stores_only
 async def test_a_document_may_hold_what_columns_do_not(engine: Engine) -> None:
     identity = ExecutionId.of(0, str(uuid.uuid4()))
     raw = {"namespace": "acme", "last_mutation_at": str(START_MS + 5), "tags": {"a.b": "c", "odd": 5}}

@@ -25,7 +25,7 @@ from flowfabric.model.partitions import lane_partition
 from flowfabric.model.records import Execution
 from flowfabric.model.start_records import EnqueueRequest
 from tests.contract import seeding
-from tests.contract.probe import Probe, create, policy, refused, shared_stores_only, unchanged
+from tests.contract.probe import Probe, create, policy, refused, shared_stores_only, sql_stores_only, unchanged
 
 TIMER = "enqueue_requests"
 SOON = policy(max_wait=20_000)
@@ -120,7 +120,7 @@ async def test_the_id_was_taken(engine: Engine, probe: Probe) -> None:
     ("command", "error"),
     [("5", "command: not a JSON object"), ("[]", "command: not a JSON object"), ({"nonsense": 1}, "unknown argument"),
      ({"lane_id": ""}, "lane_id"), ({"lane_id": 5}, "lane_id"), ({"tags": {"a": 5}}, "tag"), ({"policy": 5}, "policy"),
-     ({"input": 1, "input_base64": ""}, "exclude each other"), ({"input_base64": "*"}, "not base64"),
+     ({"input": 1, "input_base64": ""}, "not both"), ({"input_base64": "*"}, "not base64"),
      ({"input_base64": 5}, "not base64"), ({"input": "x" * 1_048_577}, "input_payload")],
 )  # fmt: skip
 async def test_what_is_refused_is_kept(
@@ -191,7 +191,7 @@ async def test_many_processes_make_one_execution_of_each(
     assert (await engine.list_requests()).requests == ()
 
 
-@shared_stores_only
+@sql_stores_only
 async def test_a_commit_is_picked_up_at_once(open_engine: Callable[..., Any]) -> None:
     """By an engine whose own interval is far away."""
     engine = await open_engine(clock=None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from flowfabric import Created, DurableSummary, Frame, ScannerFilter, Validation, ValidationKind
+from flowfabric.core.retention import TrimExecution
 from flowfabric.engine import Engine
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.ids import ExecutionId
@@ -104,6 +107,28 @@ async def test_everything_of_its_own_goes(engine: Engine, probe: Probe, clock: M
     assert await engine.get_execution_result(eid) is None
     assert isinstance(await engine.create_execution(execution_id=eid, lane_id="wide"), Created)
     assert isinstance(await engine.create_execution(namespace="tenant", idempotency_key="key"), Created)
+
+
+async def test_created_again_in_the_same_commit(open_engine: Callable[..., Any]) -> None:
+    """Nothing of the old one shows in the new one."""
+    engine: Engine = await open_engine()
+    engine._batcher._parallel = 1
+    eid = await ended(engine, policy={"retry_policy": {"max_retries": 1}}, tags={"a": "b"}, input_payload=b"old")
+    calls = (engine._submit(TrimExecution(eid, 0)), engine.create_execution(execution_id=eid, lane_id=LANE))
+    trimmed, made = await asyncio.gather(*calls)
+    assert (trimmed, type(made)) == (True, Created)
+    assert await engine.get_execution_result(eid) is None
+    context = await engine.read_execution_context(eid)
+    assert (context.input_payload, context.tags) == (b"", {})
+    handle = await engine.claim(LANE, (), policy())
+    assert handle is not None
+    assert id_of(handle) == eid
+    snapshot = await engine.describe_execution(eid)
+    assert snapshot is not None
+    assert snapshot.current_attempt is not None
+    assert snapshot.current_attempt.attempt_index == 0
+    await engine.complete(handle, None)
+    assert await engine.get_execution_result(eid) is None
 
 
 async def test_the_oldest_first(engine: Engine, clock: ManualClock) -> None:

@@ -16,9 +16,11 @@ from flowfabric import (
     NotFound,
     PriorityChanged,
     Revoked,
+    Validation,
 )
 from flowfabric.engine import Engine
 from flowfabric.model.events import LeaseEvent, OperatorEvent
+from flowfabric.model.limits import INTAKE_MS
 from flowfabric.model.states import legal
 from tests.contract.probe import (
     START_MS,
@@ -235,6 +237,37 @@ async def test_only_what_waits_in_the_queue_can_move_in_it(engine: Engine, probe
     for identity in (submitted, active, delayed, blocked, cancelled, id_of(ended), granted, suspended):
         async with refused(probe, Contention, ContentionKind.EXECUTION_NOT_ELIGIBLE):
             await engine.change_priority(execution_id=identity, new_priority=1)
+
+
+async def test_what_is_fresh_cannot_move_yet(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    identity = await create(engine, priority=5)
+    clock.advance(INTAKE_MS - 1)
+    async with refused(probe, Contention, ContentionKind.EXECUTION_NOT_ELIGIBLE):
+        await engine.change_priority(execution_id=identity, new_priority=1)
+    clock.advance(1)
+    await engine.change_priority(execution_id=identity, new_priority=1)
+    row = await probe.execution(identity)
+    assert (row.lifecycle_phase, row.eligibility_state, row.priority) == ("runnable", "eligible_now", 1)
+    assert await probe.operator_events(identity) == [("priority_changed", {"old_priority": 5, "new_priority": 1})]
+
+
+async def test_how_long_something_is_fresh(open_engine: Any, clock: ManualClock, monkeypatch: Any) -> None:
+    monkeypatch.setenv("FF_INTAKE_INTERVAL_MS", "0")
+    engine = await open_engine()
+    await engine.change_priority(execution_id=await create(engine), new_priority=1)
+    monkeypatch.setenv("FF_INTAKE_INTERVAL_MS", "soon")
+    with pytest.raises(Validation, match="FF_INTAKE_INTERVAL_MS"):
+        await open_engine()
+
+
+async def test_nothing_fresh_is_moved_by_the_clock(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    identity = await create(engine, lane_id="default")
+    clock.advance(10 * INTAKE_MS)
+    assert "intake" not in await engine.run_due()
+    assert (await probe.execution(identity)).lifecycle_phase == "submitted"
+    handle = await engine.claim("default", (), policy())
+    assert handle is not None
+    assert id_of(handle) == identity
 
 
 async def test_whose_priority(engine: Engine, probe: Probe) -> None:

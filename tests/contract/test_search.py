@@ -58,6 +58,34 @@ async def test_filters(engine: Engine, clock: ManualClock) -> None:
     assert (summary.public_state, summary.flow_id, summary.completed_at) == ("waiting", None, None)
 
 
+async def test_counts(engine: Engine, clock: ManualClock) -> None:
+    ids = await filled(engine, clock)
+    await engine.create_execution(namespace="acme", execution_kind="$ask", tags={"acme.team": "red", "acme.size": "l"})
+    await engine.create_execution(namespace="acme", execution_kind="$", tags={"acme.size": "l"})
+    await engine.create_execution(namespace="acme", execution_kind="a$")
+    count = engine.count_executions
+    assert await count() == 9
+    assert await count(leaving_out="$") == 7
+    assert await count(leaving_out="$a") == 8
+    assert await count(namespaces=["acme"]) == 8
+    assert await count(namespaces=["acme", "elsewhere"], leaving_out="$") == 7
+    assert await count(namespaces=[]) == await count(namespaces=["nobody's"]) == 0
+    assert await count(lane_id="other") == await count(execution_kind="resize") == 1
+    assert await count(tags={"acme.team": "red"}) == await count(tags={"acme.size": "l"}) == 2
+    assert await count(tags={"acme.team": "red", "acme.size": "l"}) == 1
+    assert await count(tags={"acme.team": "red", "acme.size": "l"}, leaving_out="$") == 0
+    assert await count(states=["cancelled"]) == 0
+    await engine.cancel_execution(execution_id=ids["plain"])
+    assert await count(states=["cancelled", "completed"]) == 1
+    assert await count(states=["waiting"], namespaces=["acme"], leaving_out="$") == 5
+
+
+async def test_a_long_list_is_counted_to_its_end(engine: Engine) -> None:
+    for _ in range(3):
+        await engine.create_executions([{"namespace": "many", "execution_kind": "op"}] * 900)
+    assert await engine.count_executions(namespaces=["many"], leaving_out="$") == 2_700
+
+
 async def test_times(engine: Engine, clock: ManualClock) -> None:
     ids = await filled(engine, clock)
     page = (await engine.search_executions()).executions

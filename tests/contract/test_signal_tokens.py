@@ -42,7 +42,7 @@ async def test_what_a_token_is(engine: Engine) -> None:
 async def test_every_bit_counts(engine: Engine, probe: Probe) -> None:
     handle, details = await suspended(engine)
     point = addressed(handle, details)
-    genuine = point.pop("waitpoint_token").encode()
+    genuine = point.pop("waitpoint_token").reveal().encode()
     async with unchanged(probe):
         for position in range(len(genuine)):
             for bit in range(8):
@@ -78,7 +78,7 @@ async def test_every_bit_counts(engine: Engine, probe: Probe) -> None:
 async def test_malformed_tokens(engine: Engine, probe: Probe, spoil: Any) -> None:
     handle, details = await suspended(engine)
     async with refused(probe, Validation, ValidationKind.INVALID_TOKEN, "invalid_token"):
-        await signal(engine, handle, details, waitpoint_token=spoil(str.__str__(details.waitpoint_token)))
+        await signal(engine, handle, details, waitpoint_token=spoil(details.waitpoint_token.reveal()))
 
 
 @pytest.mark.parametrize("absent", ["", None])
@@ -217,7 +217,7 @@ async def test_no_secret_is_ever_shown(engine: Engine, probe: Probe, caplog: pyt
     shown.append(repr(await engine.read_waitpoint_token(id_of(handle).partition, pending.waitpoint_id)))
     shown.append(repr(await engine.list_pending_waitpoints(execution_id=id_of(handle))))
     shown.append(repr(await engine.list_waitpoint_hmac_kids()))
-    for bad in (str.__str__(pending.hmac_token), outcome.details.waitpoint_token.upper()):
+    for bad in (pending.hmac_token.reveal(), outcome.details.waitpoint_token.reveal().upper()):
         with pytest.raises(Validation) as caught:
             await signal(engine, handle, outcome.details, waitpoint_token=bad)
         shown += [str(caught.value), repr(caught.value)]
@@ -229,8 +229,8 @@ async def test_no_secret_is_ever_shown(engine: Engine, probe: Probe, caplog: pyt
     shown.append(repr(caught.value))
     shown.append(repr(await probe.select(SigningKey, active=True)))
     text = "\n".join([*shown, caplog.text])
-    digests = [each.partition(":")[2] for each in (pending.hmac_token, outcome.details.waitpoint_token)]
-    digests += [each.waitpoint_token.partition(":")[2] for each in outcome.details.additional_waitpoints]
+    digests = [each.reveal().partition(":")[2] for each in (pending.hmac_token, outcome.details.waitpoint_token)]
+    digests += [each.waitpoint_token.reveal().partition(":")[2] for each in outcome.details.additional_waitpoints]
     for secret in (*digests, SECRET.hex(), "ee" * 32):
         assert secret not in text.lower()
     assert "k1:<REDACTED:len=64>" in text

@@ -42,7 +42,7 @@ def held() -> list[Any]:
 
 @pytest.mark.parametrize(
     ("make", "said"),
-    [(active, "attempt 0 does not exist"), (asleep, "no open suspension"), (held, "worker w-1 holds a lease")],
+    [(active, "attempt 1 does not exist"), (asleep, "no open suspension"), (held, "worker w-1 holds a lease")],
 )
 async def test_what_makes_no_sense_is_logged(
     engine: Engine, probe: Probe, caplog: pytest.LogCaptureFixture, make: Any, said: str

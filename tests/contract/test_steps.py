@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from flowfabric import (
+    Cancelled,
     Contention,
     ContentionKind,
+    EngineError,
     ExecutionId,
     Handle,
     HandleKind,
@@ -21,7 +23,7 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.records import Execution, Flow, Suspension
-from flowfabric.model.steps import ChildWait, NewStep, Step, StepOutcome
+from flowfabric.model.steps import ChildWait, NewStep, Step, StepOutcome, StepPlace
 from tests.contract.graphs import settle
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, id_of, payload_of, policy, refused
 
@@ -199,6 +201,49 @@ async def test_every_kind_of_end_wakes(engine: Engine, probe: Probe, clock: Manu
     assert await state(probe, parent) == "resumable"
 
 
+async def test_a_parent_gives_up_its_children(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine)
+    parent = id_of(handle)
+    ids = [ExecutionId(child(parent, name)["execution_id"]) for name in ("runs", "waits", "done")]
+    await engine.advance(handle, children=[child(parent, "done")])
+    await engine.complete(await take(engine, "children"), b"")
+    await engine.advance(handle, children=[child(parent, "runs")])
+    running = await take(engine, "children")
+    await engine.advance(handle, children=[child(parent, "waits")])
+    for each in (*ids[:2], *ids[:2]):
+        assert await engine.cancel_child(handle, each, "enough") == Cancelled(each, PublicState.CANCELLED)
+    assert [await state(probe, each) for each in ids] == ["cancelled", "cancelled", "completed"]
+    told = await probe.execution(ids[0])
+    assert (told.cancellation_reason, told.cancelled_by) == ("enough", "parent")
+    for lost in (engine.complete(running, b""), engine.cancel(running)):
+        with pytest.raises(EngineError):
+            await lost
+    with pytest.raises(Validation, match="already terminal in state 'completed'"):
+        await engine.cancel_child(handle, ids[2])
+    assert await state(probe, parent) == "running"
+
+
+async def test_nobody_but_the_holder_of_its_parent_gives_up_a_child(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine)
+    parent = id_of(handle)
+    one, two = child(parent, "one"), child(parent, "two")
+    await engine.advance(handle, children=[one])
+    nested = await take(engine, "children")
+    await engine.advance(nested, children=[two])
+    stranger = await create(engine)
+    for foreign in (two["execution_id"], stranger, parent, ExecutionId.of(0, str(uuid.uuid4()))):
+        with pytest.raises(NotFound):
+            await engine.cancel_child(handle, foreign)
+    with pytest.raises(NotFound):
+        await engine.cancel_child(nested, one["execution_id"])
+    await engine.revoke_lease(execution_id=parent)
+    with pytest.raises(EngineError) as caught:
+        await engine.cancel_child(handle, one["execution_id"])
+    assert isinstance(caught.value, Contention | State)
+    states = [await state(probe, ExecutionId(each["execution_id"])) for each in (one, two)]
+    assert not {"cancelled"} & {*states, await state(probe, stranger)}
+
+
 async def test_a_child_that_has_ended_is_not_waited_for(engine: Engine, probe: Probe) -> None:
     handle = await claimed(engine)
     parent = id_of(handle)
@@ -327,6 +372,34 @@ async def test_steps_of_executions_that_live_are_listed(engine: Engine) -> None:
         (str(id_of(handle)), name) for handle in handles[1:] for name in ("a", "b", "c[é]")
     )
     assert len(listed) == len(set(listed))
+
+
+async def test_steps_are_listed_without_their_values(engine: Engine) -> None:
+    """In the order they were remembered, and by name where somebody has counted wrongly."""
+    handle = await claimed(engine)
+    await engine.advance(handle, steps=[NewStep("b", b"12"), NewStep("a"), NewStep("c[é]", b"x" * 5_000)])
+    await engine.advance(handle, steps=[NewStep("B", b""), NewStep("z", b"123")])
+    other = await claimed(engine)
+    await engine.advance(other, steps=[NewStep("a", b"123456")])
+    expected = [(1, "B", 0), (1, "b", 2), (2, "a", 0), (2, "z", 3), (3, "c[é]", 5_000)]
+    listed: list[StepPlace] = []
+    while page := await engine.list_steps(id_of(handle), listed[-1] if listed else None, 2):
+        assert len(page) <= 2
+        listed += page
+    assert listed == [StepPlace(*each) for each in expected]
+    assert await engine.list_steps(id_of(handle), limit=0) == []
+    assert await engine.list_steps(ExecutionId.of(0, str(uuid.uuid4()))) == []
+
+
+async def test_some_steps_are_read_by_name(engine: Engine) -> None:
+    handle = await claimed(engine)
+    await engine.advance(handle, steps=[NewStep("b", b"12"), NewStep("a", b"1"), NewStep("c", b"x" * 5_000)])
+    found = await engine.read_steps(id_of(handle), ["a", "none", "b", "a"])
+    assert [(each.name, each.value) for each in found] == [("b", b"12"), ("a", b"1")]
+    assert await engine.read_steps(id_of(handle), []) == []
+    assert await engine.remembered_bytes(id_of(handle), ["a", "c", "none"]) == 5_001
+    assert await engine.remembered_bytes(id_of(handle), [*map(str, range(2_500)), "b"]) == 2
+    assert await engine.remembered_bytes(id_of(handle), []) == 0
 
 
 # -- what a cancelled parent leaves behind ----------------------------------------------------------------------------

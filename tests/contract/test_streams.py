@@ -116,15 +116,15 @@ BAD_CURSORS = {
 
 async def test_what_is_no_cursor(engine: Engine) -> None:
     for cursor, problem in BAD_CURSORS.items():
-        for call in (
-            engine.read_stream(NOBODY, 0, cursor, "end"),
-            engine.read_stream(NOBODY, 0, "start", cursor),
-            engine.tail_stream(NOBODY, 0, cursor),
+        for name, call in (
+            ("from_cursor", engine.read_stream(NOBODY, 0, cursor, "end")),
+            ("to_cursor", engine.read_stream(NOBODY, 0, "start", cursor)),
+            ("after", engine.tail_stream(NOBODY, 0, cursor)),
         ):
             with pytest.raises(Validation) as caught:
                 await call
             assert caught.value.kind is ValidationKind.INVALID_INPUT
-            assert caught.value.detail.startswith(f"cursor: {problem}: ")
+            assert caught.value.detail.startswith(f"{name}: {problem}: ")
 
 
 async def test_a_tail_needs_a_place_to_start_from(engine: Engine, probe: Probe) -> None:

@@ -16,9 +16,11 @@ from flowfabric import (
     cursor_to_text,
 )
 from flowfabric.engine import Engine
+from flowfabric.model.events import CompletionEvent
 from flowfabric.model.subscriptions import cursor_at, event_id_of
 from tests.contract.following import LONG_S, finished, many_finished, now, rest, take
 from tests.contract.probe import ManualClock, Probe, claimed, refused, shared_stores_only
+from tests.contract.seeding import lose_events
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -183,6 +185,43 @@ async def test_the_horizon_outlives_the_process(engine: Engine, clock: ManualClo
     again = await open_engine()
     with pytest.raises(StreamGap):
         await again.subscribe_completion(begin)
+
+
+# -- lost ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_subscriber_that_stands_behind_the_end(engine: Engine) -> None:
+    """Events that it has read are lost, and others will get their numbers: it must not wait for what comes next."""
+    events = await engine.subscribe_completion(cursor_at(0))
+    first = await finished(engine)
+    await finished(engine)
+    seen = await take(events, 2)
+    await lose_events(engine, CompletionEvent, 1)
+    engine._events.stir()
+    with pytest.raises(StreamGap) as caught:
+        await take(events, 1)
+    assert (caught.value.requested, caught.value.oldest) == (cursor_at(2), cursor_at(1))
+    assert [event async for event in events] == [], "it is over"
+    for call in (engine.read_events("completion", cursor_at(2)), engine.subscribe_completion(cursor_at(2))):
+        with pytest.raises(Validation):
+            await call
+    other = await finished(engine)
+    assert [event.execution_id for event in await rest(engine, "completion", cursor_at(0))] == [first, other]
+    again = await engine.subscribe_completion(caught.value.oldest)
+    [event] = await take(again, 1)
+    assert (event.execution_id, event.cursor) == (other, seen[1].cursor)
+
+
+async def test_a_subscriber_that_stands_at_the_end(engine: Engine) -> None:
+    """What it has read is all there."""
+    events = await engine.subscribe_completion(cursor_at(0))
+    await finished(engine)
+    await finished(engine)
+    await take(events, 2)
+    await finished(engine)
+    await lose_events(engine, CompletionEvent, 2)
+    eid = await finished(engine)
+    assert [event.execution_id for event in await take(events, 1)] == [eid]
 
 
 async def test_deleting_while_somebody_follows(engine: Engine, clock: ManualClock) -> None:

@@ -314,7 +314,8 @@ async def test_a_suspended_handle_is_told_first_of_all(engine: Engine, probe: Pr
 
 async def test_foreign_handles(engine: Engine, probe: Probe) -> None:
     handle = await claimed(engine)
-    foreign = Handle(BackendTag.VALKEY, HandleKind.FRESH, handle.opaque)
+    other = BackendTag.SQLITE if handle.backend is BackendTag.VALKEY else BackendTag.VALKEY
+    foreign = Handle(other, HandleKind.FRESH, handle.opaque)
     for call in (
         engine.suspend(foreign, asking()),
         engine.create_waitpoint(foreign, "k", 5),

@@ -185,7 +185,7 @@ async def test_lists_show_no_token(engine: Engine) -> None:
     assert shown.keys() == {"a", "b"}
     for each in credentials(details):
         entry = shown[each.waitpoint_key]
-        kid, digest = each.waitpoint_token.split(":")
+        kid, digest = each.waitpoint_token.reveal().split(":")
         assert (entry.token_kid, entry.token_fingerprint) == (kid, digest[:16])
         assert (entry.waitpoint_id, entry.state, entry.execution_id) == (each.waitpoint_id, "active", id_of(handle))
         assert (entry.created_at, entry.activated_at, entry.expires_at) == (START_MS, START_MS, None)
@@ -219,7 +219,10 @@ async def test_reading_a_token(engine: Engine, clock: ManualClock) -> None:
     token = await engine.read_waitpoint_token(where, pending.waitpoint_id)
     assert token == pending.hmac_token
     assert isinstance(token, Token)
-    assert pending.hmac_token.split(":")[1] not in repr(token)
+    assert pending.hmac_token.reveal().split(":")[1] not in repr(token)
+    own, other = id_of(handle), await create(engine, lane_id="third")
+    assert await engine.read_waitpoint_token(where, pending.waitpoint_id, own) == token
+    assert await engine.read_waitpoint_token(where, pending.waitpoint_id, other) is None
     assert await engine.read_waitpoint_token(where, str(uuid4())) is None
     clock.advance(1_000)
     assert await engine.read_waitpoint_token(where, pending.waitpoint_id) is None

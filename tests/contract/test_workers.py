@@ -8,8 +8,9 @@ import pytest
 
 from flowfabric import Marked, NotRegistered, Refreshed, Registered, Unavailable, Validation, ValidationKind
 from flowfabric.engine import Engine
-from flowfabric.model.records import Worker, WorkerEvent
-from flowfabric.model.results import WorkerEntry
+from flowfabric.model.limits import GONE_KEPT_MS
+from flowfabric.model.records import GoneWorker, Worker, WorkerEvent
+from flowfabric.model.results import GoneWorkerEntry, WorkerEntry
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, id_of, refused, unchanged
 
 TTL_MS = 1_000
@@ -207,3 +208,58 @@ async def test_the_dead_are_not_listed(engine: Engine, probe: Probe, clock: Manu
 async def test_a_namespace_is_needed(engine: Engine) -> None:
     with pytest.raises(Unavailable):
         await engine.list_workers()
+
+
+# ------------------------------------------------------------------------------------------------------ gone, and loads
+
+
+async def test_those_who_have_gone_stay_visible(engine: Engine, clock: ManualClock) -> None:
+    await register(engine, "stopped", lanes=["a"], capabilities=["gpu"], slots=4)
+    await register(engine, "silent", "w2")
+    await register(engine, "foreign", namespace="other")
+    clock.advance(5)
+    await engine.mark_worker_dead(worker_instance_id="stopped", namespace="ns", reason="deploy")
+    await engine.mark_worker_dead(worker_instance_id="foreign", namespace="other")
+    swept = clock.advance(TTL_MS)
+    await engine.run_timer("worker_registry_ttl_sweep")
+    found = await engine.read_worker_load(namespaces=["ns"])
+    assert found.gone == (
+        GoneWorkerEntry("w2", "silent", "ns", ("lane",), (), START_MS, START_MS, swept, None, None),
+        GoneWorkerEntry("w1", "stopped", "ns", ("a",), ("gpu",), START_MS, START_MS, START_MS + 5, "deploy", 4),
+    )
+    assert len((await engine.read_worker_load()).gone) == 3
+    # Whoever comes back is not gone, and may go again.
+    await register(engine, "silent", "w2")
+    assert [each.worker_instance_id for each in (await engine.read_worker_load(namespaces=["ns"])).gone] == ["stopped"]
+    await engine.mark_worker_dead(worker_instance_id="silent", namespace="ns", reason="one")
+    await register(engine, "silent", "w2")
+    await engine.mark_worker_dead(worker_instance_id="silent", namespace="ns", reason="two")
+    assert [each.reason for each in (await engine.read_worker_load(namespaces=["ns"])).gone] == ["two", "deploy"]
+    clock.advance(found.kept_ms + 1)
+    assert (await engine.read_worker_load()).gone == ()
+
+
+async def test_the_gone_are_forgotten(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    await register(engine)
+    await engine.mark_worker_dead(worker_instance_id="w1-i1", namespace="ns")
+    clock.advance(GONE_KEPT_MS)
+    await engine.run_timer("retention_trimmer")
+    assert len(await probe.select(GoneWorker, namespace="ns")) == 1
+    clock.advance(1)
+    await engine.run_timer("retention_trimmer")
+    assert await probe.select(GoneWorker, namespace="ns") == []
+
+
+async def test_what_workers_hold(engine: Engine, clock: ManualClock) -> None:
+    """Of the namespaces that are asked for only; what has run out, or ended, is not held."""
+    await register(engine, slots=8)
+    assert (await engine.list_workers(namespace="ns")).entries[0].slots == 8
+    handles = [await claimed(engine, "w1-i1", lane_id=f"l{n}", namespace="ns") for n in range(3)]
+    await claimed(engine, "w2-i1", lane_id="other", namespace="ns")
+    await claimed(engine, "w1-i1", lane_id="foreign", namespace="foreign")
+    await engine.complete(handles[0], None)
+    assert (await engine.read_worker_load(namespaces=["ns"])).held == {"w1-i1": 2, "w2-i1": 1}
+    assert (await engine.read_worker_load()).held == {"w1-i1": 3, "w2-i1": 1}
+    assert (await engine.read_worker_load(namespaces=["nobody"])).held == {}
+    clock.advance(30_000)
+    assert (await engine.read_worker_load()).held == {}

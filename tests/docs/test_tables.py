@@ -1,6 +1,6 @@
 """Tables in the documentation that repeat the code say what the code says.
 
-``./dev run python -m tests.docs.test_tables`` writes the table of errors anew.
+``./dev run python -m tests.docs.test_tables`` writes the tables of errors and operations anew.
 """
 
 import re
@@ -42,8 +42,10 @@ from flowfabric import (
     Validation,
     ValidationKind,
 )
+from flowfabric.engine.operations import OPERATIONS, Operation
 from flowfabric.engine.timer_loop import TIMERS
 from flowfabric.model import frames, ids, limits
+from flowfabric.model.credentials import Scope
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SOURCE = DOCS.parent / "src" / "flowfabric"
@@ -89,7 +91,7 @@ def is_raised(error: EngineError, kind: str) -> bool:
 @cache
 def sources() -> tuple[str, ...]:
     """The engine's code, without the list of errors itself."""
-    return tuple(path.read_text() for path in SOURCE.rglob("*.py") if path.name != "errors.py")
+    return tuple(path.read_text() for path in SOURCE.rglob("*.py") if path != SOURCE / "model" / "errors.py")
 
 
 def error_row(error: EngineError, kind: str) -> str:
@@ -124,6 +126,52 @@ def test_every_family_is_in_the_table() -> None:
     assert {each.__name__ for each in classes - families} == {"Contextual"}
 
 
+# ---------------------------------------------------------------------------------------------------------- operations
+
+OPERATIONS_HEAD = ["| Scope | About | Operations |", "|---|---|---|"]
+
+
+def scopes_of(operation: Operation) -> str:
+    """Which scopes suffice, in words."""
+    if not operation.scopes:
+        return "none is asked for"
+    return (
+        "any" if len(operation.scopes) == len(Scope) else " or ".join(f"`{each}`" for each in sorted(operation.scopes))
+    )
+
+
+def shown(operation: Operation) -> str:
+    """The name of an operation with its marks."""
+    marks = (
+        ("†", operation.audited),
+        ("‡", operation.everywhere),
+        ("○" if not operation.http else "●", operation.remote),
+    )
+    return f"`{operation.name}`" + "".join(mark for mark, has in marks if has)
+
+
+def operation_rows() -> list[str]:
+    """The table of operations in docs/server.md as it should be."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in OPERATIONS.values():
+        groups.setdefault((scopes_of(each), each.subject.value), []).append(shown(each))
+    return [f"| {scopes} | {subject} | {' '.join(names)} |" for (scopes, subject), names in sorted(groups.items())]
+
+
+def operations_in(text: str) -> tuple[int, int]:
+    """Where the rows of the table of operations begin and end, in lines."""
+    lines = text.splitlines()
+    start = lines.index(OPERATIONS_HEAD[0]) + len(OPERATIONS_HEAD)
+    return start, next(at for at in range(start, len(lines)) if not lines[at].startswith("|"))
+
+
+def test_operations() -> None:
+    text = (DOCS / "server.md").read_text()
+    start, end = operations_in(text)
+    found = text.splitlines()[start:end]
+    assert found == operation_rows(), "write the table anew: ./dev run python -m tests.docs.test_tables"
+
+
 # ------------------------------------------------------------------------------------------------------------- figures
 
 
@@ -135,7 +183,9 @@ def operating_rows() -> list[list[str]]:
 
 def test_timers() -> None:
     expected = [
-        [f"`{timer.name}`", f"`{timer.variable}`", f"{timer.interval_ms:,} ms", f"{timer.batch:,}"] for timer in TIMERS
+        [f"`{timer.name}`", f"`{timer.variable}`", f"{timer.interval_ms:,} ms", f"{timer.batch:,}"]
+        for timer in TIMERS
+        if timer.by_itself
     ]
     names = {row[0] for row in expected}
     assert [row[:4] for row in operating_rows() if row[0] in names] == expected
@@ -180,14 +230,30 @@ def test_every_state_is_explained(states: type[StrEnum]) -> None:
 # --------------------------------------------------------------------------------------------------------------- links
 
 
+LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)")
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link can point at: the headings, as they are called in addresses."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     root = DOCS.parent
-    for path in (root / "README.md", root / "CHANGELOG.md", *DOCS.glob("*.md")):
-        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text()):
-            assert (path.parent / target).exists(), f"{path.name}: {target}"
+    for path in (root / "README.md", root / "CHANGELOG.md", *DOCS.rglob("*.md")):
+        for target, anchor in LINK.findall(path.read_text()):
+            found = path.parent / target if target else path
+            assert found.exists(), f"{path.relative_to(root)}: {target}"
+            assert not anchor or anchor in anchors(found), f"{path.relative_to(root)}: {target}#{anchor}"
 
 
 if __name__ == "__main__":
     page = DOCS / "errors.md"
     kept = [line for line in page.read_text().splitlines() if not is_error_row(line)]
     page.write_text("\n".join([*kept, *error_rows(), ""]))
+    page = DOCS / "server.md"
+    text = page.read_text()
+    start, end = operations_in(text)
+    lines = text.splitlines()
+    page.write_text("\n".join([*lines[:start], *operation_rows(), *lines[end:], ""]))

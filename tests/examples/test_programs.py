@@ -97,6 +97,18 @@ def test_an_example_on_postgres(name: str, tmp_path: Path, prepared_postgres_dsn
     assert normalised(done.stdout) == normalised(sections()[name])
 
 
+#: One of each kind: questions and waits, output as it comes, a flow, budgets.
+ON_VALKEY = ("deploy_approval.py", "llm_race.py", "media_pipeline.py", "token_budget.py")
+
+
+@pytest.mark.parametrize("name", ON_VALKEY)
+def test_an_example_on_valkey(name: str, tmp_path: Path, valkey_url: str) -> None:
+    done = run(name, tmp_path, FF_URL=valkey_url)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert normalised(done.stdout) == normalised(sections()[name])
+
+
 class Provider(BaseHTTPRequestHandler):
     """A language model that says the same to everybody, as providers say it."""
 

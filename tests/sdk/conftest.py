@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The address of a fresh, empty store, or of a server that has one."""
     if request.param == "remote":
-        with serving(f"sqlite:///{tmp_path}/ff.db") as url:
+        with serving(STORES["sqlite"](request, tmp_path)) as url:
             yield url
     else:
         yield STORES[request.param](request, tmp_path)

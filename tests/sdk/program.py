@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from flowfabric.sdk.app import App
+from flowfabric.sdk.context import Ctx
 
 app = App(sys.argv[1] if __name__ == "__main__" else "memory://")
 
@@ -75,6 +76,38 @@ def talk(n: int) -> int:
     if n < 0:
         raise ValueError(f"{n} is negative")
     return n
+
+
+@app.task(run_in="process")
+def until_cancelled(log: str, ctx: Ctx) -> None:
+    """Until it is told to stop."""
+    with Path(log).open("a") as file:
+        file.write(f"{ctx.run_id} {ctx.attempt} {ctx.tags.get('user.team')} {ctx.idempotency_key} {ctx.cancelled}\n")
+        file.flush()
+        while not ctx.cancelled:
+            time.sleep(0.01)
+        file.write(f"told {ctx.lease_healthy}\n")
+
+
+@app.task(run_in="process")
+def logs_in_process(fails: bool, ctx: Ctx) -> None:
+    """Log, and fail if told to."""
+    ctx.log.info("in %s", "a process")
+    if fails:
+        raise ValueError("told to")
+
+
+@app.task(run_in="process")
+def deaf(ctx: Ctx) -> None:
+    """It never looks."""
+    while True:
+        time.sleep(0.01)
+
+
+@app.task(run_in="process")
+async def emits_in_process(ctx: Ctx) -> None:
+    """Ask for what is not there."""
+    await ctx.emit("hello")
 
 
 if __name__ == "__main__":

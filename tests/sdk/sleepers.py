@@ -62,6 +62,8 @@ async def main(url: str, count: int) -> None:
         await until(app, ENDED, FIRST)
         tracemalloc.start()
         await put_to_sleep(app, sleeper, count)
+        while worker.running:  # noqa: ASYNC110 (what was committed last is known to the store before its slot is free)
+            await asyncio.sleep(0.01)
         held = {"running": worker.running, "bytes": traced_bytes(), "phases": await phases(app)}
         tracemalloc.stop()
         clock.advance(31 * 86_400_000)

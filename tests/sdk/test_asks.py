@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 from flowfabric import (
+    AlreadyAnswered,
+    Answered,
     App,
     Ask,
     AskClosed,
@@ -79,6 +82,74 @@ async def test_two_of_three(app: App) -> None:
         assert await run.result(seconds(30)) is True
 
 
+async def test_an_answer_that_comes_twice(app: App) -> None:
+    @app.workflow
+    async def deploy() -> bool:
+        return await Ask("deploy?", Verdict, of={"ann", "bob", "cid"}, need=2, within=days(7)) is not None
+
+    async with app.worker():
+        run = await deploy.start()
+        ask = await opened(app, run)
+        link, unused = await ask.link("ann"), await ask.link("cid")
+        assert await app.answer(link, Verdict(ok=True, note="fine")) == Answered("approve")
+        for by in ("bob", "nobody"):
+            again = await app.answer(link, {"note": "fine", "ok": True})
+            assert (again.said, again.repeated) == ("approve", True)
+            assert await ask.answer(Verdict(ok=True, note="fine"), by="ann") == again, "by whichever way it came"
+            for other in (Verdict(ok=False), Verdict(ok=True, note="other")):
+                with pytest.raises(AlreadyAnswered, match="ann has already answered this question"):
+                    await app.answer(link, other)
+                with pytest.raises(AlreadyAnswered):
+                    await ask.answer(other, by="ann")
+            with pytest.raises(EngineError):
+                await app.answer(link[:-2] + "AA", Verdict(ok=True, note="fine"))
+            if by == "bob":
+                assert [each.id for each in await app.asks(run)] == [ask.id], "a changed mind does not close it"
+                assert not (await ask.answer(Verdict(ok=True), by=by)).repeated
+                assert await run.result(seconds(30)) is True
+        with pytest.raises(EngineError):
+            await app.answer(unused, Verdict(ok=True))
+        with pytest.raises(AskClosed):
+            await ask.answer(Verdict(ok=True), by="cid")
+
+
+async def test_two_answers_of_one_approver_at_once(app: App) -> None:
+    @app.workflow
+    async def deploy() -> bool:
+        return await Ask("deploy?", of={"ann", "bob"}, need=2)
+
+    async with app.worker():
+        run = await deploy.start()
+        ask = await opened(app, run)
+        link = await ask.link("ann")
+        notes = [app.answer(link, True), ask.answer(True, by="ann"), app.answer(link, True), ask.answer(True, by="ann")]
+        told = await asyncio.gather(*notes)
+        assert sorted(each.repeated for each in told) == [False, True, True, True]
+        assert len((await app.engine.read_history(ask.id)).signals) == 1, "one was recorded"
+        await run.cancel()
+
+
+async def test_a_run_says_who_has_to_answer(app: App) -> None:
+    @app.workflow
+    async def sign_off() -> bool:
+        return await Ask("deploy?", of={"legal", "ops", "finance"}, need=2, within=days(1))
+
+    @app.workflow
+    async def release() -> bool:
+        return await sign_off()
+
+    async with app.worker():
+        run = await release.start()
+        ask = await opened(app, run)
+        why = await run.explain()
+        assert why.sentence.startswith("It is waiting for 2 of finance, legal, ops to answer 'deploy?', until 20")
+        assert [each.execution_kind for each in why.chain] == ["release", "sign_off", "$ask"]
+        assert [each.execution_id for each in why.chain][::2] == [run.id, ask.id]
+        await ask.answer(True, by="ops")
+        assert (await run.explain()).sentence.startswith("It is waiting for 1 of finance, legal to answer")
+        await run.cancel()
+
+
 async def test_one_no_decides(app: App) -> None:
     @app.workflow
     async def deploy() -> str:
@@ -133,7 +204,7 @@ async def test_a_token_is_good_for_one_approver_and_one_thing_shown(app: App) ->
         }
         assert len(tokens) == 4
         forged = base64.urlsafe_b64decode((await first.link("ann")) + "==").decode().split(" ")
-        forged[2] = await second.token("ann")
+        forged[2] = (await second.token("ann")).reveal()
         with pytest.raises(EngineError):
             await app.answer(base64.urlsafe_b64encode(" ".join(forged).encode()).decode(), True)
 
@@ -219,6 +290,18 @@ async def test_waiting_for_a_question_ends(app: App) -> None:
 
     run = await silent.start()
     assert await app.asks(run, wait=timedelta(milliseconds=50)) == []
+
+
+async def test_nobody_waits_for_the_questions_of_a_run_that_has_ended(app: App) -> None:
+    @app.workflow
+    async def silent() -> None:
+        return None
+
+    async with app.worker(), asyncio.timeout(60):
+        run = await silent.start()
+        assert await app.asks(run, wait=days(1)) == [], "it ends while somebody waits"
+        assert await run.status() == "completed"
+        assert await app.asks(run.id, wait=days(1)) == [], "it had ended before"
 
 
 def test_what_cannot_be_asked() -> None:

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowfabric import App, BlocksLoop, Ctx, NotOpen, ResultTimeout, Run, RunCancelled, RunFailed, minutes, seconds
+from flowfabric import App, Ask, BlocksLoop, Ctx, NotOpen, ResultTimeout, Run, RunCancelled, RunFailed, minutes, seconds
 from flowfabric.sdk.asks import OpenAsk
-from flowfabric.sdk.blocking import BlockingApp, BlockingAsk, BlockingRun
+from flowfabric.sdk.blocking import BlockingApp, BlockingAsk, BlockingRun, BlockingRuns, BlockingSchedules
+from flowfabric.sdk.listing import Runs
+from flowfabric.sdk.schedules import Schedules
 
 
 @pytest.fixture
@@ -31,6 +33,11 @@ def app(store_url: str) -> App:
     def broken() -> None:
         raise ValueError("no")
 
+    @made.workflow
+    async def agree() -> bool:
+        return await Ask("agreed?", of={"ann", "bob"})
+
+    made.schedule(add, add.bind(1), cron="0 3 1 1 *", name="nightly")
     return made
 
 
@@ -55,9 +62,22 @@ def test_starting_and_waiting(app: App, blocking: BlockingApp) -> None:
     assert {each.id for each in blocking.runs(name="add")} >= {run.id}
 
 
+def test_cancelling_and_terminating(app: App, blocking: BlockingApp) -> None:
+    for end in ("cancel", "terminate"):
+        run = blocking.start(app.definitions["agree"])  # type: ignore[arg-type]
+        while run.status() != "suspended":
+            threading.Event().wait(0.02)
+        getattr(run, end)(f"we {end}")
+        with pytest.raises(RunCancelled, match=f"we {end}"):
+            run.result(timeout=minutes(1))
+    assert blocking.runs(name="agree").terminate("too late") == []
+
+
 def test_frames(app: App, blocking: BlockingApp) -> None:
     run = blocking.start(app.definitions["stream"], 5)  # type: ignore[arg-type]
     assert "".join(frame.text for frame in run.frames()) == "01234"
+    assert run.output().text == "01234"
+    assert [frame.text for frame in run.frames(children=True)] == list("01234")
     for frame in run.frames():
         assert frame.text == "0"
         break
@@ -111,13 +131,57 @@ async def test_no_loop_is_stopped(app: App) -> None:
     async with app:
 
         def elsewhere() -> None:
-            with pytest.raises(NotOpen, match="open on an event loop already"):
+            with pytest.raises(NotOpen, match="already open on an event loop"):
                 app.sync.open()
 
         await asyncio.to_thread(elsewhere)
 
 
-@pytest.mark.parametrize(("inner", "outer"), [(Run, BlockingRun), (OpenAsk, BlockingAsk)])
+def test_runs_are_read_while_they_are_looked_through(app: App, blocking: BlockingApp) -> None:
+    add = app.definitions["add"]
+    started = {each.id for each in blocking.start_many(add, range(3))}  # type: ignore[arg-type]
+    runs = blocking.runs(name="add")
+    first = next(iter(runs))
+    assert isinstance(first, BlockingRun)
+    assert first.id in started
+    assert runs.count() == len(runs.all()) == 3
+    assert {each.id for each in runs} == started
+    for each in runs:
+        each.result(timeout=minutes(1))
+    assert runs.cancel("too late") == runs.replay(dry_run=True) == []
+
+
+def test_nothing_is_read_before_somebody_looks(app: App, blocking: BlockingApp) -> None:
+    runs = blocking.runs(name="add")
+    run = blocking.start(app.definitions["add"], 1)  # type: ignore[arg-type]
+    assert list(runs) == [run]
+
+
+def test_answering_with_a_link(app: App, blocking: BlockingApp) -> None:
+    run = blocking.start(app.definitions["agree"])  # type: ignore[arg-type]
+    [ask] = blocking.asks(run, wait=minutes(1))
+    blocking.answer(ask.link("ann"), True, identity="ann@example.org")
+    assert run.result(timeout=minutes(1)) is True
+
+
+def test_schedules(app: App, blocking: BlockingApp) -> None:
+    schedules = blocking.schedules
+    assert [each.schedule_id for each in schedules.list()] == ["nightly"], "the worker has stored it"
+    schedules.pause("nightly")
+    schedules.resume("nightly")
+    assert schedules.change("nightly", priority=7).priority == schedules.get("nightly").priority == 7
+    run = schedules.trigger("nightly")
+    assert isinstance(run, BlockingRun)
+    assert run.result(timeout=minutes(1)) == 2
+    schedules.delete("nightly")
+    schedules.store()
+    assert schedules.get("nightly").priority == 0
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer"),
+    [(Run, BlockingRun), (OpenAsk, BlockingAsk), (Runs, BlockingRuns), (Schedules, BlockingSchedules)],
+)
 def test_nothing_is_missing(inner: type, outer: type) -> None:
     for name, method in vars(inner).items():
         if not name.startswith("_") and inspect.iscoroutinefunction(method):

@@ -20,11 +20,22 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from flowfabric import App, BadOptions, Debounce, NotCommitted, StartRefused, UnknownRun, minutes, seconds
+from flowfabric import (
+    App,
+    BadOptions,
+    Debounce,
+    NotCommitted,
+    StartRefused,
+    StillPending,
+    UnknownRun,
+    minutes,
+    seconds,
+)
 from flowfabric.model.requests import RequestPage
-from tests.contract.probe import shared_stores_only
+from tests.contract.probe import sql_stores_only
 
 SOON = seconds(20)
+UNKNOWN = "{fp:0}:00000000-0000-4000-8000-000000000000"
 
 
 class Open(NamedTuple):
@@ -188,6 +199,45 @@ async def test_it_runs_after_the_commit(store_url: str, connect: Callable[[str],
         assert info.tags["user.team"] == "docs"
 
 
+@sql_stores_only
+async def test_what_needs_the_run_says_that_it_is_on_its_way(store_url: str) -> None:
+    app = App(store_url)
+    send = define(app)
+    connect = with_sqlite3 if store_url.startswith("sqlite") else with_psycopg
+    async with app, connect(store_url) as (tx, commit, _):
+        run = await send.using(tx=tx).start(7)
+        for call in (run.explain, run.info):
+            with pytest.raises(NotCommitted):
+                await call()
+        commit()
+        for handle in (run, app.run(run.id)):
+            for call in (handle.explain, handle.info, handle.cancel, handle.replay, handle.fork):
+                with pytest.raises(StillPending, match="picks it up within a second"):
+                    await call()
+        assert await app.engine.run_timer("enqueue_requests") == 1
+        assert (await run.explain()).gate == "waiting_for_worker"
+        await run.cancel()
+        assert await run.status() == "cancelled"
+        for call in (app.run(UNKNOWN).explain, app.run(UNKNOWN).info, app.run(UNKNOWN).cancel):
+            with pytest.raises(UnknownRun):
+                await call()
+
+
+@sql_stores_only
+async def test_a_run_that_existed_before_is_the_one_that_is_meant(store_url: str) -> None:
+    app = App(store_url)
+    send = define(app)
+    connect = with_sqlite3 if store_url.startswith("sqlite") else with_psycopg
+    async with app:
+        first = await send.using(id="once").start(7)
+        async with connect(store_url) as (tx, commit, _):
+            again = await send.using(id="once", tx=tx).start(7)
+            commit()
+        await app.engine.run_timer("enqueue_requests")
+        assert (await again.explain()).execution_id == first.id
+        assert again == first
+
+
 @EVERY
 async def test_a_rollback_leaves_nothing(store_url: str, connect: Callable[[str], Any]) -> None:
     app = App(store_url)
@@ -223,7 +273,7 @@ asyncio.run(main())
 """
 
 
-@shared_stores_only
+@sql_stores_only
 @pytest.mark.parametrize("committing", [True, False])
 async def test_a_process_that_is_killed(store_url: str, committing: bool) -> None:
     """Between its commit and the pick-up, or before the commit."""
@@ -243,7 +293,7 @@ async def test_a_process_that_is_killed(store_url: str, committing: bool) -> Non
                 await run.status()
 
 
-@shared_stores_only
+@sql_stores_only
 async def test_ids(store_url: str) -> None:
     """A second start of an id is the first run, in a transaction or not."""
     app = App(store_url)
@@ -265,7 +315,7 @@ async def test_ids(store_url: str) -> None:
         assert (await send.start(2)).id == first.id
 
 
-@shared_stores_only
+@sql_stores_only
 async def test_what_cannot_be_created(store_url: str) -> None:
     app = App(store_url, lane="closed")
     send = define(app)
@@ -282,7 +332,7 @@ async def test_what_cannot_be_created(store_url: str) -> None:
         assert await run.status() == "pending"
 
 
-@shared_stores_only
+@sql_stores_only
 async def test_frames_of_a_run_that_is_not_there_yet(store_url: str) -> None:
     app = App(store_url)
     send = define(app)
@@ -314,7 +364,21 @@ async def test_what_is_no_transaction(store_url: str) -> None:
             await send.using(tx=5, debounce=Debounce("k", seconds(1))).start(7)
 
 
-@shared_stores_only
+@pytest.mark.parametrize("store_url", ["valkey"], indirect=True)
+async def test_no_transaction_reaches_valkey(store_url: str) -> None:
+    """Not even one that would do elsewhere: it could commit, and the run could not be started with it."""
+    app = App(store_url)
+    send = define(app)
+    connection = sqlite3.connect(":memory:")
+    async with app:
+        with pytest.raises(BadOptions, match=r"same SQL database.* are in Valkey: leave tx= out"):
+            await send.using(tx=connection).start(7)
+        assert await app.engine.list_requests() == RequestPage((), None)
+        assert not connection.in_transaction
+    connection.close()
+
+
+@sql_stores_only
 def test_blocking_calls_use_the_connection_in_their_own_thread(store_url: str) -> None:
     app = App(store_url)
     send = define(app)
@@ -330,7 +394,7 @@ def test_blocking_calls_use_the_connection_in_their_own_thread(store_url: str) -
             assert run.result(timeout=SOON) == "7 to żółw"
 
 
-@shared_stores_only
+@sql_stores_only
 async def test_reuse_that_cannot_be_decided(store_url: str) -> None:
     app = App(store_url)
     send = define(app)

@@ -82,7 +82,7 @@ async def test_frames_of_the_attempts_that_follow(app: App) -> None:
             await app.engine.complete(handle, b"null")
     frames = await asyncio.wait_for(reading, 30)
     assert [frame.text for frame in frames] == ["0a", "0b", "1a", "1b", "2a", "2b"]
-    assert [frame.attempt for frame in frames] == [0, 0, 1, 1, 2, 2]
+    assert [frame.attempt for frame in frames] == [1, 1, 2, 2, 3, 3], "from 1 on, as ctx.attempt"
     assert [frame.text for frame in await all_of(run, frames[1].id)] == ["1a", "1b", "2a", "2b"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,14 @@ from pathlib import Path
 import pytest
 
 import flowfabric
+import flowfabric.stores
+from flowfabric import Transport
+from flowfabric.engine import Engine
+from flowfabric.stores.planning import plan
 
 #: What no client needs: stores, servers and what users may not have.
-HEAVY = ("asyncpg", "pydantic", "psycopg", "sqlalchemy", "fastapi", "starlette", "uvicorn", "cronsim", "opentelemetry",
-         "flowfabric.stores", "flowfabric.server", "flowfabric.console", "flowfabric.cli")  # fmt: skip
+HEAVY = ("asyncpg", "libvalkey", "pydantic", "psycopg", "sqlalchemy", "fastapi", "starlette", "uvicorn", "cronsim",
+         "opentelemetry", "flowfabric.stores", "flowfabric.server", "flowfabric.console", "flowfabric.cli")  # fmt: skip
 
 
 def loaded_by(program: str) -> set[str]:
@@ -61,7 +66,8 @@ def test_an_app_on_sqlite_loads_no_other_store() -> None:
         "        await task.start()\n"
         "asyncio.run(main())\n"
     )
-    assert not within(modules, "asyncpg", "pydantic", "fastapi", "flowfabric.stores.postgres", "flowfabric.server")
+    others = ("asyncpg", "libvalkey", "flowfabric.stores.postgres", "flowfabric.stores.valkey")
+    assert not within(modules, *others, "pydantic", "fastapi", "flowfabric.server")
 
 
 def test_every_name_is_there() -> None:
@@ -83,3 +89,34 @@ def test_type_checkers_see_the_same_names() -> None:
         if alias.asname == alias.name
     }
     assert homes == {name: f"flowfabric.{module}" for name, module in flowfabric._HOMES.items()}  # type: ignore[attr-defined]
+
+
+def forget_store(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if nothing of a store had been imported yet, until the test ends."""
+    for module in within(set(sys.modules), f"flowfabric.stores.{name}"):
+        monkeypatch.delitem(sys.modules, module)
+    # The package also remembers its parts as attributes; those of a second import must not outlive the test.
+    monkeypatch.delattr(flowfabric.stores, name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [("postgresql://nowhere/x", "asyncpg", "postgres"), ("valkey://nowhere/0", "libvalkey", "valkey")],
+)
+async def test_a_store_whose_package_is_missing_says_how_to_get_it(
+    url: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_store(extra, monkeypatch)
+    monkeypatch.setitem(sys.modules, package, None)
+    sentence = re.escape(f"the package {package} is not installed; install it with: pip install 'flowfabric[{extra}]'")
+    with pytest.raises(Transport, match=sentence):
+        await Engine.open(url)
+    with pytest.raises(Transport, match=sentence):
+        await plan(url)
+
+
+async def test_any_other_module_that_is_missing_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_store("valkey", monkeypatch)
+    monkeypatch.setitem(sys.modules, "flowfabric.stores.valkey.keys", None)
+    with pytest.raises(ModuleNotFoundError, match="keys"):
+        await Engine.open("valkey://nowhere/0")

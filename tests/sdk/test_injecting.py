@@ -135,7 +135,7 @@ async def test_what_asks_for_the_attempt_is_of_the_attempt() -> None:
         assert await resolved(dependencies, "one", a=Depends(on_top)) == {"a": "of one"}
         assert await resolved(dependencies, "two", a=Depends(on_top)) == {"a": "of two"}
         assert EVENTS == ["attempt opens", "attempt closes"] * 2
-        with pytest.raises(BadDependency, match="ends with the attempt"):
+        with pytest.raises(BadDependency, match="but depends on something with scope 'attempt'"):
             await resolved(dependencies, a=Depends(attempt_generator, scope="worker"))
 
 
@@ -192,7 +192,7 @@ async def test_what_nobody_provides() -> None:
         return value
 
     async with Dependencies() as dependencies:
-        with pytest.raises(BadDependency, match="nobody provides its parameter 'value'"):
+        with pytest.raises(BadDependency, match="nothing provides parameter 'value'"):
             await resolved(dependencies, a=Depends(needy))
         with pytest.raises(BadDependency, match="no Ctx outside a worker"):
             await resolved(dependencies, None, a=Depends(with_context))

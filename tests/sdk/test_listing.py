@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowfabric import App, BadOptions, RunStatus
+from flowfabric import App, Ask, BadOptions, RunStatus, minutes
 from tests.sdk.doing import fail_one, run_one
 
 
@@ -32,6 +32,32 @@ async def test_looking_through_runs(app: App, store_url: str) -> None:
     for bad in ({"state": "nonsense"}, {"limit": -1}):
         with pytest.raises(BadOptions):
             app.runs(**bad)  # type: ignore[arg-type]
+
+
+async def test_the_store_counts(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task(tags={"team": "docs"})
+    async def one(n: int) -> int:
+        return n
+
+    @app.workflow
+    async def asking() -> bool:
+        return await Ask("well?")
+
+    await one.using(tags={"team": "docs", "size": "l"}).start_many(range(3))
+    await one.start(3)
+    run = await asking.start()
+    async with app.worker():
+        await app.asks(run, wait=minutes(1))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("rows are not loaded to be counted")
+
+    monkeypatch.setattr(type(app.engine), "search_executions", refuse, raising=False)
+    assert await app.runs().count() == 5, "questions are no runs"
+    assert await app.runs(name="one").count() == 4
+    assert await app.runs(tags={"team": "docs", "size": "l"}).count() == 3
+    assert await app.runs(limit=2).count() == 2
+    assert await app.runs(limit=0).count() == 0
 
 
 async def test_only_the_own_namespace(app: App) -> None:

@@ -19,6 +19,7 @@ from flowfabric.model.errors import (
     NotFound,
     Transport,
     TransportKind,
+    Validation,
 )
 from flowfabric.sdk.app import App
 from flowfabric.sdk.durations import seconds
@@ -94,6 +95,17 @@ async def test_the_rest_of_the_engine_is_there() -> None:
         assert inspect.signature(engine.complete) == inspect.signature(bare.complete)
         with pytest.raises(AttributeError):
             _ = engine.no_such_operation
+
+
+async def test_limited_callers_go_through_as_well() -> None:
+    seen: list[str] = []
+    async with await Engine.open("memory://") as engine:
+        layered = layer(Hooks(before=seen.append))(engine)
+        own = layered.limited_to({"a"})
+        await own.create_execution(namespace="a")
+        with pytest.raises(Validation):
+            await own.create_execution(namespace="b")
+    assert seen == ["create_execution", "create_execution"]
 
 
 async def test_the_last_layer_is_outermost_and_refusals_are_told() -> None:

@@ -140,7 +140,7 @@ def test_what_means_nothing_is_refused(make: Any) -> None:
 
 
 def test_limits_of_one_task_share_a_key() -> None:
-    with pytest.raises(BadOptions, match="share one key"):
+    with pytest.raises(BadOptions, match="must use the same key"):
         TaskOptions.of(limits=[Limit(4, key="doc.tenant"), Rate(60, per=minutes(1), key="doc.url")])
     assert len(TaskOptions.of(limits=[Limit(4, key="a"), Rate(60, per=minutes(1), key="a")]).limits) == 2
 
@@ -171,10 +171,18 @@ def test_names_are_unique_and_ours_begin_with_a_dollar() -> None:
     with pytest.raises(BadOptions, match="there is a task 'one' already"):
         app.task(name="one")(lambda: None)
     for name in ("", "$mine"):
-        with pytest.raises(BadOptions, match="names are not empty"):
+        with pytest.raises(BadOptions, match="a name must not be empty"):
             app.task(name=name)(lambda: None)
-    with pytest.raises(TypeError):
-        app.task(retries=3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("decorator", ["task", "step", "workflow"])
+def test_a_decorator_says_which_option_may_be_meant(decorator: str) -> None:
+    decorate = getattr(App("memory://"), decorator)
+    for wrong, right in (("retries", "retry"), ("max_retries", "retry"), ("queue", "lane"), ("timeuot", "timeout")):
+        with pytest.raises(BadOptions, match=rf"^@app\.{decorator}: unknown option {wrong}=; write {right}=$"):
+            decorate(**{wrong: 5})
+    with pytest.raises(BadOptions, match="unknown option colour=; options: name, retry, timeout, "):
+        decorate(colour="red")
 
 
 def test_errors_travel_between_processes() -> None:

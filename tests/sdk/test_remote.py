@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, BadOptions, Created, Duplicate, ServerRefused
+from flowfabric import App, BadOptions, Budget, Created, Ctx, Duplicate, Limit, RunFailed, ServerRefused, first
 from flowfabric.engine import Engine
 from flowfabric.model.errors import NotFound, State, Transport, Validation
 from flowfabric.model.frames import DurableSummary, Frame
@@ -35,7 +35,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[str]:
-    with serving(f"sqlite:///{tmp_path}/ff.db", ServerConfig(port=0, api_token="root")) as address:
+    with serving(f"sqlite:///{tmp_path}/ff.db", ServerConfig(port=0, api_token="token-of-this-test")) as address:
         yield address
 
 
@@ -44,7 +44,7 @@ def guarded(tmp_path: Path) -> Iterator[str]:
 
 async def test_a_token_is_asked_for(guarded: str) -> None:
     for token in (None, "wrong"):
-        with pytest.raises(ServerRefused, match="the token is missing or not valid"):
+        with pytest.raises(ServerRefused, match="the token is missing, wrong, expired or revoked"):
             await App(guarded, token=token).open()
 
 
@@ -71,14 +71,88 @@ async def test_a_worker_of_one_namespace(guarded: str, tmp_path: Path) -> None:
             ):
                 with pytest.raises(NotFound):
                     await call
-            with pytest.raises(ServerRefused, match="not for namespace 'theirs'"):
+            with pytest.raises(ServerRefused, match="no access to namespace 'theirs'"):
                 await app.engine.create_execution(namespace="theirs")
-            with pytest.raises(ServerRefused, match="limited to namespaces"):
+            with pytest.raises(ServerRefused, match="limited to some namespaces"):
                 await app.lane_control().pause()
-        with pytest.raises(ServerRefused, match="not for namespace 'theirs'"):
+        with pytest.raises(ServerRefused, match="no access to namespace 'theirs'"):
             async with foreign, foreign.worker():
                 pass
         assert (await direct.read_execution_info(other.execution_id)).public_state == "waiting"
+
+
+async def test_a_worker_gives_up_what_its_workflows_have_started(guarded: str, tmp_path: Path) -> None:
+    """That is part of working: no right to cancel whatever there is has to be given for it."""
+    async with await Engine.open(f"sqlite:///{tmp_path}/ff.db", single_node=True) as direct:
+        scopes = ["worker", "submit", "read"]
+        mine = (await direct.create_credential(name="w", scopes=scopes, namespaces=["mine"])).token
+        app = App(guarded, token=mine, namespace="mine")
+        given_up = asyncio.Event()
+
+        @app.task
+        async def answer(pause: float) -> str:
+            try:
+                await asyncio.sleep(pause)
+            except asyncio.CancelledError:
+                given_up.set()
+                raise
+            return "quick"
+
+        @app.workflow
+        async def race() -> str:
+            return await first(answer.using(key="quick")(0.0), answer.using(key="slow")(60.0))
+
+        async with app, app.worker(lease_ttl=seconds(1)):
+            run = await race.start()
+            assert await run.result(SOON) == "quick"
+            async with asyncio.timeout(20):
+                await given_up.wait()
+            with pytest.raises(ServerRefused, match="lacks the scope 'operator'"):
+                await run.cancel()
+        assert (await direct.list_audit()).entries == (), "working is no act"
+
+
+async def test_the_scope_of_workers_suffices_for_budgets_and_limits(guarded: str, tmp_path: Path) -> None:
+    """A worker of one namespace creates what its runs name, the first time they do, and only there."""
+    team = Budget("team", tokens=40, under=Budget("house", tokens=100))
+
+    def defined(app: App) -> tuple[Any, Any]:
+        @app.task(limits=[Limit(1, key="tenant")], budget=Budget("children", tokens=50))
+        async def child(ctx: Ctx, tenant: str) -> str:
+            async with ctx.spend(tokens=10):
+                return tenant
+
+        @app.workflow
+        async def parent() -> list[str]:
+            return [await child.using(key=name)(name) for name in ("acme", "globex")]
+
+        @app.task
+        async def spender(ctx: Ctx, tokens: int) -> int:
+            async with ctx.spend(budget=team, tokens=tokens):
+                return tokens
+
+        return parent, spender
+
+    async with await Engine.open(f"sqlite:///{tmp_path}/ff.db", single_node=True) as direct:
+        token = (await direct.create_credential(name="w", scopes=["worker"], namespaces=["mine"])).token
+        app, owner = App(guarded, token=token, namespace="mine"), App(f"sqlite:///{tmp_path}/ff.db", namespace="mine")
+        _, refused = defined(app)
+        parent, spender = defined(owner)
+        async with owner, app, app.worker():
+            with pytest.raises(ServerRefused, match="lacks the scope 'submit'"):
+                await refused.start(1)
+            assert await (await spender.start(30)).result(SOON) == 30
+            with pytest.raises(RunFailed, match="no room for 30 tokens in the budget team"):
+                await (await spender.start(30)).result(SOON)
+            assert await (await parent.start()).result(SOON) == ["acme", "globex"]
+        spent = {(each.namespace, each.scope_id): each.usage for each in (await direct.list_budgets()).budgets}
+        assert spent == {
+            ("mine", name): {"tokens": used} for name, used in (("team", 30), ("house", 30), ("children", 20))
+        }
+        assert [each.namespace for each in (await direct.list_quota_policies()).policies] == ["mine", "mine"]
+        with pytest.raises(ServerRefused, match="no access to namespace 'theirs'"):
+            async with App(guarded, token=token, namespace="theirs") as foreign:
+                await foreign.gates.budget(team)
 
 
 # -- what cannot be --------------------------------------------------------------------------------------------------
@@ -98,9 +172,9 @@ async def test_no_transaction_of_ones_own(url: str) -> None:
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("http://", "is not the address of a server"),
-        ("https://user:secret@host", "give the token as token="),
-        ("http://a,ftp://b", "is not the address of a server"),
+        ("http://", "is not a server URL"),
+        ("https://user:secret@host", "pass the token as token="),
+        ("http://a,ftp://b", "is not a server URL"),
     ],
 )
 async def test_addresses_that_are_none(address: str, sentence: str) -> None:
@@ -260,7 +334,7 @@ async def test_what_may_not_be_repeated_says_that_it_is_not_known(url: str) -> N
         handle = await engine.claim("default", policy=ClaimPolicy("w", "w-1"))
         assert handle is not None
         proxy.drops = dropping(1)
-        with pytest.raises(Transport, match="whether it was done is not known"):
+        with pytest.raises(Transport, match="the outcome is unknown"):
             await engine.append_frames(handle, [Frame(b"once")])
         page = await engine.read_stream(handle.execution_id)
         assert len(page.frames) == 1

@@ -169,7 +169,7 @@ def test_wrong_arguments_are_named(args: Any, kwargs: Any, parameter: str | None
 def test_stored_arguments_that_do_not_fit(data: bytes) -> None:
     def task(a: int, doc: Doc | None = None) -> None: ...
 
-    with pytest.raises(BadPayload, match="the stored arguments do not fit") as caught:
+    with pytest.raises(BadPayload, match="the stored arguments do not match") as caught:
         signature(task).unpack(data)
     assert caught.value.code == "bad_payload"
 
@@ -179,9 +179,9 @@ def test_results() -> None:
 
     made = signature(task)
     assert made.load_result(made.dump_result([Item("a")])) == [Item("a")]
-    with pytest.raises(BadResult, match="does not fit"):
+    with pytest.raises(BadResult, match="does not match"):
         made.dump_result(["a"])
-    with pytest.raises(BadResult, match="does not fit"):
+    with pytest.raises(BadResult, match="does not match"):
         made.load_result(b"5")
 
 
@@ -211,12 +211,12 @@ def test_what_cannot_be_a_task() -> None:
     def forgetful(value: Annotated[int, Depends]) -> None: ...
 
     for function, said in (
-        (stars, "no name to travel under"),
-        (names, "no name to travel under"),
+        (stars, "has no name; list"),
+        (names, "has no name; list"),
         (strange, "strange: value: .*Strange has no JSON form"),
         (giving, "its result: .*Strange"),
         (asking, "injected"),
-        (forgetful, "who provides"),
+        (forgetful, "name the provider"),
     ):
         with pytest.raises(BadSignature, match=said):
             signature(function)
@@ -283,7 +283,7 @@ def test_paths_lead_to_texts(path: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("nope", "begins with no parameter; there are: order, doc"),
+        ("nope", "does not begin with a parameter; parameters: order, doc"),
         ("doc.nope", "Doc has no 'nope'"),
         ("item.nope", "Item has no 'nope'"),
         ("movie.nope", "Movie has no 'nope'"),

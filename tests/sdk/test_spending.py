@@ -26,7 +26,7 @@ def app(store_url: str) -> App:
 
 
 async def _usage(app: App, budget: Budget) -> tuple[dict[str, int], dict[str, int]]:
-    status = await app.engine.get_budget_status(await app.gates.budget(budget))
+    status = await app.engine.get_budget_status(await app.gates.budget(budget), app.namespace)
     return {name: value for name, value in status.usage.items() if value}, status.reserved
 
 
@@ -84,6 +84,30 @@ async def test_a_budget_by_name(app: App) -> None:
         assert caught.value.category == "budget_exceeded"
         assert "no room for 2 calls" in caught.value.reason
         assert await _usage(app, budget) == ({"calls": 2}, {})
+
+
+async def test_a_breach_names_the_budget_that_is_meant(app: App) -> None:
+    """The operator's, for a run whose creator names it by an id that the namespace uses for its own, too."""
+
+    @app.task(retry=0)
+    async def call(ctx: Ctx = injected) -> None:
+        async with ctx.spend(tokens=11):
+            pass
+
+    async with app, app.worker():
+        shared = await app.gates.budget(Budget("own", tokens=100))
+        await app.engine.create_budget(
+            budget_id=shared, scope_id="the operator's", dimensions=["tokens"], hard_limits=[10], soft_limits=[0]
+        )
+        made = await app.engine.create_execution(
+            namespace=app.namespace,
+            lane_id=app.lane,
+            execution_kind=call.kind,
+            input_payload=call.signature.dump({}),
+            policy={"budget_ids": [shared]},
+        )
+        with pytest.raises(RunFailed, match="no room for 11 tokens in the budget the operator's: 0 spent"):
+            await app.run(str(made.execution_id), call).result(timeout=SOON)
 
 
 async def test_a_breach_can_be_caught_or_cancels(app: App) -> None:

@@ -35,10 +35,11 @@ from flowfabric import (
     minutes,
     seconds,
 )
+from flowfabric.model.ownership import shown_id
 from flowfabric.model.records import Binding, Execution
 from flowfabric.sdk.definitions import Step, Task, Workflow
 from flowfabric.sdk.starting import TIMEOUT_SLACK_MS
-from tests.contract.probe import START_MS, ManualClock, Probe
+from tests.contract.probe import START_MS, ManualClock, Probe, shared_stores_only
 from tests.sdk.doing import claim, fail_one, run_one
 from tests.sdk.serving import direct
 
@@ -231,9 +232,9 @@ def test_paths_are_checked_where_they_are_written() -> None:
 
     with pytest.raises(BadOptions, match="Doc has no 'link'"):
         app.task(id="x:{doc.link}")(task)
-    with pytest.raises(BadOptions, match="begins with no parameter"):
+    with pytest.raises(BadOptions, match="does not begin with a parameter"):
         app.task(limits=[Limit(1, key="tenant")])(task)
-    with pytest.raises(BadOptions, match="begins with no parameter"):
+    with pytest.raises(BadOptions, match="does not begin with a parameter"):
         app.task(task).using(id="{nope}")
 
 
@@ -320,7 +321,7 @@ async def test_results_arrive_by_the_subscription(app: App, monkeypatch: pytest.
     assert await asyncio.wait_for(asyncio.gather(*waiting), 60) == list(range(20))
 
 
-@pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
+@shared_stores_only
 async def test_results_of_another_process(app: App, store_url: str) -> None:
     @app.task
     async def task() -> str:
@@ -448,7 +449,7 @@ async def test_keyed_limits_are_quotas(app: App) -> None:
     runs = [await task.start(Doc("u", tenant)) for tenant in ("a", "b", "a")]
     ids = [(await stored(app, run))[2]["quota_policy_id"] for run in runs]
     assert ids[0] == ids[2] != ids[1]
-    limits = await app.engine.read_quota_policy_limits(ids[0])
+    limits = await app.engine.read_quota_policy_limits(shown_id(ids[0]), app.namespace)
     assert limits is not None
     assert (limits.active_concurrency_cap, limits.max_requests_per_window, limits.requests_per_window_seconds) == (
         4, 60, 120,
@@ -519,9 +520,9 @@ async def test_budgets(app: App) -> None:
     assert first == second
     assert len(both) == 2
     assert both[1] == first[0]
-    status = await app.engine.get_budget_status(first[0])
+    status = await app.engine.get_budget_status(shown_id(first[0]), app.namespace)
     assert status.hard_limits == {"usd": 20_000_000, "tokens": 1_000}
-    assert (status.on_hard_limit, status.scope_id, status.parent_budget_id) == ("ask", "tenant:acme", both[0])
+    assert (status.on_hard_limit, status.scope_id, status.parent_budget_id) == ("ask", "tenant:acme", shown_id(both[0]))
     assert status.next_reset_at is not None
 
 
@@ -556,7 +557,7 @@ async def test_a_task_is_still_a_function() -> None:
 
 def test_what_cannot_be_defined() -> None:
     app = App("memory://")
-    with pytest.raises(BadSignature, match="a workflow is an async def"):
+    with pytest.raises(BadSignature, match="a workflow must be async"):
 
         @app.workflow  # type: ignore[arg-type]
         def flow() -> int:
@@ -599,7 +600,7 @@ async def test_an_app_that_is_not_open(store_url: str) -> None:
 def test_unknown_tasks_are_named() -> None:
     app = App("memory://")
     app.task(name="known")(lambda: None)
-    with pytest.raises(UnknownTask, match=r"no task or workflow 'nope' here.*Known: known"):
+    with pytest.raises(UnknownTask, match=r"no task or workflow 'nope'.*Known: known"):
         app.definition("nope")
 
 

@@ -51,20 +51,19 @@ async def counts(app: App, run: Any) -> tuple[str | None, ...]:
 
 
 class Rival(threading.Thread):
-    """Somebody else with timers who would take the run as soon as its lease is over."""
+    """Somebody else with timers who would take the run as soon as its lease is over, from when it has begun."""
 
-    def __init__(self, url: str, wait_s: float) -> None:
+    def __init__(self, url: str, began: threading.Event, wait_s: float) -> None:
         super().__init__(daemon=True)
-        self._url, self._wait_s = url, wait_s
-        self.looking = threading.Event()
+        self._url, self._began, self._wait_s = url, began, wait_s
         self.found: Any = None
 
     def run(self) -> None:
+        self._began.wait()
         asyncio.run(self._look())
 
     async def _look(self) -> None:
         async with await Engine.open(self._url, single_node=True, timers=True) as engine:
-            self.looking.set()
             policy = ClaimPolicy("rival", "rival-1", 1_000, timedelta(seconds=self._wait_s))
             self.found = await engine.claim("default", (), policy)
             if self.found is not None:
@@ -80,11 +79,10 @@ async def _blocked(app: App, url: str) -> tuple[Rival, Any]:
         time.sleep(2.5 * SHORT.total_seconds())  # noqa: ASYNC251
         return "kept"
 
-    rival = Rival(url, 2.5 * SHORT.total_seconds() + 0.3)
+    rival = Rival(url, began, 2.5 * SHORT.total_seconds() + 0.3)
+    rival.start()
     async with app, app.worker(lease_ttl=SHORT):
         run = await block.start()
-        await asyncio.to_thread(began.wait)
-        rival.start()
         result = await run.result(timeout=SOON)
         await asyncio.to_thread(rival.join)
     return rival, result

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -19,7 +19,8 @@ from flowfabric.sdk.app import App
 from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.errors import RunFailed
-from flowfabric.sdk.injecting import injected
+from flowfabric.sdk.injecting import Depends, injected
+from flowfabric.sdk.worker import processes
 from tests.contract.probe import shared_stores_only
 from tests.sdk import program
 
@@ -173,11 +174,52 @@ async def test_functions_that_no_process_can_find(store_url: str) -> None:
         return n
 
     @app.task(run_in="process", name="asks")
-    def asks(n: int, ctx: Ctx = injected) -> int:
+    def asks(n: int, ctx: Ctx = injected, pool: Annotated[Any, Depends(dict)] = injected) -> int:
         return n
 
     async with app, app.worker():
         with pytest.raises(RunFailed, match="at the top of a module"):
             await (await inside.start(1)).result(timeout=SOON)
-        with pytest.raises(RunFailed, match="nothing can be provided, but it asks for ctx"):
+        with pytest.raises(RunFailed, match="only a Ctx can be provided, but it asks for pool"):
             await (await asks.start(1)).result(timeout=SOON)
+
+
+@one_store
+async def test_a_function_in_a_process_is_told_to_stop(app: App, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with app, app.worker(processes=1, lease_ttl=seconds(1)):
+        run = await program.until_cancelled.using(tags={"team": "docs"}).start(str(log))
+        await until(lambda: len(lines(log)) == 1)
+        await run.cancel("enough")
+        assert await run.status() is PublicState.CANCELLED
+        await until(lambda: len(lines(log)) == 2)
+        uuid = run.id.rpartition(":")[2]
+        assert lines(log) == [f"{run.id} 1 docs {uuid} False", "told False"]
+        # Another process takes its place.
+        assert await (await program.square.start(3)).result(timeout=SOON) == 9
+
+
+@one_store
+async def test_a_function_in_a_process_that_does_not_stop_is_killed(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "STOPPING_S", 0.2)
+    async with app, app.worker(processes=1, lease_ttl=seconds(1)):
+        run = await program.deaf.start()
+        async with asyncio.timeout(60):
+            while await run.status() is not PublicState.ACTIVE:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await run.cancel("enough")
+        assert await (await program.square.start(3)).result(timeout=SOON) == 9
+
+
+@one_store
+async def test_what_a_process_has_no_engine_for(app: App) -> None:
+    async with app, app.worker(processes=1):
+        with pytest.raises(RunFailed, match=r"ctx.emit is not available with run_in"):
+            await (await program.emits_in_process.start()).result(timeout=SOON)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_a_process_logs_is_stored(app: App, fails: bool) -> None:
+    async with app, app.worker(processes=1):
+        run = await program.logs_in_process.start(fails)
+        assert [line.text async for line in run.logs(follow=True)] == ["in a process"]

@@ -1,4 +1,5 @@
-"""What the ported acceptance tests share: plain SQL on either database, and the set-up the originals repeat."""
+"""What the ported acceptance tests share: plain SQL on either database, records by key on Valkey, and the set-up the
+originals repeat."""
 
 from __future__ import annotations
 
@@ -10,6 +11,9 @@ from typing import Any
 
 from flowfabric import BackendTag, ExecutionId
 from flowfabric.engine import Engine
+from flowfabric.model.records import FrameRow, StreamSummary
+from tests.contract.probe import Probe
+from tests.contract.seeding import alter_attempt, bare_execution, seed
 
 
 def now_ms() -> int:
@@ -155,6 +159,89 @@ class Database:
             str(execution_id.uuid),
         )
         return [event_type for (event_type,) in found]
+
+    async def expire_lease(self, execution_id: ExecutionId, attempt_index: int, at_ms: int) -> None:
+        """Let a lease run out at a time of one's own choosing."""
+        await self.execute(
+            "UPDATE ff_attempt SET lease_expires_at_ms = ?1 "
+            "WHERE partition_key = ?2 AND execution_id = ?3 AND attempt_index = ?4",
+            at_ms,
+            execution_id.partition,
+            execution_id.uuid,
+            attempt_index,
+        )
+
+    async def frames(self, execution_id: ExecutionId) -> int:
+        """How many frames of its first attempt there are."""
+        return await self.value(
+            "SELECT COUNT(*) FROM ff_stream_frame WHERE partition_key = ?1 AND execution_id = ?2 AND attempt_index = 0",
+            execution_id.partition,
+            execution_id.uuid,
+        )
+
+    async def summary(self, execution_id: ExecutionId) -> tuple[str, int]:
+        """The summary of its first attempt's stream, and its version."""
+        document, version = await self.row(
+            "SELECT document_json, version FROM ff_stream_summary "
+            "WHERE partition_key = ?1 AND execution_id = ?2 AND attempt_index = 0",
+            execution_id.partition,
+            execution_id.uuid,
+        )
+        return document, version
+
+
+class KeyedDatabase:
+    """The same questions where there is no SQL: records are looked at, and put there, past the engine's operations."""
+
+    tag = BackendTag.VALKEY
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._probe = Probe(engine)
+
+    async def column(self, execution_id: ExecutionId, name: str) -> Any:
+        """A field of an execution."""
+        return getattr(await self._probe.execution(execution_id), name)
+
+    async def attempt_column(self, execution_id: ExecutionId, attempt_index: int, name: str) -> Any:
+        """A field of an attempt."""
+        return getattr((await self._probe.attempts(execution_id))[attempt_index], name)
+
+    async def raw_field(self, execution_id: ExecutionId, name: str) -> Any:
+        """A member of ``raw_fields``; ``None`` if absent."""
+        return (await self._probe.raw_fields(execution_id)).get(name)
+
+    async def raw_field_type(self, execution_id: ExecutionId, name: str) -> str | None:
+        """The type of a member of ``raw_fields``; ``None`` if absent."""
+        found = await self._probe.raw_fields(execution_id)
+        return type(found[name]).__name__ if name in found else None
+
+    async def seed_runnable(
+        self, execution_id: ExecutionId, lane_id: str, capabilities: tuple[str, ...], priority: int = 0
+    ) -> None:
+        """A runnable, eligible record that asks for capabilities."""
+        fields = {"lane_id": str.__str__(lane_id), "required_capabilities": capabilities, "priority": priority}
+        states = {"public_state": "pending", "attempt_state": "initial", "created_at_ms": 1}
+        await seed(self._engine, bare_execution(self._engine, execution_id, **fields, **states))
+
+    async def lease_events(self, execution_id: ExecutionId) -> list[str]:
+        """The types of an execution's lease events, in order."""
+        return await self._probe.lease_events(execution_id)
+
+    async def expire_lease(self, execution_id: ExecutionId, attempt_index: int, at_ms: int) -> None:
+        """Let a lease run out at a time of one's own choosing."""
+        await alter_attempt(self._engine, execution_id, attempt_index, lease_expires_at_ms=at_ms)
+
+    async def frames(self, execution_id: ExecutionId) -> int:
+        """How many frames of its first attempt there are."""
+        own = {"partition": execution_id.partition, "uuid": execution_id.uuid_text}
+        return sum(each.attempt_index == 0 for each in await self._probe.select(FrameRow, **own))
+
+    async def summary(self, execution_id: ExecutionId) -> tuple[str, int]:
+        """The summary of its first attempt's stream, and its version."""
+        own = {"partition": execution_id.partition, "uuid": execution_id.uuid_text}
+        [found] = [each for each in await self._probe.select(StreamSummary, **own) if each.attempt_index == 0]
+        return found.document_json, found.version
 
 
 def is_number(value: Any, expected: int) -> bool:

@@ -38,6 +38,8 @@ from flowfabric.engine import Engine
 from flowfabric.model.handles import encode
 from tests.seeds.support import Database, is_number, now_ms
 
+pytestmark = pytest.mark.parametrize("store_url", ["sqlite", "postgres", "valkey"], indirect=True)
+
 LANE = LaneId("default")
 POLICY = ClaimPolicy("test-worker", "test-worker-instance", 30_000, None)
 
@@ -126,13 +128,15 @@ async def test_complete_fence_mismatch_returns_contention(engine: Engine, databa
     await engine.complete(handle, None)
 
 
-async def test_handle_from_valkey_rejected_on_complete(engine: Engine) -> None:
-    foreign = forged(BackendTag.VALKEY, ExecutionId.solo(LANE, PartitionCounts()), 1)
+async def test_handle_from_valkey_rejected_on_complete(engine: Engine, database: Database) -> None:
+    # On Valkey itself, one from elsewhere is.
+    other = BackendTag.SQLITE if database.tag is BackendTag.VALKEY else BackendTag.VALKEY
+    foreign = forged(other, ExecutionId.solo(LANE, PartitionCounts()), 1)
 
     with pytest.raises(Validation) as refused:
         await engine.complete(foreign, None)
     assert refused.value.kind is ValidationKind.HANDLE_FROM_OTHER_BACKEND
-    assert "Valkey" in refused.value.detail
+    assert other.value in refused.value.detail
 
 
 # -- fail --------------------------------------------------------------------------------------------------------------
@@ -250,12 +254,7 @@ async def test_append_frame_durable_writes_frame_row(engine: Engine, database: D
     assert "-" in outcome.stream_id
     assert outcome.summary_version is None
 
-    rows = await database.value(
-        "SELECT COUNT(*) FROM ff_stream_frame WHERE partition_key = ?1 AND execution_id = ?2 AND attempt_index = 0",
-        execution_id.partition,
-        execution_id.uuid,
-    )
-    assert rows == 1
+    assert await database.frames(execution_id) == 1
 
     outcome = await engine.append_frame(handle, Frame(b"world", FrameKind.STDOUT))
     assert outcome.frame_count == 2
@@ -271,12 +270,7 @@ async def test_append_frame_summary_merges_document_and_bumps_version(engine: En
     outcome = await engine.append_frame(handle, Frame(b'{"b":2}', FrameKind.EVENT).with_mode(summary))
     assert outcome.summary_version == 2
 
-    document, version = await database.row(
-        "SELECT document_json, version FROM ff_stream_summary "
-        "WHERE partition_key = ?1 AND execution_id = ?2 AND attempt_index = 0",
-        execution_id.partition,
-        execution_id.uuid,
-    )
+    document, version = await database.summary(execution_id)
     assert version == 2
     merged = json.loads(document)
     assert is_number(merged["a"], 1)
@@ -294,18 +288,6 @@ async def test_append_frame_fence_mismatch_returns_contention(engine: Engine, da
 # -- claim_from_resume_grant -------------------------------------------------------------------------------------------
 
 
-async def expire_current_lease(database: Database, execution_id: ExecutionId, attempt_index: int) -> None:
-    """Let the lease have run out a second ago."""
-    await database.execute(
-        "UPDATE ff_attempt SET lease_expires_at_ms = ?1 "
-        "WHERE partition_key = ?2 AND execution_id = ?3 AND attempt_index = ?4",
-        now_ms() - 1_000,
-        execution_id.partition,
-        execution_id.uuid,
-        attempt_index,
-    )
-
-
 def reclaim_token(execution_id: ExecutionId) -> ResumeToken:
     partition = PartitionKey(PartitionFamily.EXECUTION, execution_id.partition)
     grant = ResumeGrant(execution_id, str(partition), "sqlite:test-grant", 2**64 - 1, LANE)
@@ -314,7 +296,7 @@ def reclaim_token(execution_id: ExecutionId) -> ResumeToken:
 
 async def test_claim_from_reclaim_expired_lease_mints_resumed_handle(engine: Engine, database: Database) -> None:
     execution_id, _ = await seed_and_claim(engine, database)
-    await expire_current_lease(database, execution_id, 0)
+    await database.expire_lease(execution_id, 0, now_ms() - 1_000)
 
     handle = await engine.claim_from_resume_grant(reclaim_token(execution_id))
     assert handle is not None

@@ -11,6 +11,7 @@ import pytest
 
 from flowfabric.engine import Engine
 from flowfabric.model.ids import decode_hook
+from flowfabric.model.tokens import revealed
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.answers import variant_name
 from flowfabric.server.app import Server
@@ -19,7 +20,7 @@ from flowfabric.server.operations import Variants
 
 def client_of(server: Server, token: str | None = None) -> httpx.AsyncClient:
     """Calls an application; with a credential if one is given."""
-    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    headers = {} if token is None else {"authorization": f"Bearer {revealed(token)}"}
 
     async def check(response: httpx.Response) -> None:
         await response.aread()

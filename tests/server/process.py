@@ -26,14 +26,14 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 class ServerProcess:
-    """A server on a free port, or on the one it had before."""
+    """A server on a free port, or on the one it had before; without a store, on the one that the changes name."""
 
-    def __init__(self, store: str, folder: Path, port: int = 0, **changes: str) -> None:
+    def __init__(self, store: str | None, folder: Path, port: int = 0, **changes: str) -> None:
         self.lines: list[dict[str, Any]] = []
         self._listening = threading.Event()
         self.port = port
         self._process = subprocess.Popen(
-            [*COMMAND, "--store", store, "--single-node", "--listen", f"127.0.0.1:{port}"],
+            [*COMMAND, *(["--store", store] if store else []), "--single-node", "--listen", f"127.0.0.1:{port}"],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

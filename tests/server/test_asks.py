@@ -13,8 +13,11 @@ import pytest
 
 from flowfabric import App, Ask, Budget, Ctx, days, seconds
 from flowfabric.model.credentials import Scope
+from flowfabric.model.records import SigningKey
 from flowfabric.sdk.asks import OpenAsk
+from flowfabric.sdk.links import make_link
 from flowfabric.server import ServerConfig, create_app
+from tests.contract.seeding import overwrite
 from tests.server.conftest import client_of
 
 
@@ -80,9 +83,23 @@ async def test_the_inbox(app: App, client: httpx.AsyncClient) -> None:
     closed = (await client.get(path(ask))).json()
     assert (closed["open"], [each["said"] for each in closed["given"]]) == (False, ["approve", "decline"])
     late = await client.post(path(ask, "answer"), json={"value": {"ok": True}, "by": "ann"})
-    assert late.status_code == 409
+    assert (late.status_code, late.json()["kind"]) == (409, "already_answered"), "her note was another one"
     acts = [each["act"] for each in (await client.get("/v1/admin/audit")).json()["entries"]]
     assert acts == ["give_answer"] * 2
+
+
+async def test_who_has_to_answer(app: App) -> None:
+    run, ask = await asked(app)
+    guarded = create_app(app.engine, ServerConfig(require_credential=True))
+    reader = await app.engine.create_credential(name="reader", scopes=[Scope.READ], namespaces=["acme"])
+    async with client_of(guarded, reader.token) as client:
+        why = (await client.get(f"/v1/executions/{quote(run.id, safe='')}/explain")).json()
+    assert why["sentence"].startswith("It is waiting for 2 of ann, bob to answer 'publish?', until ")
+    assert [each["execution_id"] for each in why["chain"]] == [run.id, ask.id]
+    last = why["chain"][-1]
+    assert (last["execution_kind"], last["gate"]) == ("$ask", "suspended")
+    assert last["detail"]["question"] == {"question": "publish?", "needed": 2, "of": ["ann", "bob"], "answered": []}
+    assert why["left_out"] is None
 
 
 async def test_answers_that_do_not_fit(app: App, client: httpx.AsyncClient) -> None:
@@ -91,7 +108,7 @@ async def test_answers_that_do_not_fit(app: App, client: httpx.AsyncClient) -> N
         ({"value": {"ok": True}}, "name one of the approvers: ann, bob"),
         ({"value": {"ok": True}, "by": "eve"}, "name one of the approvers"),
         ({"value": {"ok": "perhaps"}, "by": "ann"}, "ok is not boolean"),
-        ({"value": 5, "by": "ann"}, "does not fit"),
+        ({"value": 5, "by": "ann"}, "is not valid"),
     ):
         refused = await client.post(path(ask, "answer"), json=body)
         assert refused.status_code == 422, body
@@ -127,12 +144,80 @@ async def test_a_link_needs_no_account(app: App, caplog: pytest.LogCaptureFixtur
         assert (await outside.post("/v1/answers/look", json={"link": link})).json()["answered"] is True
         await ask.answer(Verdict(ok=True), by="ann")
         await run.result(timeout=seconds(60))
-        for used in ("/v1/answers/look", "/v1/answers"):
-            gone = await outside.post(used, json={"link": link, **({"value": {"ok": True}} if used[-1] == "s" else {})})
-            assert (gone.status_code, "no open question" in gone.json()["error"]) == (404, True)
+        gone = await outside.post("/v1/answers/look", json={"link": link})
+        assert (gone.status_code, "no open question" in gone.json()["error"]) == (404, True)
     token = link[-20:]
     assert token not in caplog.text
     assert (await ask_identity(app, ask)) == {"ann": "ann", "bob": "bob@example.org"}
+
+
+@pytest.mark.parametrize("door", ["for an approver", "with a link"])
+async def test_an_answer_that_comes_twice(app: App, client: httpx.AsyncClient, door: str) -> None:
+    run, ask = await asked(app)
+    links = {name: await ask.link(name) for name in ("ann", "bob")}
+
+    async def post(by: str, value: Any) -> httpx.Response:
+        if door == "with a link":
+            return await client.post("/v1/answers", json={"link": links[by], "value": value})
+        return await client.post(path(ask, "answer"), json={"value": value, "by": by})
+
+    first = await post("ann", {"ok": True, "note": "fine"})
+    assert (first.status_code, first.json()) == (200, {"said": "approve"})
+    for when in ("while it is open", "when it is closed"):
+        again = await post("ann", {"note": "fine", "ok": True})
+        assert again.status_code == 200, when
+        told = again.json()
+        assert (told["said"], told["repeated"], told["at"] > 0) == ("approve", True, True)
+        for other in ({"ok": False}, {"ok": True, "note": "other"}):
+            refused = await post("ann", other)
+            assert (refused.status_code, refused.json()["kind"]) == (409, "already_answered"), when
+            assert refused.json()["error"] == (
+                "ann has already answered this question (approve); an answer cannot be changed"
+            )
+        if when == "while it is open":
+            assert len((await client.get(path(ask))).json()["given"]) == 1
+            assert (await client.get(path(ask))).json()["open"], "a changed mind does not close it"
+            await post("bob", {"ok": True})
+            assert await run.result(timeout=seconds(60)) == "published"
+    assert len((await app.engine.read_history(ask.id)).signals) == 2, "nothing was recorded twice"
+
+
+async def test_a_link_of_somebody_who_did_not_answer(app: App, client: httpx.AsyncClient) -> None:
+    run, ask = await asked(app)
+    link = await ask.link("bob")
+    await ask.answer(Verdict(ok=False), by="ann")
+    await run.result(timeout=seconds(60))
+    late = await client.post("/v1/answers", json={"link": link, "value": {"ok": True}})
+    assert (late.status_code, "no open question" in late.json()["error"]) == (404, True)
+    late = await client.post(path(ask, "answer"), json={"value": {"ok": True}, "by": "bob"})
+    assert (late.status_code, late.json()["kind"]) == (409, "conflict")
+    bent = await client.post("/v1/answers", json={"link": link[:-2] + "AA", "value": {"ok": True}})
+    assert bent.status_code == 404
+
+
+async def test_a_signal_that_comes_twice(app: App, client: httpx.AsyncClient) -> None:
+    run, ask = await asked(app)
+    where = f"/v1/executions/{quote(ask.id, safe='')}/signal"
+    rest = dict.fromkeys(("signal_category", "source_type", "source_identity", "target_scope"), "x")
+    token = (await ask.token("ann")).reveal()
+    signal = {"waitpoint_id": ask.waitpoint("ann"), "waitpoint_token": token, "idempotency_key": "k", **rest}
+    yes = {**signal, "signal_name": "approve", "payload": list(b'{"ok": true}')}
+    no = {**signal, "signal_name": "decline", "payload": list(b'{"ok": false}')}
+    first = await client.post(where, json=yes)
+    assert list(first.json()) == ["Accepted"]
+    for when in ("while it is open", "when it is closed"):
+        again = await client.post(where, json=yes)
+        assert (again.status_code, list(again.json())) == (200, ["Duplicate"]), when
+        other = await client.post(where, json=no)
+        assert (other.status_code, other.json()["kind"]) == (409, "already_answered"), when
+        assert (
+            await client.post(
+                "/v1/answers", json={"link": make_link(ask.id, ask.waitpoint("ann"), token), "value": {"ok": False}}
+            )
+        ).status_code == 409
+        if when == "while it is open":
+            await ask.answer(Verdict(ok=True), by="bob")
+            assert await run.result(timeout=seconds(60)) == "published"
 
 
 async def ask_identity(app: App, ask: OpenAsk) -> dict[str, str]:
@@ -147,14 +232,25 @@ async def test_links_that_are_none(app: App, client: httpx.AsyncClient) -> None:
         for used, more in (("/v1/answers/look", {}), ("/v1/answers", {"value": {"ok": True}})):
             refused = await client.post(used, json={"link": wrong, **more})
             assert refused.status_code == 404, wrong
-            assert refused.json()["error"].startswith("this link leads to no open question")
-    assert (await client.post("/v1/answers", json={"link": "x" * 5_000, "value": True})).status_code == 422
+            assert refused.json()["error"].startswith("this link has no open question")
+    assert (await client.post("/v1/answers", json={"link": "x" * 5_000, "value": True})).status_code == 400
+
+
+async def test_a_link_is_good_for_as_long_as_its_key(app: App, client: httpx.AsyncClient) -> None:
+    _, ask = await asked(app)
+    link = await ask.link("ann")
+    rotate = app.engine.rotate_waitpoint_hmac_secret_all
+    await rotate(new_kid="k2", new_secret_hex="ab" * 32, grace_ms=86_400_000)
+    assert (await client.post("/v1/answers/look", json={"link": link})).status_code == 200
+    await overwrite(app.engine, SigningKey, "k1", expires_at_ms=1)
+    for used, more in (("/v1/answers/look", {}), ("/v1/answers", {"value": {"ok": True}})):
+        refused = await client.post(used, json={"link": link, **more})
+        assert refused.status_code == 404
+        assert refused.json()["error"].startswith("this link has no open question")
 
 
 async def forged(ask: OpenAsk) -> str:
     """Bob's waitpoint with Ann's token."""
-    from flowfabric.sdk.asks import make_link
-
     return make_link(ask.id, ask.waitpoint("bob"), await ask.token("ann"))
 
 
@@ -172,6 +268,11 @@ async def test_budgets_that_ask(app: App, client: httpx.AsyncClient) -> None:
     assert (await client.post("/v1/answers/look", json={"link": link})).json()["approver"] == "anyone"
     assert (await client.post(path(ask, "answer"), json={"value": True})).json() == {"said": "approve"}
     assert await second.result(timeout=seconds(60)) == "done"
+    for again in ((path(ask, "answer"), {}), ("/v1/answers", {"link": link})):
+        told = (await client.post(again[0], json={"value": True, **again[1]})).json()
+        assert (told["said"], told["repeated"]) == ("approve", True)
+        refused = await client.post(again[0], json={"value": False, **again[1]})
+        assert (refused.status_code, refused.json()["kind"]) == (409, "already_answered")
 
 
 async def test_foreign_questions_look_absent(app: App) -> None:

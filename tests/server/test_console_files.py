@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import re
+from pathlib import Path
 
 import httpx
 import pytest
 
 from flowfabric.engine import Engine
-from flowfabric.server import ServerConfig, create_app
+from flowfabric.engine.operations import OPERATIONS
+from flowfabric.server import ServerConfig, console, create_app
 from flowfabric.server.console import assets
 from tests.server.conftest import client_of
 
@@ -88,3 +90,11 @@ def test_no_file_leads_elsewhere_or_makes_markup_from_text() -> None:
             assert word not in text, (path, word)
     for path, file in assets().items():
         assert gzip.decompress(file.packed) == file.body, path
+
+
+def test_the_console_asks_the_server_what_a_caller_may_do() -> None:
+    """By the names of operations that the server tells; a name that is none would hide something from everybody."""
+    texts = [path.read_text() for path in Path(console.__file__).parent.rglob("*.js") if "vendor" not in path.parts]
+    named = {name for text in texts for name in re.findall(r'\b(?:may\(|needs: )"(\w+)"', text)}
+    assert len(named) > 20
+    assert named <= {name for name, each in OPERATIONS.items() if each.http}

@@ -31,7 +31,7 @@ async def test_without_a_list_nothing_is_allowed(engine: Engine) -> None:
 
 
 async def test_a_list_allows_those_it_names(engine: Engine) -> None:
-    async with client(engine, cors_origins=("https://good.example",), api_token="t") as caller:
+    async with client(engine, cors_origins=("https://good.example",), api_token="token-of-this-test") as caller:
         good = await preflight(caller, "https://good.example", "authorization, content-type")
         assert (good.status_code, good.headers[ALLOWED]) == (200, "https://good.example")
         for origin in ("https://evil.example", "https://good.example.evil.example", "http://good.example", "null"):

@@ -7,10 +7,11 @@ from contextlib import aclosing
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from flowfabric.engine import Engine
-from flowfabric.model.frames import Frame
+from flowfabric.model.frames import Frame, Opening
 from flowfabric.server import ServerConfig
 from tests.server.listening import events, listening
 from tests.server.making import at, claimed, created
@@ -32,6 +33,23 @@ async def test_frames_are_followed_until_the_attempt_ends(engine: Engine) -> Non
         rest = [each async for each in events(client, path, last=first.identity)]
         assert [each.data["fields"]["payload"] for each in rest[:-1]] == ["two", "three"]
         assert (rest[-1].name, rest[-1].data["closed_reason"]) == ("closed", "attempt_success")
+
+
+async def test_output_that_starts_over_is_an_event_of_its_own(engine: Engine) -> None:
+    async with listening(engine) as client:
+        identity = await created(client)
+        for _ in range(2):
+            handle = await claimed(engine)
+            await engine.append_frames(handle, [Frame(b"a", opens=Opening.START), Frame(b"b")], 1)
+            await engine.give_back(handle, "the worker stops")
+        await engine.complete(await claimed(engine))
+        path = at(identity, "attempts", "0", "stream", "events")
+        found = [each async for each in events(client, path)]
+        assert [each.name for each in found] == ["frame", "frame", "restart", "frame", "frame", "closed"]
+        said = msgspec.json.decode(found[2].data["fields"]["payload"])
+        assert said == {"attempt": 1, "step": None, "reason": "given_back"}
+        rest = [each async for each in events(client, path, last=found[2].identity)]
+        assert [each.name for each in rest] == ["frame", "frame", "closed"]
 
 
 async def test_ends_are_told_and_nothing_is_lost_over_a_restart(tmp_path: Path) -> None:

@@ -69,9 +69,11 @@ async def test_bytes_in_either_spelling(client: httpx.AsyncClient, engine: Engin
     for spelling in (list(data), base64.b64encode(data).decode()):
         identity = await created(client, input_payload=spelling)
         assert (await engine.read_execution_context(identity)).input_payload == data
-    for wrong in ([256], [-1], ["a"], "###", 7, {"a": 1}):
+    for wrong, status in (([256], 400), ([-1], 400), ("###", 400), (["a"], 422), (7, 422), ({"a": 1}, 422)):
         response = await client.post("/v1/executions", json=creation(input_payload=wrong))
-        assert response.status_code == 422
+        assert response.status_code == status
+        expected = "input_payload: expected an array of numbers from 0 to 255, or base64 text"
+        assert response.json()["error"].endswith(f": {expected}")
 
 
 async def test_from_claim_to_result(client: httpx.AsyncClient, engine: Engine) -> None:
@@ -147,7 +149,9 @@ async def test_reclaim_says_why_not(client: httpx.AsyncClient) -> None:
     assert response.json()["status"] == "not_reclaimable"
     assert set(response.json()) == {"status", "execution_id", "detail"}
     for wrong in ({"grant_ttl_ms": 0}, {"grant_ttl_ms": 60_001}, {"worker_id": "a b"}, {"worker_id": ""}):
-        assert (await client.post(at(identity, "reclaim"), json={**body, **wrong})).status_code == 422
+        refused = await client.post(at(identity, "reclaim"), json={**body, **wrong})
+        assert refused.status_code == 400
+        assert refused.json()["error"].startswith(f"invalid_input: {next(iter(wrong))}: expected ")
 
 
 async def test_pages_of_a_partition(client: httpx.AsyncClient) -> None:
@@ -198,3 +202,19 @@ async def test_unknown_executions_cannot_be_changed(client: httpx.AsyncClient) -
     ):
         response = await client.request(method, at(unknown, rest), json=body)
         assert (response.status_code, response.json()) == (404, {"error": "not found: execution"}), rest
+
+
+async def test_asking_an_execution_to_end(client: httpx.AsyncClient, engine: Engine) -> None:
+    plain = await engine.create_execution(execution_kind="op")
+    answer = await client.post(at(plain.execution_id, "request-cancel"), json={"reason": "enough"})
+    assert answer.json() == {"Cancelled": {"execution_id": plain.execution_id, "public_state": "cancelled"}}
+    patient = await engine.create_execution(execution_kind="op", lane_id="patient", policy={"cancel_grace_ms": 60_000})
+    await claimed(engine, "patient")
+    where = at(patient.execution_id, "request-cancel")
+    first = await client.post(where, json={"reason": "enough"})
+    until = first.json()["Cancelling"]["until"]
+    assert first.json() == {"Cancelling": {"execution_id": patient.execution_id, "until": until}}
+    assert (await engine.read_execution_context(patient.execution_id)).cancel_at == until
+    assert (await client.post(where, json={})).json() == first.json()
+    at_once = await client.post(at(patient.execution_id, "cancel"), json={"reason": "now"})
+    assert set(at_once.json()) == {"Cancelled"}

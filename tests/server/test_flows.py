@@ -6,9 +6,11 @@ import uuid
 from typing import Any
 
 import httpx
+import pytest
 
 from flowfabric.engine import Engine
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.results import CancelFlowResult
 from tests.server.making import at, claimed, creation
 
 
@@ -85,7 +87,56 @@ async def test_cancelling_a_flow(client: httpx.AsyncClient, engine: Engine) -> N
     again = await client.post(f"/v1/flows/{flow}/cancel", json={**body, "cancellation_policy": "flow_only"})
     assert again.json()["Cancelled"]["cancellation_policy"] == "cancel_all"
     wrong = await client.post(f"/v1/flows/{flow}/cancel", json={**body, "cancellation_policy": "all"})
-    assert wrong.status_code == 422
+    expected = "invalid_input: cancellation_policy: expected one of cancel_all, cancel_pending, flow_only"
+    assert (wrong.status_code, wrong.json()) == (400, {"error": expected})
+
+
+@pytest.mark.parametrize("policy", ["cancel_all", "cancel_pending", "flow_only"])
+async def test_cancelling_a_flow_without_waiting(client: httpx.AsyncClient, engine: Engine, policy: str) -> None:
+    flow, ids = await a_flow(client, engine)
+    path, body = f"/v1/flows/{flow}/cancel", {"reason": "enough", "cancellation_policy": policy}
+    first = (await client.post(path, json=body)).json()
+    members = [] if policy == "flow_only" else sorted(ids)
+    if policy == "cancel_all":
+        scheduled = first["CancellationScheduled"]
+        assert sorted(scheduled.pop("member_execution_ids")) == members
+        assert scheduled == {"cancellation_policy": policy, "member_count": 2}
+    else:
+        assert sorted(first["Cancelled"]["member_execution_ids"]) == members
+    again = (await client.post(path, json={**body, "cancellation_policy": "cancel_all"})).json()
+    assert again["Cancelled"]["cancellation_policy"] == policy
+    assert sorted(again["Cancelled"]["member_execution_ids"]) == sorted(ids)
+
+
+async def test_only_the_route_says_that_a_cancellation_is_scheduled(client: httpx.AsyncClient, engine: Engine) -> None:
+    """Programs get one answer, on a store and through a server; the route has that of the reference's server."""
+    flow, ids = await a_flow(client, engine)
+    assert await engine.cancel_flow(flow) == CancelFlowResult.Cancelled("cancel_all", tuple(sorted(ids)))
+    flow, ids = await a_flow(client, engine)
+    calls = {"calls": [{"op": "cancel_flow", "arguments": {"flow_id": flow}}]}
+    [answer] = (await client.post("/v1/remote/calls", json=calls)).json()["answers"]
+    told = {"cancellation_policy": "cancel_all", "member_execution_ids": sorted(ids)}
+    assert answer == {"ok": {"CancelFlowResult.Cancelled": told}}
+    flow, ids = await a_flow(client, engine)
+    body = {"reason": "", "cancellation_policy": "cancel_all"}
+    route = (await client.post(f"/v1/flows/{flow}/cancel", json=body)).json()
+    told = {"cancellation_policy": "cancel_all", "member_execution_ids": sorted(ids)}
+    assert route == {"CancellationScheduled": {**told, "member_count": 2}}
+
+
+async def test_cancelling_a_flow_without_members(client: httpx.AsyncClient, engine: Engine) -> None:
+    flow, _ = await a_flow(client, engine, 0)
+    response = await client.post(f"/v1/flows/{flow}/cancel", json={"reason": "", "cancellation_policy": "cancel_all"})
+    assert response.json() == {"Cancelled": {"cancellation_policy": "cancel_all", "member_execution_ids": []}}
+
+
+async def test_a_repeated_cancellation_names_a_thousand_members(client: httpx.AsyncClient) -> None:
+    nodes = {f"n{count}": {"execution_kind": "k"} for count in range(1_001)}
+    flow = (await client.post("/v1/flows/submit", json={"namespace": "acme", "nodes": nodes})).json()["flow_id"]
+    for variant, count in (("CancellationScheduled", 1_001), ("Cancelled", 1_000)):
+        body = {"reason": "", "cancellation_policy": "cancel_all"}
+        answer = (await client.post(f"/v1/flows/{flow}/cancel", json=body)).json()
+        assert len(set(answer[variant]["member_execution_ids"])) == count
 
 
 async def test_members_of_another_partition(client: httpx.AsyncClient, engine: Engine) -> None:

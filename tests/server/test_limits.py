@@ -12,7 +12,7 @@ import pytest
 from flowfabric.engine import Engine
 from flowfabric.model.credentials import Scope
 from flowfabric.server import ServerConfig, create_app, limits as limiting
-from flowfabric.server.limits import BodyRoom, RateLimits
+from flowfabric.server.limits import Body, BodyRoom, RateLimits
 from flowfabric.server.problems import Refused
 from flowfabric.server.serving import Running
 from tests.server.conftest import client_of
@@ -88,11 +88,12 @@ async def test_bodies_share_one_room(engine: Engine) -> None:
 
 def test_a_room_is_given_back() -> None:
     room = BodyRoom(10)
-    room.take(10)
+    body, other = Body(room), Body(room)
+    body.take(10)
     with pytest.raises(Refused):
-        room.take(1)
-    room.give(10)
-    room.take(10)
+        other.take(1)
+    body.close()
+    other.take(10)
 
 
 # -- connections -------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tests.server.making import at, created, creation
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 #: Something that stands in every field where a caller could put a secret.
-PLANTED = "hush-5f3a9c"
+PLANTED = "hush-5f3a9c-5f3a9c"
 
 
 @pytest.fixture
@@ -91,18 +91,18 @@ def planted(value: Any) -> Any:
 
 def bodies(server: Server) -> Iterator[tuple[str, str, Any]]:
     """Requests to every route that takes a body: the secret as every field, as the only one, and around it."""
-    for operation in server.operations:
-        if operation.name == "follow_changes":
+    for route in server.routes:
+        if route.name == "follow_changes":
             # Takes nothing that could be planted, and never ends.
             continue
-        path = operation.path
+        path = route.path
         for name in ("id", "name", "idx", "family", "kid", "instance"):
             path = path.replace(f"{{{name}}}", PLANTED)
         path = path.replace("{", "").replace("}", "")
-        fields = getattr(operation.body, "__struct_fields__", ())
-        yield operation.method, path, dict.fromkeys(fields, PLANTED)
-        yield operation.method, path, {PLANTED: PLANTED}
-        yield operation.method, path, {field: {PLANTED: [PLANTED]} for field in fields}
+        fields = getattr(route.body, "__struct_fields__", ())
+        yield route.method, path, dict.fromkeys(fields, PLANTED)
+        yield route.method, path, {PLANTED: PLANTED}
+        yield route.method, path, {field: {PLANTED: [PLANTED]} for field in fields}
 
 
 async def test_secrets_in_every_field_never_reach_a_line(

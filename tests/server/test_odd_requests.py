@@ -13,14 +13,14 @@ import pytest
 
 from flowfabric.engine import Engine
 from flowfabric.server import ServerConfig, create_app
-from flowfabric.server.operations import Operation
-from flowfabric.server.routes import OPERATIONS
+from flowfabric.server.operations import Route
+from flowfabric.server.routes import ROUTES
 from tests.conftest import full_run
 from tests.server.conftest import client_of
 from tests.server.test_roles import FOLLOWED, Things, body_of, request_of, things
 
 ROUNDS = 400 if full_run() else 40
-CALLED = {each.name: each for each in OPERATIONS if each.name not in FOLLOWED}
+CALLED = {each.name: each for each in ROUTES if each.name not in FOLLOWED}
 ODD: list[Any] = [
     None, True, 0, -1, 1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63), 1.5, 1e308, "", " ", "x", "\x00", "😀",
     "é" * 600, "x" * 70_000, "2" * 30, "{fp:0}:x", "{fp:99999}:00000000-0000-4000-8000-000000000000",
@@ -29,7 +29,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
-def odd_body(operation: Operation, about: Things, chance: random.Random) -> Any:
+def odd_body(operation: Route, about: Things, chance: random.Random) -> Any:
     """A good body with some of it replaced, left out, or added."""
     if chance.random() < 0.05:
         return chance.choice(ODD)
@@ -43,7 +43,7 @@ def odd_body(operation: Operation, about: Things, chance: random.Random) -> Any:
     return body
 
 
-def odd_query(operation: Operation, about: Things, chance: random.Random) -> dict[str, str]:
+def odd_query(operation: Route, about: Things, chance: random.Random) -> dict[str, str]:
     query = {name: str(value) for name, value in body_of(operation.query, about).items()}
     for field in msgspec.structs.fields(operation.query):
         if chance.random() < 0.3:
@@ -51,7 +51,7 @@ def odd_query(operation: Operation, about: Things, chance: random.Random) -> dic
     return query
 
 
-def odd_path(path: str, operation: Operation, chance: random.Random) -> str:
+def odd_path(path: str, operation: Route, chance: random.Random) -> str:
     if chance.random() < 0.8:
         return path
     text = lambda: str(chance.choice([each for each in ODD if isinstance(each, str) and each]))[:500]  # noqa: E731

@@ -25,6 +25,8 @@ from tests.server.conftest import client_of
 from tests.server.listening import events, listening
 from tests.server.making import at, claimed, created
 
+ROOT = "root-of-this-server"
+
 
 @pytest.fixture
 def clock() -> ManualClock:
@@ -34,18 +36,24 @@ def clock() -> ManualClock:
 
 async def test_me(engine: Engine, client: httpx.AsyncClient) -> None:
     me = (await client.get("/v1/me")).json()
-    assert (me["signed_in"], me["open"], me["namespaces"]) == (True, True, None)
+    assert (me["signed_in"], me["open"], me["namespaces"], me["trace_url"]) == (True, True, None, "")
+    linked = create_app(engine, ServerConfig(trace_url="https://traces.example/{trace_id}"))
+    async with client_of(linked) as other:
+        assert (await other.get("/v1/me")).json()["trace_url"] == "https://traces.example/{trace_id}"
     guarded = create_app(engine, ServerConfig(require_credential=True))
     made = await engine.create_credential(name="ann", scopes=[Scope.READ], namespaces=["acme"])
     async with client_of(guarded) as anonymous, client_of(guarded, made.token) as ann:
         nobody = (await anonymous.get("/v1/me")).json()
         assert nobody == {
-            "signed_in": False, "open": False, "name": "", "scopes": [], "namespaces": [], "version": "", "store": "",
-            "now": 0,
+            "signed_in": False, "open": False, "name": "", "scopes": [], "namespaces": [], "operations": [],
+            "version": "", "store": "", "now": 0, "trace_url": "",
         }  # fmt: skip
         assert not (await anonymous.get("/v1/me", headers={"authorization": "Bearer nonsense"})).json()["signed_in"]
         me = (await ann.get("/v1/me")).json()
         assert (me["signed_in"], me["open"], me["scopes"], me["namespaces"]) == (True, False, ["read"], ["acme"])
+        allowed = set(me["operations"])
+        assert {"search_executions", "explain", "healthz"} <= allowed
+        assert not {"cancel_execution", "create_execution", "overview", "list_audit"} & allowed
         assert (await ann.get("/v1/namespaces")).json() == {"namespaces": ["acme"]}
 
 
@@ -58,17 +66,17 @@ async def test_namespaces_and_flows(engine: Engine, client: httpx.AsyncClient) -
     assert (await client.get("/v1/search/flows", params={"namespace": "other"})).json()["flows"] == []
 
 
-async def test_schedules_and_workers_of_all_namespaces(engine: Engine, client: httpx.AsyncClient) -> None:
+async def test_schedules_and_workers_of_all_namespaces(engine: Engine) -> None:
     """Also of those that have nothing else; who may see some namespaces gets theirs."""
     for name in ("acme", "bolt"):
         await engine.put_schedule("nightly", spec=Cron("0 1 * * *", "UTC"), execution_kind="x", namespace=name)
         await engine.register_worker(
             worker_id="w", worker_instance_id="w-1", lanes=["x"], liveness_ttl_ms=60_000, namespace=name
         )
-    assert (await client.get("/v1/namespaces")).json() == {"namespaces": ["acme", "bolt", "default"]}
+    guarded = create_app(engine, ServerConfig(api_token=ROOT))
     made = await engine.create_credential(name="ann", scopes=[Scope.READ], namespaces=["bolt"])
-    guarded = create_app(engine, ServerConfig(require_credential=True))
-    async with client_of(guarded, made.token) as ann:
+    async with client_of(guarded, ROOT) as client, client_of(guarded, made.token) as ann:
+        assert (await client.get("/v1/namespaces")).json() == {"namespaces": ["acme", "bolt", "default"]}
         for what, field in (("schedules", "schedules"), ("workers", "entries")):
             path = f"/v1/search/{what}"
             page = (await client.get(path, params={"limit": 1})).json()
@@ -259,7 +267,7 @@ async def test_a_store_that_keeps_no_sample_shows_the_present(
         pulse = (await sampler.latest()).pulse
     assert sampler.series(HOUR, pulse.at_ms).gauges["active"][-1] == 0
     assert sampler.series(HOUR, pulse.at_ms).sampled_from == pulse.at_ms
-    assert "was not kept" in caplog.text
+    assert "was not stored" in caplog.text
     monkeypatch.undo()
     sampler._taken_at = float("-inf")
     await sampler.latest()
@@ -278,7 +286,7 @@ async def test_what_needs_a_person(engine: Engine, client: httpx.AsyncClient, se
     server.sampler = Sampler(engine)
     matters = (await client.get("/v1/attention")).json()["matters"]
     assert [(each["kind"], each["subject"]) for each in matters] == [("lane", "shut"), ("budget", budget)]
-    assert matters[0]["sentence"] == "lane shut is paused while 1 waits in it"
+    assert matters[0]["sentence"] == "lane shut is paused with 1 waiting"
     assert matters[1]["sentence"] == "budget acme is nearly used up: 90% of its tokens"
 
 

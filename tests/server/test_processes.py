@@ -27,6 +27,7 @@ from tests.server.process import ServerProcess
 STORES: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "sqlite": lambda request, folder: f"sqlite:///{folder}/ff.db",
     "postgres": lambda request, folder: request.getfixturevalue("prepared_postgres_dsn"),
+    "valkey": lambda request, folder: request.getfixturevalue("valkey_url"),
 }
 POLICY = ClaimPolicy("w", "w-1", 3_600_000)
 MIB = 1_048_576
@@ -210,12 +211,16 @@ async def test_a_request_under_way_is_finished(engine: Engine, store_url: str, t
 # -- several -----------------------------------------------------------------------------------------------------------
 
 
-async def test_two_servers_begin_on_one_empty_database(postgres_dsn: str, tmp_path: Path) -> None:
-    headers = {"authorization": "Bearer t"}
+@pytest.mark.parametrize("empty", ["postgres_dsn", "valkey_url"])
+async def test_two_servers_begin_on_one_empty_database(
+    empty: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = request.getfixturevalue(empty)
+    headers = {"authorization": "Bearer token-of-this-test"}
     # A process lives no longer than the thread that has started it.
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(
-            lambda _: ServerProcess(postgres_dsn, tmp_path, FF_API_TOKEN="t", FF_LANES="a,b"), range(2)
+            lambda _: ServerProcess(url, tmp_path, FF_API_TOKEN="token-of-this-test", FF_LANES="a,b"), range(2)
         )
         async with (
             httpx.AsyncClient(base_url=first.url, headers=headers, timeout=60) as one,

@@ -11,7 +11,8 @@ import pytest
 import uvicorn
 
 from flowfabric.server.heads import BadHead, Heads
-from flowfabric.server.protocol import AHEAD_BYTES, MAX_HEAD_BYTES, behind, guard
+from flowfabric.server.limits import AnswerRoom
+from flowfabric.server.protocol import AHEAD_BYTES, MAX_HEAD_BYTES, Bounds, behind, guard
 from flowfabric.telemetry.metrics import Counter
 
 HOST = b"host: here\r\n"
@@ -20,7 +21,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
     """Answers with what it was asked."""
-    body = b""
+    body = bytearray()
     while (message := await receive())["type"] == "http.request":
         body += message["body"]
         if not message["more_body"]:
@@ -51,9 +52,10 @@ class _Listener(uvicorn.Server):
 @asynccontextmanager
 async def serving(application: Application, **options: Any) -> AsyncIterator[int]:
     """The port of a server that runs an application."""
-    limits = {"most": 100, "timeout_s": 10.0, **options}
-    behind_proxy = behind(application, limits.get("proxies", "127.0.0.1"))
-    http: Any = guard(limits["most"], limits["timeout_s"], Counter("turned_away", "", ("why",)), behind_proxy)
+    room = AnswerRoom(options.get("answer_bytes", 2**26))
+    bounds = Bounds(100, 10.0, options.get("write_timeout_s", 60.0), room)
+    behind_proxy = behind(application, options.get("proxies", "127.0.0.1"))
+    http: Any = guard(bounds, options.get("turned_away", Counter("turned_away", "", ("why",))), behind_proxy)
     config = uvicorn.Config(
         application,
         port=0,

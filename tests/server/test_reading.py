@@ -106,7 +106,9 @@ async def test_lanes(client: httpx.AsyncClient) -> None:
     assert (await client.get(path)).json()["state_reason"] == "moving"
     closed = await client.post("/v1/executions", json=creation(lane_id="a/b"))
     assert (closed.status_code, closed.json()["kind"]) == (409, "state_conflict")
-    assert (await client.put(f"{path}/state", json={"state": "open"})).status_code == 422
+    unknown = await client.put(f"{path}/state", json={"state": "open"})
+    expected = "invalid_input: state: expected one of active, paused, draining, disabled"
+    assert (unknown.status_code, unknown.json()) == (400, {"error": expected})
     fair = await client.put(f"{path}/fairness", json={"by": "namespace"})
     assert fair.json() == {"LaneFairnessChanged": {"lane_id": "a/b", "fair_by": "namespace"}}
     assert (await client.get("/v1/lanes/unknown")).status_code == 404
@@ -193,6 +195,8 @@ async def test_queues(client: httpx.AsyncClient) -> None:
     await created(client)
     queues = (await client.get("/v1/queues")).json()["queues"]
     assert [(each["lane_id"], each["waiting"]) for each in queues] == [("default", 1)]
+    assert (await client.get("/v1/queues", params={"namespace": "acme"})).json()["queues"] != []
+    assert (await client.get("/v1/queues", params={"namespace": "nobody's"})).json()["queues"] == []
     metrics = (await client.get("/metrics")).text
     assert 'ff_queue_depth{lane="default"} 1' in metrics
     assert 'ff_queue_oldest_age_seconds{lane="default"}' in metrics

@@ -53,9 +53,9 @@ async def test_a_lost_answer_doubles_nothing(
 
 
 async def test_keys_belong_to_their_callers(engine: Engine) -> None:
-    server = create_app(engine, ServerConfig(api_token="root"))
-    token = (await engine.create_credential(name="other", scopes=["submit"])).token
-    async with client_of(server, "root") as root, client_of(server, token) as other:
+    server = create_app(engine, ServerConfig(api_token="token-of-this-test"))
+    token = (await engine.create_credential(name="other", scopes=["submit"])).token.reveal()
+    async with client_of(server, "token-of-this-test") as root, client_of(server, token) as other:
         mine = await root.post("/v1/executions", json=creation(), headers=KEY)
         theirs = await other.post("/v1/executions", json=creation(), headers=KEY)
     assert (mine.status_code, theirs.status_code) == (201, 201)

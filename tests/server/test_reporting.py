@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flowfabric.server import ServerConfig
-from flowfabric.server.config import ConfigError
 from flowfabric.server.reporting import reporting
+from flowfabric.stores.environment import ConfigError
 
 DSN = "https://key@sentry.invalid/1"
 

@@ -40,7 +40,7 @@ UNAUTHORISED = {"error": "missing or invalid Authorization header"}
 
 @pytest.fixture
 def guarded(engine: Engine) -> Server:
-    return create_app(engine, ServerConfig(api_token="secret"))
+    return create_app(engine, ServerConfig(api_token="token-of-this-test"))
 
 
 async def test_a_token_is_asked_for(guarded: Server) -> None:
@@ -49,14 +49,14 @@ async def test_a_token_is_asked_for(guarded: Server) -> None:
             {},
             {"authorization": "Bearer wrong"},
             {"authorization": "bearer secret"},
-            {"authorization": "secret"},
+            {"authorization": "token-of-this-test"},
         ):
             response = await client.get("/v1/executions?partition=1", headers=headers)
             assert (response.status_code, response.json()) == (401, UNAUTHORISED)
         assert (await client.get("/nowhere")).status_code == 401
         for path in ("/healthz", "/readyz", "/metrics"):
             assert (await client.get(path)).status_code == 200
-    async with client_of(guarded, "secret") as client:
+    async with client_of(guarded, "token-of-this-test") as client:
         assert (await client.get("/v1/executions?partition=1")).status_code == 200
 
 
@@ -70,29 +70,33 @@ async def test_paths_and_methods(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "media", "status"),
+    ("content", "media", "status", "why"),
     [
-        (b"{", "application/json", 400),
-        (b"", "application/json", 400),
-        (b"\xff", "application/json", 400),
-        (b'{"reason": 1}', "application/json", 422),
-        (b"[]", "application/json", 422),
-        (b"{}", "application/json", 422),
-        (b'{"reason": ""}', "text/plain", 415),
-        (b'{"reason": ""}', None, 415),
-        (b'{"reason": ""}', "application/json; charset=utf-8", 200),
-        (b'{"reason": ""}', "application/vnd.some+json", 200),
-        (b'{"reason": "", "unknown": 1}', "application/json", 200),
+        (b"{", "application/json", 400, "it ends too early"),
+        (b"", "application/json", 400, "it ends too early"),
+        (b"\xff", "application/json", 400, "invalid character (byte 0)"),
+        (b'{"reason": "\xff"}', "application/json", 400, "not UTF-8"),
+        (b"[" * 65, "application/json", 400, "nested deeper than 64 levels"),
+        (b'{"reason": 1}', "application/json", 422, "reason: expected text"),
+        (b"[]", "application/json", 422, "expected an object"),
+        (b"{}", "application/json", 422, "reason: this field is required"),
+        (b'{"reason": ""}', "text/plain", 415, "expected Content-Type: application/json"),
+        (b'{"reason": ""}', None, 415, "expected Content-Type: application/json"),
+        (b'{"reason": ""}', "application/json; charset=utf-8", 200, ""),
+        (b'{"reason": ""}', "application/vnd.some+json", 200, ""),
+        (b'{"reason": "", "unknown": 1}', "application/json", 200, ""),
     ],
 )
-async def test_malformed_bodies(client: httpx.AsyncClient, content: bytes, media: str | None, status: int) -> None:
+async def test_malformed_bodies(
+    client: httpx.AsyncClient, content: bytes, media: str | None, status: int, why: str
+) -> None:
     identity = await created(client)
     headers = {} if media is None else {"content-type": media}
     response = await client.post(at(identity, "cancel"), content=content, headers=headers)
     assert response.status_code == status
     if status != 200:
         phrase = {400: "Bad Request", 415: "Unsupported Media Type", 422: "Unprocessable Entity"}[status]
-        assert response.json() == {"error": f"invalid JSON: {phrase}"}
+        assert response.json() == {"error": f"invalid JSON: {phrase}: {why}"}
 
 
 @pytest.mark.parametrize(

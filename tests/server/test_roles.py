@@ -1,4 +1,4 @@
-"""Every operation × every role × own and foreign namespaces, made from the table of operations."""
+"""Every route × every role × own and foreign namespaces, made from the routes and the table of operations."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ import pytest
 from msgspec import NODEFAULT, UNSET
 
 from flowfabric.engine import Engine
+from flowfabric.engine.operations import Subject
 from flowfabric.model.ids import ExecutionId
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.access import KNOWN_S, Scope
 from flowfabric.server.app import Server
-from flowfabric.server.operations import Operation
+from flowfabric.server.operations import Route
 from flowfabric.server.requests import Blob
-from flowfabric.server.routes import OPERATIONS
+from flowfabric.server.routes import ROUTES
 from tests.server.conftest import client_of
 
 #: Streams never end, and one call of this table should.
-FOLLOWED = ("follow_events", "follow_stream", "follow_changes")
+FOLLOWED = ("follow_events", "follow_stream", "follow_run", "follow_changes")
 #: What is called with a link instead of a credential; a wrong one leads nowhere.
 LINKED = ("look_at_link", "answer_link")
-CALLED = [each for each in OPERATIONS if each.name not in FOLLOWED]
+CALLED = [each for each in ROUTES if each.name not in FOLLOWED]
 BY_NAME = {each.name: each for each in CALLED}
 #: Fields whose names say more than their types.
 TEXTS = {
@@ -53,7 +54,7 @@ async def things(engine: Engine, namespace: str) -> Things:
     created = await engine.create_execution(namespace=namespace, lane_id="default")
     flow = await engine.create_flow(namespace=namespace)
     budget = str(uuid.uuid4())
-    await engine.create_budget(budget_id=budget, scope_type="namespace", scope_id=namespace)
+    await engine.create_budget(budget_id=budget, namespace=namespace)
     return Things(namespace, str(created.execution_id), str(flow.flow_id), budget)
 
 
@@ -103,17 +104,17 @@ def body_of(kind: Any, about: Things) -> Any:
     }
 
 
-def request_of(operation: Operation, about: Things) -> tuple[str, dict[str, Any]]:
-    """A call of an operation that is about these things."""
-    owned = {"execution": about.execution, "flow": about.flow, "budget": about.budget}
-    named = {"id": owned[operation.owner or "execution"], "idx": "0", "execution_id": about.execution}
-    path = re.sub(r"{(\w+)}", lambda found: quote(named.get(found[1]) or str(uuid.uuid4()), safe=""), operation.path)
+def request_of(route: Route, about: Things) -> tuple[str, dict[str, Any]]:
+    """A call of a route that is about these things."""
+    owned = {Subject.EXECUTION: about.execution, Subject.FLOW: about.flow, Subject.BUDGET: about.budget}
+    named = {"id": owned[route.owner or Subject.EXECUTION], "idx": "0", "execution_id": about.execution}
+    path = re.sub(r"{(\w+)}", lambda found: quote(named.get(found[1]) or str(uuid.uuid4()), safe=""), route.path)
     options: dict[str, Any] = {}
-    if operation.body is not None:
-        options["json"] = body_of(operation.body, about)
-    if operation.query is not None:
-        query = body_of(operation.query, about)
-        if any(each.name == "namespace" for each in msgspec.structs.fields(operation.query)):
+    if route.body is not None:
+        options["json"] = body_of(route.body, about)
+    if route.query is not None:
+        query = body_of(route.query, about)
+        if any(each.name == "namespace" for each in msgspec.structs.fields(route.query)):
             query["namespace"] = about.namespace
         options["params"] = query
     return path, options
@@ -125,48 +126,53 @@ def guarded(engine: Engine) -> Server:
 
 
 async def credential(engine: Engine, scopes: list[Scope], namespaces: list[str] | None) -> str:
-    return (await engine.create_credential(name="role", scopes=scopes, namespaces=namespaces)).token
+    return (await engine.create_credential(name="role", scopes=scopes, namespaces=namespaces)).token.reveal()
 
 
-async def called(server: Server, token: str | None, operation: Operation, about: Things) -> httpx.Response:
-    path, options = request_of(operation, about)
+async def called(server: Server, token: str | None, route: Route, about: Things) -> httpx.Response:
+    path, options = request_of(route, about)
     async with client_of(server, token) as client:
-        return await client.request(operation.method, path, **options)
+        return await client.request(route.method, path, **options)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 async def test_every_role(guarded: Server, engine: Engine, name: str) -> None:
-    operation = BY_NAME[name]
+    route = BY_NAME[name]
     mine, theirs = await things(engine, "mine"), await things(engine, "theirs")
-    anonymous = await called(guarded, None, operation, mine)
-    if operation.scope is None:
+    anonymous = await called(guarded, None, route, mine)
+    scopes, closed = route.operation.scopes, route.operation.everywhere
+    if not scopes:
         assert anonymous.status_code == (404 if name in LINKED else 200)
         return
     assert anonymous.status_code == 401
-    assert (await called(guarded, "ff_0000000000000000_" + "0" * 64, operation, mine)).status_code == 401
+    assert (await called(guarded, "ff_0000000000000000_" + "0" * 64, route, mine)).status_code == 401
     for scope in Scope:
         everywhere = await credential(engine, [scope], None)
         limited = await credential(engine, [scope], ["mine"])
-        if scope is not operation.scope and not operation.each_scope:
+        if scope not in scopes:
             for each in (everywhere, limited):
-                refused = await called(guarded, each, operation, mine)
+                refused = await called(guarded, each, route, mine)
                 assert (refused.status_code, refused.json()["kind"]) == (403, "forbidden")
             continue
         # What is not mine looks like what is not there, byte for byte, and is not touched.
         before = await snapshot(engine, theirs)
-        foreign = await called(guarded, limited, operation, theirs)
-        if operation.everywhere:
+        # A budget is named together with its namespace, and one's own is the only one that may be named.
+        named = theirs._replace(namespace="mine") if route.owner is Subject.BUDGET else theirs
+        foreign = await called(guarded, limited, route, named)
+        if named is not theirs:
+            assert (await called(guarded, limited, route, theirs)).status_code == 403
+        if closed:
             assert foreign.status_code == 403
-        elif operation.owner is not None:
-            absent = await called(guarded, limited, operation, NOTHING)
+        elif route.owner is not None:
+            absent = await called(guarded, limited, route, NOTHING)
             assert (foreign.status_code, plainly(foreign, theirs)) == (404, plainly(absent, NOTHING))
         else:
             assert theirs.execution not in foreign.text
         assert await snapshot(engine, theirs) == before
-        own = await called(guarded, limited, operation, mine)
+        own = await called(guarded, limited, route, mine)
         assert own.status_code != 401
-        assert (own.status_code == 403) is operation.everywhere, own.text
-        assert (await called(guarded, everywhere, operation, theirs)).status_code not in (401, 403)
+        assert (own.status_code == 403) is closed, own.text
+        assert (await called(guarded, everywhere, route, theirs)).status_code not in (401, 403)
 
 
 def plainly(response: httpx.Response, about: Things) -> str:
@@ -180,15 +186,25 @@ async def snapshot(engine: Engine, about: Things) -> Any:
     return (
         await engine.read_execution_info(about.execution),
         await engine.describe_flow(about.flow),
-        await engine.get_budget_status(about.budget),
+        await engine.get_budget_status(about.budget, about.namespace),
     )
 
 
 async def test_work_cannot_be_put_into_other_namespaces(guarded: Server, engine: Engine) -> None:
     theirs = await things(engine, "theirs")
     token = await credential(engine, [Scope.SUBMIT, Scope.OPERATOR], ["mine"])
-    for name in ("create_execution", "create_flow", "create_budget", "submit_flow", "put_schedule"):
-        refused = await called(guarded, token, BY_NAME[name], theirs)
+    for name in (
+        "create_execution",
+        "create_flow",
+        "create_budget",
+        "create_quota_policy",
+        "submit_flow",
+        "put_schedule",
+    ):
+        path, options = request_of(BY_NAME[name], theirs)
+        options["json"]["namespace"] = "theirs"
+        async with client_of(guarded, token) as client:
+            refused = await client.request(BY_NAME[name].method, path, **options)
         assert (refused.status_code, refused.json()["kind"]) == (403, "forbidden"), name
     async with client_of(guarded, token) as client:
         body = {"executions": [body_of(BY_NAME["create_execution"].body, theirs)]}
@@ -210,8 +226,8 @@ async def test_members_of_other_namespaces_cannot_be_taken_in(guarded: Server, e
 
 async def test_credentials_over_http(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    server = create_app(engine, ServerConfig(api_token="root"))
-    async with client_of(server, "root") as root:
+    server = create_app(engine, ServerConfig(api_token="token-of-this-test"))
+    async with client_of(server, "token-of-this-test") as root:
         made = await root.post("/v1/admin/credentials", json={"name": "ci", "scopes": ["read"], "namespaces": ["mine"]})
         assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
         token, identity = made.json()["token"], made.json()["credential"]["credential_id"]
@@ -222,10 +238,12 @@ async def test_credentials_over_http(engine: Engine, caplog: pytest.LogCaptureFi
             assert (await client.get("/v1/search/executions")).status_code == 200
             assert (await client.get("/v1/admin/credentials")).status_code == 403
             revoked = await root.delete(f"/v1/admin/credentials/{identity}")
-            assert revoked.json() == {"CredentialRevoked": {"credential_id": identity}}
+            gone = {"credential_id": identity, "name": "ci", "scopes": ["read"], "namespaces": ["mine"]}
+            assert revoked.json() == {"CredentialRevoked": gone}
             assert (await client.get("/v1/search/executions")).status_code == 401
         wrong = await root.post("/v1/admin/credentials", json={"name": "ci", "scopes": ["everything"]})
-        assert wrong.status_code == 422
+        assert wrong.status_code == 400
+        assert wrong.json()["error"].startswith("invalid_input: scopes[0]: expected one of ")
         assert (await root.delete("/v1/admin/credentials/nobody")).status_code == 404
     assert "create_credential" in caplog.text
     assert token not in caplog.text

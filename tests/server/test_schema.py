@@ -23,11 +23,11 @@ from flowfabric import ClaimPolicy, FlowEdge, FlowGraph
 from flowfabric.engine import Engine
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.openapi import document
-from flowfabric.server.routes import OPERATIONS
+from flowfabric.server.routes import ROUTES
 from flowfabric.server.serving import Running
 from tests.conftest import full_run
 
-TOKEN = "secret"
+TOKEN = "token-of-this-test"
 EXAMPLES = 200 if full_run() else 12
 EXCLUDED = [positive_data_acceptance]
 #: Bounds on how long a request may wait for something to happen.
@@ -98,13 +98,13 @@ def url(known: Known) -> Iterator[str]:
     assert not thread.is_alive()
 
 
-SCHEMA = schemathesis.openapi.from_dict(document(OPERATIONS))
+SCHEMA = schemathesis.openapi.from_dict(document(ROUTES))
 FOUND = {(each.ok().method.upper(), each.ok().path): each.ok() for each in SCHEMA.get_all_operations()}
 
 
 def test_the_document_is_served_as_it_is_made(url: str) -> None:
-    assert httpx.get(f"{url}/openapi.json").json() == json.loads(json.dumps(document(OPERATIONS)))
-    assert set(FOUND) == {(each.method, each.path) for each in OPERATIONS}
+    assert httpx.get(f"{url}/openapi.json").json() == json.loads(json.dumps(document(ROUTES)))
+    assert set(FOUND) == {(each.method, each.path) for each in ROUTES}
 
 
 def about_something(draw: st.DataObject, case: Any, known: Known, owner: str | None) -> None:
@@ -121,7 +121,7 @@ def about_something(draw: st.DataObject, case: Any, known: Known, owner: str | N
                     holder[name] = draw.draw(st.sampled_from(known.texts[name]))
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
+@pytest.mark.parametrize("operation", ROUTES, ids=lambda each: each.name)
 def test_every_answer_is_one_that_the_document_says(operation: Any, url: str, known: Known) -> None:
     found = FOUND[operation.method, operation.path]
     follows = operation.media == EVENTS

@@ -66,3 +66,44 @@ async def test_cancelling_and_replaying_by_filter(client: httpx.AsyncClient, eng
         ("cancel_executions", {"namespace": "acme", "lane_id": "default", "done": "1"}),
         ("replay_executions", {"states": "waiting", "done": "0"}),
     ], "with what it was about; a preview is no act"
+
+
+async def test_searching_in_words(client: httpx.AsyncClient, engine: Engine) -> None:
+    red = await created(client, execution_kind="charge_card", tags={"user.team": "red"})
+    await created(client, lane_id="other", execution_kind="refund")
+    await claimed(engine, "other")
+    path = "/v1/search/executions"
+
+    async def found(**query: str | int) -> list[str]:
+        return [each["execution_id"] for each in (await client.get(path, params=query)).json()["executions"]]
+
+    assert await found(q="tag:team=red") == await found(tag="team=red") == [red]
+    assert await found(q=f"{red.split(':')[-1][:8]} charge") == [red]
+    assert len(await found(state="active")) == len(await found(q="state:active")) == 1
+    assert await found(q="refund", roots="true", ended_from=1) == []
+    refused = await client.get(path, params={"q": "colour:red"})
+    assert refused.status_code == 400
+    assert "q: unknown word 'colour:'; known words are kind:" in refused.json()["error"]
+    counts = (await client.get("/v1/search/states", params={"q": "namespace:acme"})).json()
+    assert counts == {"counts": {"waiting": 1, "active": 1}, "total": 2, "oldest": None}
+
+
+async def test_bulk_acts_mean_what_the_list_shows(client: httpx.AsyncClient, engine: Engine) -> None:
+    """The same words, the same states: those that run, too."""
+    running = await created(client, lane_id="busy", execution_kind="busy")
+    await claimed(engine, "busy")
+    failing = await created(client, lane_id="failing", execution_kind="charge")
+    await engine.fail(await claimed(engine, "failing"), "Declined: order 7", "permanent")
+    await created(client, lane_id="failing", execution_kind="refund")
+    await engine.fail(await claimed(engine, "failing"), "Declined: order 8", "permanent")
+    groups = (await client.get("/v1/search/failures")).json()
+    assert [(each["execution_kind"], each["count"]) for each in groups["groups"]] == [("refund", 1), ("charge", 1)]
+    body = {"filter": {"q": "kind:charge error:declined"}}
+    assert (await client.post("/v1/bulk/replay", json=body)).json()["done"] == [failing]
+    body = {"filter": {"states": ["active"], "roots": True}, "dry_run": True}
+    assert (await client.post("/v1/bulk/cancel", json=body)).json()["matched"] == 1
+    done = (await client.post("/v1/bulk/cancel", json={"filter": {"states": ["active"]}})).json()
+    assert [*done["done"], *(each["execution_id"] for each in done["failed"])] == [running]
+    wrong = await client.post("/v1/bulk/cancel", json={"filter": {"q": "colour:red"}})
+    assert wrong.status_code in (400, 422)
+    assert "filter.q: unknown word" in wrong.json()["error"]

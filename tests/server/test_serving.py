@@ -6,10 +6,17 @@ import asyncio
 from pathlib import Path
 
 import httpx
+import pytest
 
+from flowfabric.engine import Engine
+from flowfabric.model.errors import Validation
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.partitions import PartitionCounts
+from flowfabric.model.suspension import AlreadySeeded
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.serving import Running, open_engine
-from tests.server.making import at, created
+from tests.server.conftest import client_of
+from tests.server.making import at, created, creation
 
 SECRET = "ab" * 32
 
@@ -34,3 +41,41 @@ async def test_a_server_on_a_port(tmp_path: Path) -> None:
         await task
         await running.drain()
         await engine.close()
+
+
+@pytest.mark.parametrize("secret", [SECRET, "cd" * 33, "Ef" * 200])
+async def test_a_longer_secret_signs_as_well(secret: str) -> None:
+    given = {"FF_STORE_URL": "memory://", "FF_WAITPOINT_HMAC_SECRET": secret}
+    async with await open_engine(ServerConfig.from_environment(given)) as engine:
+        assert await engine.seed_waitpoint_hmac_secret(kid="k1", secret_hex=secret) == AlreadySeeded("k1", True)
+
+
+@pytest.mark.parametrize("store", ["sqlite:///{folder}/ff.db", "sqlite:///:memory:", "memory://"])
+async def test_a_new_store_takes_the_ids_of_clients_that_spread_them_over_256(tmp_path: Path, store: str) -> None:
+    config = ServerConfig(store_url=store.format(folder=tmp_path), single_node=True, hmac_secret=SECRET)
+    async with await open_engine(config) as engine, client_of(create_app(engine, config)) as client:
+        assert engine.partitions == PartitionCounts(256, 32, 32)
+        for partition in (0, 1, 255):
+            identity = ExecutionId.of(partition, f"11111111-1111-4111-8111-{partition:012}")
+            assert await created(client, execution_id=identity) == identity
+
+
+async def test_an_old_file_keeps_its_partitions_and_says_so(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ff.db"
+    async with await Engine.open(url, single_node=True) as engine:
+        assert engine.partitions == PartitionCounts(1, 1, 1)
+    config = ServerConfig(store_url=url, single_node=True, hmac_secret=SECRET)
+    async with await open_engine(config) as engine, client_of(create_app(engine, config)) as client:
+        assert engine.partitions == PartitionCounts(1, 1, 1)
+        identity = "{fp:7}:11111111-1111-4111-8111-111111111111"
+        response = await client.post("/v1/executions", json=creation(execution_id=identity))
+        expected = (
+            "invalid_input: execution_id: there is no partition 7, this store has 1 (from 0 on): make ids for that "
+            "many, leave the id out, or begin with a new store that has more"
+        )
+        assert (response.status_code, response.json()) == (400, {"error": expected})
+        assert (await client.get(at(identity))).status_code == 404
+        assert (await created(client)).startswith("{fp:0}:")
+    configured = ServerConfig(store_url=url, single_node=True, hmac_secret=SECRET, partitions=PartitionCounts())
+    with pytest.raises(Validation, match=r"partition_mismatch: the database has 1 flow.*and 256 flow"):
+        await open_engine(configured)

@@ -48,7 +48,7 @@ class _Captured(Exception):
 class _Recorder(Engine):
     """An engine that only makes commands."""
 
-    async def _submit(self, command: Any) -> Any:
+    async def _submit(self, command: Any, abandoned: Any = None) -> Any:
         raise _Captured(command)
 
 

@@ -76,6 +76,7 @@ class Machine(RuleBasedStateMachine):
         self.handles: list[tuple[Handle, Held]] = []
         self.lives = Counter[int]()
         self.before: dict[str, Rows] = {}
+        self.leases: dict[int, str | None] = {}
         self.log: list[Any] = []
         self.answers: dict[tuple[str, Held], Any] = {}
         self.waiting: list[tuple[str, Callable[[Any], Any], Callable[[], Any], Held | None]] = []
@@ -230,6 +231,7 @@ class Machine(RuleBasedStateMachine):
         pictures = {each: picture_of_rows(found) for each, found in rows.items()}
         wanted = {each: picture_of_model(row) for each, row in oracle.rows.items()}
         self.expect(differences(pictures, wanted), "stored rows differ")
+        self.compare_leases(rows)
         self.compare_events(events)
         if refused:
             self.expect([] if rows == self.before and not events else ["something changed"], "I15: a refusal changed")
@@ -241,6 +243,16 @@ class Machine(RuleBasedStateMachine):
         broken += invariants.check_conservation([found[0] for found in rows.values()], oracle.submitted)
         self.expect(broken, "broken promises")
         self.before = rows
+
+    def compare_leases(self, rows: dict[str, Rows]) -> None:
+        """A lease has one id as long as anybody knows of it, and no other lease has it."""
+        for each, row in self.oracle.rows.items():
+            for index, attempt in row.attempts.items():
+                lease_id = rows[each][1][index].lease_id
+                known = self.leases.setdefault(attempt.lease, lease_id)
+                self.expect([] if known == lease_id else [f"{known}, then {lease_id}"], "a lease changed its id")
+        used = Counter(self.leases.values())
+        self.expect([lease_id for lease_id, times in used.items() if times > 1], "a lease id was used twice")
 
     def compare_events(self, events: list[Any]) -> None:
         found, wanted = [picture_of_event(event) for event in events], self.oracle.events

@@ -12,6 +12,8 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 WAITING = ("submitted", "runnable")
 ENDED = ("terminal", "cancelled")
+#: A lease that nobody has, because the store has lost it.
+NO_LEASE = -1
 
 
 class _Any:
@@ -49,8 +51,9 @@ class Held(NamedTuple):
     ttl: int
     lane: str
     instance: str
-    #: Stands for the attempt id; only the oracle knows it.
+    #: Stand for the attempt id and the lease id; only the oracle knows them.
     identity: Any = ANY
+    lease: Any = ANY
 
 
 class Grant(NamedTuple):
@@ -79,6 +82,8 @@ class Try:
     retry_at: Any = None
     #: Stands for the attempt id: new with each claim, kept when an attempt is resumed by name.
     identity: int = 0
+    #: Stands for the lease id: new with each grant, kept when the lease is over.
+    lease: int = 0
 
     def release(self, outcome: str | None, ended: Any = None) -> None:
         """The lease is over. What the attempt timer was set to no longer matters."""

@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowfabric.core import cancel, finish, holding, lease, operator, reclaim, timers
+from flowfabric.core import cancel, fences, finish, holding, lease, operator, reclaim, timers
 from flowfabric.model.changes import Decision, change
 from flowfabric.model.errors import Contention, ContentionKind
 from flowfabric.model.events import CompletionEvent, LeaseEvent
 from flowfabric.model.records import Attempt, Execution, Grant
-from flowfabric.stores.memory import indexes
+from flowfabric.stores.keyed import entries
 from tests.simulation.mutating import around, edited, mutant, without_drops, without_events, without_fields
 
 # -- leases ----------------------------------------------------------------------------------------------------------
@@ -25,6 +25,32 @@ def epoch_not_compared(monkeypatch: Any) -> None:
         return old(replace(payload, lease_epoch=attempt.lease_epoch) if attempt else payload, execution, attempt, now)
 
     monkeypatch.setattr(lease, "refusal", refusal)
+
+
+@mutant
+def gate_forgets_the_lease_id(monkeypatch: Any) -> None:
+    old = lease.refusal
+
+    def refusal(payload: Any, execution: Any, attempt: Any, now: int) -> Any:
+        return old(replace(payload, lease_id=attempt.lease_id) if attempt else payload, execution, attempt, now)
+
+    monkeypatch.setattr(lease, "refusal", refusal)
+
+
+@mutant
+def fence_forgets_the_lease_id(monkeypatch: Any) -> None:
+    monkeypatch.setattr(fences, "_is_lost", lambda fence, attempt: False)
+
+
+@mutant
+def lease_id_is_used_again(monkeypatch: Any) -> None:
+    old = lease.grant
+
+    def grant(context: Any, execution: Any, attempt: Any, terms: Any, *given: Any, **also: Any) -> Any:
+        same = replace(terms, lease_id=attempt.lease_id) if attempt else terms
+        return old(context, execution, attempt, same, *given, **also)
+
+    monkeypatch.setattr(lease, "grant", grant)
 
 
 @mutant
@@ -175,6 +201,16 @@ def completion_repeated_is_refused(monkeypatch: Any) -> None:
 
 
 @mutant
+def end_of_another_lease_is_a_repeat(monkeypatch: Any) -> None:
+    old = finish._repeats
+
+    def repeats(payload: Any, attempt: Any, outcome: str) -> bool:
+        return old(replace(payload, lease_id=attempt.lease_id) if attempt else payload, attempt, outcome)
+
+    monkeypatch.setattr(finish, "_repeats", repeats)
+
+
+@mutant
 def completion_repeated_runs_again(monkeypatch: Any) -> None:
     def again(old: Any, command: Any, view: Any, context: Any) -> Any:
         decision = old(command, view, context)
@@ -230,7 +266,7 @@ def delay_promoted_early(monkeypatch: Any) -> None:
         return old(command, view, context)
 
     around(monkeypatch, timers.PromoteDelayed, early)
-    monkeypatch.setattr(indexes, "DELAY", indexes.INTAKE)
+    monkeypatch.setattr(entries, "DELAY", entries.DEADLINE)
 
 
 @mutant

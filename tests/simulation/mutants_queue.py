@@ -12,7 +12,8 @@ from flowfabric.model.changes import Decision, TrimStream, change
 from flowfabric.model.events import OperatorEvent
 from flowfabric.model.records import Execution, Grant
 from flowfabric.model.results import Duplicate
-from flowfabric.stores.memory import indexes, reading
+from flowfabric.stores.keyed import entries, loading
+from flowfabric.stores.keyed.reads import at_once
 from flowfabric.stores.schema import split_wire
 from tests.simulation.mutating import around, edited, mutant, without_drops, without_events, without_fields
 
@@ -65,7 +66,7 @@ def priority_order_reversed(monkeypatch: Any) -> None:
     def entry(execution: Any) -> Any:
         return (execution.priority, 0, execution.created_at_ms, execution.uuid, execution.execution_id)
 
-    for module in (indexes, reading):
+    for module in (entries, loading):
         monkeypatch.setattr(module, "claim_entry", entry)
 
 
@@ -74,7 +75,7 @@ def oldest_goes_last(monkeypatch: Any) -> None:
     def entry(execution: Any) -> Any:
         return (-execution.priority, 0, -execution.created_at_ms, execution.uuid, execution.execution_id)
 
-    for module in (indexes, reading):
+    for module in (entries, loading):
         monkeypatch.setattr(module, "claim_entry", entry)
 
 
@@ -86,7 +87,7 @@ def promise_hides_nothing(monkeypatch: Any) -> None:
 
 @mutant
 def expired_promise_hides_for_ever(monkeypatch: Any) -> None:
-    monkeypatch.setattr(reading, "forgotten_by_grants", lambda tables, lane_id, now: iter(()))
+    monkeypatch.setattr(loading, "forgotten_by_grants", lambda lane_id, now: at_once([]))
 
 
 @mutant

@@ -88,12 +88,13 @@ class Oracle(Grants, Control):
         row.blocking, row.delay = None, None
         if row.started is None:
             row.started = self.now
+        self.minted += 1
+        attempt.lease = self.minted
         if not terms.get("same"):
-            self.minted += 1
             attempt.identity = self.minted
         self.lease_event(row, terms.get("event", "acquired"), row.index, attempt.epoch, instance)
         lane = terms.get("lane", row.lane)
-        return Held(kind, row.id, row.index, attempt.epoch, ttl, lane, instance, attempt.identity)
+        return Held(kind, row.id, row.index, attempt.epoch, ttl, lane, instance, attempt.identity, attempt.lease)
 
     # -- creating ------------------------------------------------------------------------------------------------
 
@@ -168,6 +169,8 @@ class Oracle(Grants, Control):
             raise Refused("Contention", "lease_conflict")
         self._active(row)
         self._unexpired(attempt)
+        if attempt.lease != handle.lease:
+            raise Refused("Contention", "lease_conflict")
         return row, attempt
 
     def _active(self, row: Row) -> None:
@@ -179,15 +182,16 @@ class Oracle(Grants, Control):
             raise Refused("State", "lease_expired")
 
     def _own_attempt(self, handle: Held) -> Try | None:
-        """The handle's own attempt, wherever the execution is by now."""
+        """The handle's own attempt, wherever the execution is by now, if no other lease was its last."""
         row = self.rows.get(handle.execution_id)
         found = row.attempts.get(handle.index) if row else None
-        return found if found is not None and found.identity == handle.identity else None
+        own = found is not None and (found.identity, found.lease) == (handle.identity, handle.lease)
+        return found if own else None
 
     def fenced(
-        self, execution_id: str, index: int, epoch: int | None, *, attempt_first: bool = False
+        self, execution_id: str, index: int, epoch: int | None, lease: int, *, attempt_first: bool = False
     ) -> tuple[Row, Try]:
-        """The gate of calls by id: an epoch, or ``None`` for an operator's override."""
+        """The gate of calls by id: an epoch with its lease, or ``None`` for an operator's override."""
         row = self.rows.get(execution_id)
         if row is not None and epoch is None:
             index = row.index
@@ -207,6 +211,8 @@ class Oracle(Grants, Control):
         check_attempt()
         assert attempt is not None
         self._unexpired(attempt)
+        if epoch is not None and attempt.lease != lease:
+            raise Refused("State", "stale_lease")
         return row, attempt
 
     # -- holding -------------------------------------------------------------------------------------------------
@@ -216,8 +222,8 @@ class Oracle(Grants, Control):
         expires = self._extend(row, attempt, handle.ttl)
         return ("LeaseRenewal", {"expires_at_ms": expires, "lease_epoch": attempt.epoch})
 
-    def renew_lease(self, execution_id: str, index: int, epoch: int, ttl: int) -> Any:
-        row, attempt = self.fenced(execution_id, index, epoch, attempt_first=True)
+    def renew_lease(self, execution_id: str, index: int, epoch: int, lease: int, ttl: int) -> Any:
+        row, attempt = self.fenced(execution_id, index, epoch, lease, attempt_first=True)
         return ("Renewed", {"expires_at": self._extend(row, attempt, ttl)})
 
     def _extend(self, row: Row, attempt: Try, ttl: int) -> int:
@@ -236,8 +242,8 @@ class Oracle(Grants, Control):
     def delay(self, handle: Held, until: int) -> None:
         self._delay(*self.held(handle), until)
 
-    def delay_execution(self, execution_id: str, index: int, epoch: int | None, until: int) -> Any:
-        self._delay(*self.fenced(execution_id, index, epoch), until)
+    def delay_execution(self, execution_id: str, index: int, epoch: int | None, lease: int, until: int) -> Any:
+        self._delay(*self.fenced(execution_id, index, epoch, lease), until)
         return ("Delayed", {"execution_id": execution_id, "public_state": "delayed"})
 
     def _delay(self, row: Row, attempt: Try, until: int) -> None:
@@ -263,8 +269,10 @@ class Oracle(Grants, Control):
             raise
         self._complete(row, payload)
 
-    def complete_execution(self, execution_id: str, index: int, epoch: int | None, payload: bytes | None) -> Any:
-        row, _ = self.fenced(execution_id, index, epoch)
+    def complete_execution(
+        self, execution_id: str, index: int, epoch: int | None, lease: int, payload: bytes | None
+    ) -> Any:
+        row, _ = self.fenced(execution_id, index, epoch, lease)
         self._complete(row, payload)
         return ("Completed", {"execution_id": execution_id, "public_state": "completed"})
 
@@ -300,9 +308,9 @@ class Oracle(Grants, Control):
         return None
 
     def fail_execution(
-        self, execution_id: str, index: int, epoch: int | None, category: str, policy: dict[str, Any] | None
+        self, execution_id: str, index: int, epoch: int | None, lease: int, category: str, policy: dict[str, Any] | None
     ) -> Any:
-        row, _ = self.fenced(execution_id, index, epoch, attempt_first=True)
+        row, _ = self.fenced(execution_id, index, epoch, lease, attempt_first=True)
         return self._fail(row) if policy is None else self._by_policy(row, policy, category)
 
     def _by_policy(self, row: Row, policy: dict[str, Any], category: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from flowfabric.model.limits import INTAKE_MS
 from tests.simulation.model import ANY, Held, Refused, Row
 
 BLOCKS = {
@@ -29,7 +30,7 @@ class Control:
 
     # -- operators -----------------------------------------------------------------------------------------------
 
-    def cancel_execution(self, execution_id: str, reason: str, source: str, epoch: int | None) -> Any:
+    def cancel_execution(self, execution_id: str, reason: str, source: str, epoch: int | None, lease: int) -> Any:
         row = self.row(execution_id)
         answer = ("Cancelled", {"execution_id": execution_id, "public_state": "cancelled"})
         if row.over:
@@ -39,7 +40,7 @@ class Control:
         if source != "operator_override" and row.leased:
             if epoch is None:
                 raise Refused("Validation", "invalid_input")
-            if epoch != row.attempts[row.index].epoch:
+            if (epoch, lease) != (row.attempts[row.index].epoch, row.attempts[row.index].lease):
                 raise Refused("State", "stale_lease")
         self.cancel_row(row, reason, source)
         return answer
@@ -69,8 +70,10 @@ class Control:
 
     def change_priority(self, execution_id: str, priority: int) -> Any:
         row = self.row(execution_id)
-        if row.phase != "runnable" or row.eligibility != "eligible_now":
+        fresh = row.phase == "submitted" and self.now - row.created < INTAKE_MS
+        if fresh or not self.waits(row) or row.eligibility != "eligible_now":
             raise Refused("Contention", "execution_not_eligible")
+        row.phase = "runnable"
         clamped = min(max(priority, 0), 9000)
         self.operator_event(row, "priority_changed", {"old_priority": row.priority, "new_priority": clamped})
         row.priority = clamped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests import valkey_rows
 from tests.simulation.world import World
 
 #: What each check finds must be nothing. Plain SQL, as every SQL store understands it.
@@ -65,6 +66,8 @@ def recount(world: World) -> list[str]:
         except AssertionError as error:
             return [str(error)]
         return []
+    if world.label == "valkey":
+        return world.run(valkey_rows.wrong_indexes(world.store))
     checks = RECOUNTS if world.label == "postgres" else {**RECOUNTS, **_SQLITE}
     asked = [(name, query) for name, query in checks.items()]
     found = world.run(_answers(world, [query for _, query in asked]))

@@ -42,7 +42,7 @@ from tests.simulation.domains import (
     waiting,
 )
 from tests.simulation.machine import Machine
-from tests.simulation.model import DAY, HOUR
+from tests.simulation.model import DAY, HOUR, NO_LEASE
 from tests.simulation.world import differences
 
 
@@ -51,18 +51,22 @@ class Control(Machine):
 
     # -- by id and fence -----------------------------------------------------------------------------------------
 
-    def fence(self, name: str, epoch: int | None, back: int) -> tuple[dict[str, Any], tuple[str, int, int | None]]:
-        """Arguments for the engine and for the oracle; without an epoch an operator overrides."""
+    def fence(self, name: str, epoch: int | None, back: int) -> tuple[dict[str, Any], tuple[str, int, int | None, int]]:
+        """Arguments for the engine and for the oracle; without an epoch an operator overrides. Before the first attempt
+        there is none to go back to: then it is the fence of a lease that the store has lost."""
         row = self.oracle.rows.get(name)
         index = max((row.index if row else 0) - back, 0)
         attempt = row.attempts.get(index) if row else None
         shown = None if epoch is None else max((attempt.epoch if attempt else 1) + epoch, 0)
         given: dict[str, Any] = {"execution_id": name, "attempt_index": index}
+        lease, lease_id = NO_LEASE, str(uuid.uuid4())
+        if attempt is not None and not (back and index == row.index):
+            lease, lease_id = attempt.lease, self.before[name][1][index].lease_id
         if shown is None:
             given["source"] = "operator_override"
         else:
-            given["fence"] = LeaseFence(str(uuid.uuid4()), shown, str(uuid.uuid4()))
-        return given, (name, index, shown)
+            given["fence"] = LeaseFence(lease_id, shown, str(uuid.uuid4()))
+        return given, (name, index, shown, lease)
 
     @operation(
         "fence",
@@ -114,11 +118,14 @@ class Control(Machine):
 
     @operation("operator", 1, slot=SLOTS, source=st.sampled_from(("operator_override", "lease_holder")), epoch=EPOCH)
     def cancel_execution(self, slot: int, source: str, epoch: int | None) -> None:
-        name, _, shown = self.fence(self.choose(slot, running), epoch, 0)[1]
+        given, (name, _, shown, lease) = self.fence(self.choose(slot, running), epoch, 0)
+        lease_id = None if shown is None else given["fence"].lease_id
         self.do(
             "cancel_execution",
-            lambda e: e.cancel_execution(execution_id=name, reason="stop", source=source, lease_epoch=shown),
-            lambda: self.oracle.cancel_execution(name, "stop", source, shown),
+            lambda e: e.cancel_execution(
+                execution_id=name, reason="stop", source=source, lease_epoch=shown, lease_id=lease_id
+            ),
+            lambda: self.oracle.cancel_execution(name, "stop", source, shown, lease),
         )
 
     @operation(
@@ -130,7 +137,7 @@ class Control(Machine):
         expected=EXPECTED,
     )
     def revoke_lease(self, slot: int, instance: str, expected: int | None) -> None:
-        name, index, epoch = self.fence(self.choose(slot, running), expected, 0)[1]
+        name, index, epoch, _ = self.fence(self.choose(slot, running), expected, 0)[1]
         lease_id = None if epoch is None else f"{self.oracle.shown}:{name.rpartition(':')[2]}:{index}:{epoch}"
         self.do(
             "revoke_lease",

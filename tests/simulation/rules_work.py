@@ -6,9 +6,10 @@ import uuid
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from flowfabric.model.frames import Frame
-from flowfabric.model.handles import Handle, HandlePayload, decode
+from flowfabric.model.handles import Handle, decode
 from flowfabric.model.results import ResumeGrant, ResumeToken
 from tests.simulation.domains import (
     ABLE,
@@ -45,6 +46,7 @@ from tests.simulation.domains import (
     some,
 )
 from tests.simulation.machine import Machine
+from tests.simulation.model import NO_LEASE
 
 
 class Work(Machine):
@@ -195,14 +197,16 @@ class Work(Machine):
 
     @operation("hold", 1, any_handle, pick=PICK, epoch=NEAR, index=BACK)
     def forge(self, pick: int, epoch: int, index: int) -> None:
-        """A handle nobody was given."""
+        """A handle of another epoch or attempt that nobody was given; or, if neither is another, the handle of a lease
+        that the store has lost in a fail-over, after which it granted the epoch again."""
         handle, held = self.handle(pick)
-        payload = decode(handle.opaque)[1]
-        fields = {name: getattr(payload, name) for name in payload.__struct_fields__}
-        fields |= {"lease_epoch": max(held.epoch + epoch, 0), "attempt_index": held.index + index}
-        forged = Handle.of(handle.backend, handle.kind, HandlePayload(**fields))
-        if (epoch, index) != (0, 0):
-            self.handles.append((forged, held._replace(epoch=fields["lease_epoch"], index=fields["attempt_index"])))
+        fields = {"lease_epoch": max(held.epoch + epoch, 0), "attempt_index": held.index + index}
+        lease = held.lease
+        if (epoch, index) == (0, 0):
+            lease, fields["lease_id"] = NO_LEASE, str(uuid.uuid4())
+        forged = Handle.of(handle.backend, handle.kind, replace(decode(handle.opaque)[1], **fields))
+        told = held._replace(epoch=fields["lease_epoch"], index=fields["attempt_index"], lease=lease)
+        self.handles.append((forged, told))
 
     @operation("hold", 2, any_handle, pick=PICK)
     def renew(self, pick: int) -> None:

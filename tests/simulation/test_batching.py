@@ -15,25 +15,27 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings, strategies as st
 
 from flowfabric.stores.schema import TABLES
-from tests.conftest import full_run
+from tests import valkey_rows
+from tests.conftest import full_run, valkey_place
 from tests.contract.conftest import STORES
 from tests.simulation.commands import commands
 from tests.simulation.situations import SITUATIONS, enter, meetings, position, run_batch_on
+from tests.simulation.test_model import PATIENCE_S
 from tests.simulation.world import World
 
-EXAMPLES = {"memory": 400, "sqlite": 150, "postgres": 40}
+EXAMPLES = {"memory": 250, "sqlite": 60, "postgres": 20, "valkey": 25}
 FULL_FACTOR = 20
 #: Of all pairs of commands in all situations, every how many-th is run.
-STRIDE = {"memory": 11, "sqlite": 101, "postgres": 499}
-FULL_STRIDE = {"memory": 1, "sqlite": 7, "postgres": 23}
+STRIDE = {"memory": 23, "sqlite": 149, "postgres": 997, "valkey": 499}
+FULL_STRIDE = {"memory": 1, "sqlite": 7, "postgres": 23, "valkey": 11}
 
 
 @pytest.fixture(params=STORES)
 def worlds(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[tuple[World, World]]:
     """Two worlds on stores of the same kind."""
     store = request.param
-    if store == "postgres":
-        urls = request.getfixturevalue("two_databases")
+    if store in ("postgres", "valkey"):
+        urls = request.getfixturevalue("two_databases" if store == "postgres" else "two_places")
     else:
         (tmp_path / "one").mkdir()
         (tmp_path / "two").mkdir()
@@ -53,6 +55,14 @@ def two_databases(postgres_dsn: str, postgres_administrator: Any) -> Iterator[li
     postgres_administrator.execute(f"DROP DATABASE {name}_b WITH (FORCE)")
 
 
+@pytest.fixture
+def two_places(valkey_server: Any) -> Iterator[list[str]]:
+    """Two places on this worker's Valkey."""
+    with valkey_place(valkey_server.url) as one, valkey_place(valkey_server.url) as two:
+        yield [one, two]
+
+
+@pytest.mark.timeout(PATIENCE_S)
 def test_every_pair_of_commands(worlds: tuple[World, World], request: pytest.FixtureRequest) -> None:
     """Two commands in one batch and in two, in every situation an execution can be in."""
     store = request.node.callspec.params["worlds"]
@@ -71,6 +81,7 @@ def test_every_pair_of_commands(worlds: tuple[World, World], request: pytest.Fix
         compare(worlds, [known[first], known[second]], f"{situation}: {first}, then {second}")
 
 
+@pytest.mark.timeout(PATIENCE_S)
 def test_random_batches(worlds: tuple[World, World], request: pytest.FixtureRequest) -> None:
     """Longer batches after longer histories."""
     store = request.node.callspec.params["worlds"]
@@ -119,6 +130,9 @@ def contents(world: World) -> dict[str, Any]:
     tables = list(TABLES.values())
     if world.label == "memory":
         return {table.name: dict(sorted(world.store._tables.all(table.kind).items())) for table in tables}
+    if world.label == "valkey":
+        found = world.run(valkey_rows.contents(world.store))
+        return {kind.__name__: records for kind, records in found.items()}
     return world.run(_rows(world, [table.name for table in tables]))
 
 

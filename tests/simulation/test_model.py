@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.conftest import full_run
+from tests.conftest import FULL_RUN_TIMEOUT_S, full_run
 from tests.contract.conftest import STORES
 from tests.simulation.marks import MARKS
 from tests.simulation.rules import Model
 from tests.simulation.world import World
 
 #: Examples of a plain run by store; a full run makes twenty times as many.
-EXAMPLES = {"memory": 200, "sqlite": 50, "postgres": 16}
+EXAMPLES = {"memory": 200, "sqlite": 24, "postgres": 10, "valkey": 14}
 STEPS = 40
 FULL_FACTOR = 20
 #: Examples per seed. Hypothesis spends most of a long run on variations of few examples; many short runs see more.
@@ -27,6 +27,8 @@ FULL_FACTOR = 20
 PER_SEED = 2
 #: Of all marks, how many a plain run may miss; a full run misses none.
 MAY_BE_COLD = 8
+#: How long one test may take on a machine that has much else to do.
+PATIENCE_S = FULL_RUN_TIMEOUT_S if full_run() else 600
 
 
 # Examples are made from the machine alone. Hypothesis also likes to draw constants it finds in the modules under test;
@@ -72,6 +74,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[World]:
     opened.close()
 
 
+@pytest.mark.timeout(PATIENCE_S)
 def test_engine_and_oracle_agree(world: World, request: pytest.FixtureRequest, record_property: Any) -> None:
     """After every step: the same answers, rows and events, and no promise broken. The same examples every time in a
     plain run, new ones in a full run."""

@@ -178,3 +178,18 @@ async def test_what_names_a_budget_is_claimed_in_the_batch_that_created_it(engin
     )
     assert isinstance(created, Created)
     assert None not in handles
+
+
+async def test_a_key_that_is_bound_does_not_change_the_order_of_claims(engine: Engine, clock: ManualClock) -> None:
+    """The create lost a race that was none, and claims thought of others who wanted the head of the queue."""
+    await create(engine, lane_id="elsewhere", idempotency_key="key")
+    made = []
+    for _ in range(6):
+        made.append(await create(engine, lane_id=LANE))
+        clock.advance(1)
+    again, first = await asyncio.gather(
+        engine.create_execution(lane_id="elsewhere", idempotency_key="key"), engine.claim(LANE, (), policy())
+    )
+    assert isinstance(again, Duplicate)
+    handles = [first, *[await engine.claim(LANE, (), policy()) for _ in range(5)]]
+    assert [id_of(handle) for handle in handles if handle is not None] == made

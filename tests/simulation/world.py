@@ -17,8 +17,10 @@ from flowfabric.model.errors import EngineError
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.handles import Handle, decode
 from flowfabric.model.records import Attempt, Execution, FrameRow, Grant
+from flowfabric.model.tokens import revealed
 from flowfabric.stores.questions import CountRows
 from flowfabric.stores.schema import OUTBOXES, TABLES, split_wire
+from tests import valkey_rows
 from tests.contract.probe import START_MS, ManualClock
 from tests.simulation.model import ANY, Held, Row
 
@@ -68,6 +70,8 @@ class World:
         elif self.label == "postgres":
             async with self.store.raw() as connection:
                 await connection.execute("; ".join(f"DELETE FROM {table}" for table in tables))
+        elif self.label == "valkey":
+            await valkey_rows.empty(*self._stores)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -146,6 +150,9 @@ class World:
     async def _frames(self) -> list[tuple[str, int, int, int]]:
         if self.label == "memory":
             return sorted((each.uuid, *key[1:]) for key, each in self.store._tables.all(FrameRow).items())
+        if self.label == "valkey":
+            frames = (await valkey_rows.contents(self.store, FrameRow))[FrameRow]
+            return sorted((each.uuid, *key[1:]) for key, each in frames.items())
         uuid = "CAST(execution_id AS text)" if self.label == "postgres" else "execution_id"
         sql = f"SELECT {uuid}, attempt_index, ts_ms, seq FROM ff_stream_frame"
         if self.label == "sqlite":
@@ -158,13 +165,17 @@ class World:
     async def _new_events(self) -> list[Any]:
         """Each outbox in its order."""
         found = []
-        for kind in OUTBOXES:
-            rows = await self._events(kind, self._seen[kind])
+        for kind, rows in (await self._all_events()).items():
             ids = [event_id for event_id, _ in rows]
             assert ids == sorted(set(ids)), f"I19: {kind.__name__} ids {ids}"
             self._seen[kind] = max([self._seen[kind], *ids])
             found += [event for _, event in rows]
         return found
+
+    async def _all_events(self) -> dict[Any, list[tuple[int, Any]]]:
+        if self.label == "valkey":
+            return await valkey_rows.events(self.store, self._seen)
+        return {kind: await self._events(kind, after) for kind, after in self._seen.items()}
 
     async def _events(self, kind: Any, after: int) -> list[tuple[int, Any]]:
         if self.label == "memory":
@@ -211,7 +222,7 @@ def plain(answer: Any) -> Any:
     if isinstance(answer, Enum):
         return answer.value
     if isinstance(answer, str):
-        return str.__str__(answer)
+        return str.__str__(revealed(answer))
     if isinstance(answer, list | tuple):
         return [plain(each) for each in answer]
     if isinstance(answer, Struct):
@@ -265,6 +276,7 @@ def picture_of_rows(rows: Rows) -> dict[str, Any]:
                 "timeout_at": each.attempt_timeout_at_ms,
                 "retry_at": each.retry_at_ms,
                 "identity": each.attempt_id,
+                "lease": each.lease_id,
             }
             for each in attempts
         },
@@ -287,7 +299,7 @@ def picture_of_model(row: Row) -> dict[str, Any]:
     """The same of the oracle's row."""
     found = {name: getattr(row, name) for name in ALIKE}
     found["needs"] = tuple(sorted(row.needs))
-    found["attempts"] = {index: {**vars(each), "identity": ANY} for index, each in row.attempts.items()}
+    found["attempts"] = {index: {**vars(each), "identity": ANY, "lease": ANY} for index, each in row.attempts.items()}
     found["grants"] = sorted(tuple(grant) for grant in row.grants)
     return found
 

@@ -15,9 +15,9 @@ from flowfabric.engine import Engine
 from flowfabric.model.records import Edge
 from flowfabric.stores import questions as ask
 from flowfabric.stores.postgres import graph, statements
-from flowfabric.stores.postgres.store import WRITER_SETTINGS
 from flowfabric.stores.sqlite import store as sqlite_store
 from flowfabric.stores.sqlite.reading import _LIVE_MEMBERS, DESCENDANTS, DOWNSTREAM, _select_by
+from tests.stores.conftest import Filled, FilledFiles, sqlite_of, writer_of
 from tests.stores.test_plans import plan, steps
 
 FLOW = str(uuid4())
@@ -41,21 +41,17 @@ async def fill(engine: Engine) -> None:
 
 
 @pytest.fixture
-async def postgres(postgres_dsn: str) -> AsyncIterator[Any]:
-    async with await Engine.open(postgres_dsn) as engine:
-        await fill(engine)
-        async with engine.store.raw() as connection:
-            await connection.execute("ANALYZE")
-            for name, value in WRITER_SETTINGS.items():
-                await connection.execute(f"SET {name} = '{value}'")
-            yield connection
+async def postgres(filled_databases: Filled) -> AsyncIterator[Any]:
+    """A connection with the settings of a writer, to a filled database."""
+    async with writer_of(filled_databases, fill) as connection:
+        yield connection
 
 
 @pytest.fixture
-async def sqlite(tmp_path: Path) -> AsyncIterator[Any]:
-    async with await Engine.open(f"sqlite:///{tmp_path}/ff.db", single_node=True) as engine:
-        await fill(engine)
-        yield engine.store.raw()
+async def sqlite(filled_files: FilledFiles, tmp_path: Path) -> AsyncIterator[Any]:
+    """A connection to a filled database."""
+    async with sqlite_of(filled_files, fill, tmp_path) as connection:
+        yield connection
 
 
 @pytest.mark.parametrize("locked", [False, True])

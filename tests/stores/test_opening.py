@@ -15,6 +15,7 @@ from flowfabric.model.partitions import PartitionCounts
 EMPTY: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "sqlite": lambda request, folder: f"sqlite:///{folder}/ff.db",
     "postgres": lambda request, folder: request.getfixturevalue("postgres_dsn"),
+    "valkey": lambda request, folder: request.getfixturevalue("valkey_url"),
 }
 
 
@@ -39,6 +40,21 @@ async def test_the_first_start_decides_the_partitions(url: str) -> None:
     assert await counts(url) == mine
 
 
+async def test_a_new_store_gets_what_an_old_one_need_not_have(url: str) -> None:
+    wanted, other = PartitionCounts(16, 8, 4), PartitionCounts(4, 4, 4)
+    for new in (wanted, other):
+        async with await Engine.open(url, single_node=True, new_partitions=new) as engine:
+            assert engine.partitions == wanted
+    with pytest.raises(Validation, match="partition_mismatch"):
+        await Engine.open(url, single_node=True, partitions=other, new_partitions=wanted)
+
+
+async def test_what_must_be_goes_before_what_a_new_store_gets(url: str) -> None:
+    mine = PartitionCounts(16, 8, 4)
+    async with await Engine.open(url, single_node=True, partitions=mine, new_partitions=PartitionCounts()) as engine:
+        assert engine.partitions == mine
+
+
 async def test_tables_can_be_checked_instead_of_made(url: str) -> None:
     with pytest.raises(Validation, match="flowfabric db migrate"):
         await Engine.open(url, single_node=True, migrate="check")
@@ -52,12 +68,16 @@ async def test_tables_can_be_checked_instead_of_made(url: str) -> None:
 
 @pytest.mark.parametrize("how", ["apply", "check"])
 async def test_tables_of_a_later_release_are_refused(url: str, how: str) -> None:
+    said = r"migration 9999.*upgrade flowfabric"
     async with await Engine.open(url, single_node=True) as engine:
         statement = "INSERT INTO ff_migration_annotation VALUES (9999, 'later', 0, {}, 'x')"
         if engine.backend_label == "sqlite":
             engine.store._writer.execute(statement.format(1))
+        elif engine.backend_label == "valkey":
+            await engine.store.connection.command("HSET", engine.store.keys.meta, "layout", "9999", read_only=False)
+            said = r"has layout 9999, .*use the release that wrote it"
         else:
             async with engine.store._pool.acquire() as connection:
                 await connection.execute(statement.format("true"))
-    with pytest.raises(Validation, match=r"migration 9999.*upgrade flowfabric"):
+    with pytest.raises(Validation, match=said):
         await Engine.open(url, single_node=True, migrate=how)

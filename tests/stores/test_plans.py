@@ -29,15 +29,18 @@ from flowfabric.stores.postgres import fair, statements
 from flowfabric.stores.postgres.store import WRITER_SETTINGS, Replanning
 from flowfabric.stores.postgres.writing import Statement
 from flowfabric.stores.questions import (
+    CountStates,
     Due,
     DueSchedules,
     ListGates,
+    ListLanes,
     ListSamples,
     ListSchedules,
     NextDue,
     PendingRequests,
     ReadContexts,
     ReadEvents,
+    SearchEdge,
     SearchExecutions,
     TrimHistory,
     WaitedFor,
@@ -49,6 +52,7 @@ from flowfabric.stores.sqlite.reading import _CANDIDATES, _CANDIDATES_WITHIN, _S
 from flowfabric.stores.sqlquestions import SqlQuestions, trims
 from flowfabric.stores.tables.executions import ATTEMPT, EXECUTION
 from tests.contract.seeding import seed
+from tests.stores.conftest import Filled, FilledFiles, sqlite_of, writer_of
 
 TIMERS = (
     "intake",
@@ -117,15 +121,10 @@ async def fill(engine: Engine) -> None:
 
 
 @pytest.fixture
-async def postgres(postgres_dsn: str) -> AsyncIterator[Any]:
+async def postgres(filled_databases: Filled) -> AsyncIterator[Any]:
     """A connection with the settings of a writer, to a filled database."""
-    async with await Engine.open(postgres_dsn) as engine:
-        await fill(engine)
-        async with engine.store.raw() as connection:
-            await connection.execute("ANALYZE")
-            for name, value in WRITER_SETTINGS.items():
-                await connection.execute(f"SET {name} = '{value}'")
-            yield connection
+    async with writer_of(filled_databases, fill) as connection:
+        yield connection
 
 
 async def plan(connection: Any, sql: str, *arguments: Any) -> str:
@@ -141,6 +140,21 @@ async def test_claims_walk_the_claim_index(postgres: Any) -> None:
         assert "ff_exec_core_claim_idx" in found
         assert "Seq Scan" not in found
     assert '"Sort"' not in plain, "rows must come from the index in claim order"
+
+
+@pytest.mark.parametrize("limit", [1, 50])
+async def test_claims_from_a_queue_of_a_million_start_no_helpers(postgres: Any, limit: int) -> None:
+    """With statistics of a large table, and helpers that seem to cost nothing."""
+    await postgres.execute(
+        "UPDATE pg_class SET reltuples = 1000000 WHERE relname LIKE 'ff_exec_core%'; "
+        "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_index_scan_size = 0; "
+        "SET min_parallel_table_scan_size = 0"
+    )
+    # A claim that is alone locks nothing, which is what lets a plan be parallel.
+    alone = statements.CLAIM_PLAIN.removesuffix(statements.SKIPPING)
+    assert "Gather" not in await plan(postgres, alone, "waiting", limit, 1)
+    await postgres.execute("SET max_parallel_workers_per_gather = 2")
+    assert "Gather" in await plan(postgres, f"/* again */ {alone}", "waiting", limit, 1), "the setting is what counts"
 
 
 async def test_claims_within_namespaces_walk_an_index_of_their_own(postgres: Any) -> None:
@@ -241,6 +255,54 @@ async def test_lists_of_a_namespace_come_from_an_index_in_order(postgres: Any) -
     found = await plan(postgres, store._dollars(asked.sql), *asked.params)
     assert "ff_exec_core_search_idx" in found
     assert '"Sort"' not in found
+
+
+#: A page of what is sought in texts, how far such a search looks, and counts that end there.
+PLACE = (1, 1, str(uuid4()))
+WALKED = SearchExecutions(100, PLACE, ("default",), errors=("x",), workers=("w",), kind_parts=("op",), down_to=PLACE)
+EDGE = SearchEdge(SearchExecutions(1, PLACE, ("default",)), 10_000)
+COUNTED = CountStates(SearchExecutions(1, None, ("default",), down_to=PLACE))
+
+
+@pytest.mark.parametrize("question", [WALKED, EDGE, COUNTED])
+async def test_searches_in_texts_look_at_a_stretch_of_the_index(postgres: Any, question: Any) -> None:
+    from flowfabric.stores.postgres import store
+
+    asked = store._QUESTIONS.compile(question)
+    found = await plan(postgres, store._dollars(asked.sql), *asked.params)
+    assert "ff_exec_core_search_idx" in found
+    assert "Seq Scan" not in found
+    if question is not COUNTED:
+        assert '"Sort"' not in found
+
+
+async def test_beginnings_of_ids_are_found_by_the_primary_key(postgres: Any) -> None:
+    from flowfabric.stores.postgres import store
+
+    low, high = "1f0c0000-0000-0000-0000-000000000000", "1f0cffff-ffff-ffff-ffff-ffffffffffff"
+    search = SearchExecutions(100, None, ("default",), ids=(tuple(range(256)), low, high))
+    for question in (search, CountStates(search)):
+        asked = store._QUESTIONS.compile(question)
+        found = await plan(postgres, store._dollars(asked.sql), *asked.params)
+        assert "Seq Scan" not in found
+        assert "ff_exec_core_search_idx" not in found
+
+
+#: A page of the lanes that two of many namespaces use, from its middle.
+VISIBLE = ListLanes("a", 101, ("default", "other"), 1)
+
+
+async def test_visible_lanes_are_found_by_jumping_through_an_index(postgres: Any) -> None:
+    from flowfabric.stores.postgres import store
+
+    asked = store._QUESTIONS.compile(VISIBLE)
+    found = await plan(postgres, store._dollars(asked.sql), *asked.params)
+    looks = re.findall(r'"Relation Name": "ff_exec_core".*?"Index Cond": "(.*?)"[,}]', found)
+    assert len(looks) >= 2, "to the first lane, and from each to the next"
+    assert len(looks) == found.count('"ff_exec_core_open_idx"') == found.count('"ff_exec_core"')
+    for condition in looks:
+        assert "namespace = " in condition
+        assert "lane_id" in condition, "a lane is jumped over, however many executions it has"
 
 
 async def test_samples_are_read_and_deleted_by_their_minute(postgres: Any) -> None:
@@ -369,11 +431,10 @@ def _columns(table: Any, fields: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 @pytest.fixture
-async def sqlite(tmp_path: Path) -> AsyncIterator[Any]:
+async def sqlite(filled_files: FilledFiles, tmp_path: Path) -> AsyncIterator[Any]:
     """A connection to a filled database."""
-    async with await Engine.open(f"sqlite:///{tmp_path}/ff.db", single_node=True) as engine:
-        await fill(engine)
-        yield engine.store.raw()
+    async with sqlite_of(filled_files, fill, tmp_path) as connection:
+        yield connection
 
 
 def steps(connection: Any, sql: str, *arguments: Any) -> str:
@@ -407,6 +468,16 @@ async def test_sqlite_finds_what_starts_executions_by_index(sqlite: Any, index: 
     found = steps(sqlite, asked.sql, *asked.params)
     assert (index if index.endswith("_idx") else "USING PRIMARY KEY") in found
     assert "TEMP B-TREE" not in found
+
+
+async def test_sqlite_visible_lanes_are_found_by_jumping_through_an_index(sqlite: Any) -> None:
+    asked = sqlite_store._QUESTIONS.compile(VISIBLE)
+    found = steps(sqlite, asked.sql, *asked.params)
+    jump = "SEARCH e USING INDEX ff_exec_core_open_idx (namespace=? AND lane_id>?)"
+    assert found.count(jump) >= 2, "to the first lane, and from each to the next"
+    assert "SCAN e" not in found
+    for table in ("s", "w"):
+        assert f"SCAN {table} " not in found + " "
 
 
 async def test_sqlite_samples_are_read_and_deleted_by_their_minute(sqlite: Any) -> None:

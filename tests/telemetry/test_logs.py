@@ -89,6 +89,7 @@ def test_filters_that_cannot_be_read(text: str) -> None:
         ("Authorization: Bearer abc.def", "Authorization: <REDACTED>"),
         ("authorization=BEARER abc", "authorization=<REDACTED>"),
         ("postgresql://me:hunter2@db/x", "postgresql://me:<REDACTED>@db/x"),
+        ("valkeys://:hunter2@db:6379/0?prefix=x", "valkeys://:<REDACTED>@db:6379/0?prefix=x"),
         ("{fp:7}:11111111-1111-4111-8111-111111111111", "{fp:7}:11111111-1111-4111-8111-111111111111"),
     ],
 )

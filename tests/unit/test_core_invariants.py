@@ -184,6 +184,7 @@ def test_transitions() -> None:
     assert "I11" in moved(sound, (execution(total_attempt_count=1), attempts()))
     assert "I11" in moved(sound, (execution(), attempts()[:1]))
     assert "I2" in moved(sound, (execution(), attempts(lease_epoch=1)))
+    assert "I2" in moved((execution(), attempts(lease_id="a")), (execution(), attempts(lease_id="b")))
     assert "I6" in moved(sound, (execution(), attempts(lease_expires_at_ms=11_999)))
     assert "I8" in moved(over, sound)
     assert "I8" in moved(over, (ended(result=b"other"), attempts(**DONE)))

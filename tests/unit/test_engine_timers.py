@@ -23,7 +23,7 @@ from flowfabric.engine.timer_loop import (
 from flowfabric.model.errors import Validation
 
 IN_SECONDS = Timer("unblock", 5_000, 100, "FF_UNBLOCK_INTERVAL_S")
-IN_MILLISECONDS = Timer("intake", 750, 1_000, "FF_INTAKE_INTERVAL_MS")
+IN_MILLISECONDS = Timer("grant_sweep", 1_000, 1_000, "FF_GRANT_SWEEP_INTERVAL_MS")
 
 
 def test_defaults() -> None:
@@ -126,7 +126,7 @@ class FakeEngine:
 
     async def run_timer(self, name: str) -> int:
         self.ran.append(name)
-        if self.ran.count("intake") == MAX_ROUNDS + 1:
+        if self.ran.count("grant_sweep") == MAX_ROUNDS + 1:
             self.both.set()
         if name == "delayed_promoter":
             raise RuntimeError("nobody expected this")
@@ -135,10 +135,10 @@ class FakeEngine:
 
 async def test_one_timers_accident_does_not_stop_the_others() -> None:
     engine = FakeEngine()
-    intervals = dict.fromkeys((timer.name for timer in TIMERS), 0)
-    loop = TimerLoop(engine, {**intervals, "delayed_promoter": 100, "intake": 100})
+    intervals = dict.fromkeys((timer.name for timer in TIMERS if timer.by_itself), 0)
+    loop = TimerLoop(engine, {**intervals, "delayed_promoter": 100, "grant_sweep": 100})
     await asyncio.wait_for(engine.both.wait(), 20)
     await loop.stop()
     assert engine.ran[0] == "delayed_promoter", "the first tick comes at once"
     assert engine.ran.count("delayed_promoter") == 1, "it rests"
-    assert engine.ran[1 : 1 + MAX_ROUNDS] == ["intake"] * MAX_ROUNDS, "full batches are repeated, within bounds"
+    assert engine.ran[1 : 1 + MAX_ROUNDS] == ["grant_sweep"] * MAX_ROUNDS, "full batches are repeated, within bounds"

@@ -107,7 +107,7 @@ def test_the_sentence_says_what_happened_and_what_to_do() -> None:
         assert fact in not_active
     assert "FF_DEV_MODE=1" in str(RequiresDevMode())
     assert "single_node=True" in str(RequiresDevMode())
-    assert str(SAMPLES[-1]).startswith("renew: cluster: valkey: ")
+    assert str(SAMPLES[-1]).startswith("cluster: renew: valkey: ")
 
 
 def test_codes() -> None:
@@ -173,3 +173,19 @@ def test_context_takes_the_class_of_what_it_wraps_and_wraps_few() -> None:
     assert Contextual("claim", Timeout("x", 1)).code == "operation_timeout"
     with pytest.raises(TypeError):
         Contextual("claim", State(StateKind.TERMINAL))
+
+
+def test_a_code_is_said_once() -> None:
+    doubled = (
+        Validation(ValidationKind.INVALID_TOKEN, "invalid_token"),
+        Validation(ValidationKind.INVALID_INPUT, "invalid_input: state: expected one of active"),
+        Contention(ContentionKind.LEASE_CONFLICT, "lease_conflict: x"),
+        Transport("sqlite", TransportKind.OTHER, "other: disk"),
+        Contextual("opening", Transport("sqlite", TransportKind.OTHER, "other: disk")),
+        Contextual("outer", Contextual("inner", Unavailable("op"))),
+    )
+    for error in doubled:
+        assert str(error).startswith(f"{error.code}: ")
+        assert f"{error.code}: " not in str(error)[1:], str(error)
+    assert "()" not in str(doubled[0])
+    assert "state: expected one of active" in str(doubled[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -202,8 +203,9 @@ def test_malformed(bad: Any) -> None:
     with pytest.raises(Validation) as caught:
         parse_policy(bad)
     assert caught.value.kind is ValidationKind.INVALID_POLICY_JSON
-    assert caught.value.detail == "malformed"
-    assert caught.value.__notes__[0]
+    assert re.match(r"malformed: \w", caught.value.detail)
+    if isinstance(bad, dict) and "no JSON form" not in caught.value.detail:
+        assert any(f"policy.{name}" in caught.value.detail for name in bad)
 
 
 @pytest.mark.parametrize("routing", [[], "gpu", 1, None])

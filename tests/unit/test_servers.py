@@ -14,7 +14,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tests.conftest import full_run, with_database
+from tests.conftest import full_run
+from tests.databases import with_database
 from tests.servers import (
     OWNER_FILE,
     SCRATCH_PREFIX,

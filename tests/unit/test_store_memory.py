@@ -43,7 +43,9 @@ from flowfabric.model.records import (
     Waitpoint,
     WorkerEvent,
 )
-from flowfabric.stores.memory import MemoryStore, reading, runs
+from flowfabric.stores.keyed import loading
+from flowfabric.stores.keyed.reads import Originals, Rows
+from flowfabric.stores.memory import MemoryStore, runs
 from flowfabric.stores.memory.runs import SortedRun
 from flowfabric.stores.memory.tables import Tables
 from flowfabric.stores.protocol import Conflict
@@ -333,7 +335,7 @@ async def test_selects_by_index_and_by_scan(store: MemoryStore) -> None:
 
 
 async def test_a_select_is_bounded(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "SELECT_LIMIT", 3)
+    monkeypatch.setattr(loading, "SELECT_LIMIT", 3)
     await commit(store, *(execution(number, flow_id=FLOW) for number in range(3)))
     assert len(await select(store, Execution, partition=0, flow_id=FLOW)) == 3
     await commit(store, execution(3, flow_id=FLOW))
@@ -371,20 +373,20 @@ async def test_rows_a_worker_cannot_run_cost_nothing(store: MemoryStore, monkeyp
     await commit(store, *(execution(n, priority=9, required_capabilities=("gpu",)) for n in range(10_000)))
     await commit(store, *(execution(n, created_at_ms=n) for n in range(20_000, 20_003)))
     touched = 0
-    plain_find, plain_between = Tables.find, SortedRun.between
+    plain_ask, plain_between = Tables.ask, SortedRun.between
 
-    def find_counted(tables: Tables, kind: Any, key: Any) -> Any:
+    def ask_counted(tables: Tables, request: Any) -> Any:
         nonlocal touched
-        touched += 1
-        return plain_find(tables, kind, key)
+        touched += len(request.keys) if isinstance(request, Rows | Originals) else 0
+        return plain_ask(tables, request)
 
-    def between_counted(run: SortedRun, low: Any = None, high: Any = None) -> Any:
+    def between_counted(run: SortedRun, *bounds: Any) -> Any:
         nonlocal touched
-        for entry in plain_between(run, low, high):
+        for entry in plain_between(run, *bounds):
             touched += 1
             yield entry
 
-    monkeypatch.setattr(Tables, "find", find_counted)
+    monkeypatch.setattr(Tables, "ask", ask_counted)
     monkeypatch.setattr(SortedRun, "between", between_counted)
     assert await claim_ids(store, "disk", limit=2) == [wire(20_000), wire(20_001)]
     assert touched < 20

@@ -12,6 +12,7 @@ from rich.markup import escape
 from flowfabric.cli import finding
 from flowfabric.cli.application import ACTING, OK, REFUSED, application, command
 from flowfabric.cli.finding import ANY, Filter
+from flowfabric.cli.ids import read, short
 from flowfabric.cli.runs import reasons
 from flowfabric.cli.stores import NOWHERE, Reason, RunId, Where, on_store
 from flowfabric.cli.terminal import (
@@ -19,13 +20,13 @@ from flowfabric.cli.terminal import (
     age,
     coloured,
     confirmed,
-    counted,
     progress,
     say,
     say_json,
     show_table,
     told,
 )
+from flowfabric.model.counting import counted
 from flowfabric.model.errors import EngineError
 from flowfabric.model.search import ExecutionSummary
 from flowfabric.model.states import PublicState
@@ -40,17 +41,23 @@ _PREVIEW = 10
 _LIVE = tuple(each.value for each in PublicState if each not in ENDED)
 _AGAIN = ("failed", "expired")
 
-MaybeRun = Annotated[str | None, Parameter(help="The run's id; without one, a filter says which are meant.")]
-Yes = Annotated[bool, Parameter(name=("--yes", "-y"), negative=(), help="Do not ask.", show_default=False)]
-DryRun = Annotated[bool, Parameter(negative=(), help="Only show what would be done.", show_default=False)]
-All = Annotated[bool, Parameter(name="--all", negative=(), help="Every run of the namespace.", show_default=False)]
+MaybeRun = Annotated[
+    str | None, Parameter(help="The run's id; leave it out to select runs with a filter.", converter=read)
+]
+Yes = Annotated[bool, Parameter(name=("--yes", "-y"), negative=(), help="Skip the confirmation.", show_default=False)]
+DryRun = Annotated[bool, Parameter(negative=(), help="Show what would happen; change nothing.", show_default=False)]
+Now = Annotated[
+    bool, Parameter(name="--now", negative=(), help="End workflows at once, without cleanup.", show_default=False)
+]
+All = Annotated[bool, Parameter(name="--all", negative=(), help="Every run in the namespace.", show_default=False)]
 
 
 @command(
     application,
     group=ACTING,
     shows=(
-        "flowfabric cancel RUN --reason 'not needed any more'",
+        "flowfabric cancel RUN --reason 'no longer needed'",
+        "flowfabric cancel RUN --now",
         "flowfabric cancel --kind import --before 2h --dry-run",
         "flowfabric cancel --tag team=docs --yes",
     ),
@@ -62,19 +69,29 @@ def cancel(
     fit: Filter = ANY,
     everything: All = False,
     reason: Reason = "",
+    now: Now = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     where: Where = NOWHERE,
 ) -> int:
-    """Cancel a run with all it has started, or many by filter.
+    """Cancel a run and everything it started, or many runs by filter.
 
-    A filter means those that have not ended; it shows them and asks first.
+    A task ends at once. A workflow has its `cancel_grace` to clean up first; `--now` ends it at once. A filter selects
+    runs that have not ended; it shows them and asks first.
     """
+
+    async def one(app: App, each: str) -> bool:
+        """Whether it has ended."""
+        chosen = app.run(each)
+        await (chosen.terminate(reason) if now else chosen.cancel(reason))
+        return now or await chosen.status() in ENDED
+
     if run is not None:
         _no_filter(fit, everything)
-        on_store(where, lambda app: app.run(run).cancel(reason))
-        return told(f"cancelled {escape(run)}", {"cancelled": [run]}, where.json)
-    acts = _Acts("cancel", "cancelled", lambda app, each: app.run(each).cancel(reason))
+        name = escape(short(run))
+        how = f"cancelled {name}" if on_store(where, lambda app: one(app, run)) else f"cancelling {name}"
+        return told(how, {"cancelled": [run]}, where.json)
+    acts = _Acts("cancel", "cancelled", one)
     return _many(acts, _checked(fit, everything).question(_LIVE), fit.namespace, where, dry_run, yes)
 
 
@@ -97,15 +114,14 @@ def replay(
     yes: Yes = False,
     where: Where = NOWHERE,
 ) -> int:
-    """Run an ended run again, or many by filter.
+    """Replay a run that has ended, or many by filter.
 
-    A workflow goes on from the call that failed. A filter means those that have failed or expired; it shows them and
-    asks first.
+    A workflow resumes at the call that failed. A filter selects failed and expired runs; it shows them and asks first.
     """
     if run is not None:
         _no_filter(fit, everything)
         on_store(where, lambda app: app.run(run).replay())
-        return told(f"waiting again {escape(run)}", {"replayed": [run]}, where.json)
+        return told(f"replayed {escape(short(run))}", {"replayed": [run]}, where.json)
     acts = _Acts("replay", "replayed", lambda app, each: app.run(each).replay())
     return _many(acts, _checked(fit, everything).question(_AGAIN), fit.namespace, where, dry_run, yes)
 
@@ -113,20 +129,20 @@ def replay(
 @command(application, group=ACTING, shows=("flowfabric priority RUN 9",))
 def priority(
     run: RunId,
-    number: Annotated[int, Parameter(help="From 0 to 9000; higher goes first.")],
+    number: Annotated[int, Parameter(help="From 0 to 9000; higher runs first.")],
     /,
     *,
     where: Where = NOWHERE,
 ) -> int:
-    """Change the priority of a run that waits."""
+    """Change the priority of a waiting run."""
     on_store(where, lambda app: app.engine.change_priority(execution_id=run, new_priority=number))
-    return told(f"priority {number} for {escape(run)}", {"execution_id": run, "priority": number}, where.json)
+    return told(f"priority {number} for {escape(short(run))}", {"execution_id": run, "priority": number}, where.json)
 
 
 class _Acts:
     """Something that is done to many runs."""
 
-    def __init__(self, verb: str, done: str, act: Callable[[App, str], Awaitable[None]]) -> None:
+    def __init__(self, verb: str, done: str, act: Callable[[App, str], Awaitable[object]]) -> None:
         self.verb = verb
         self.done = done
         self.act = act
@@ -134,12 +150,12 @@ class _Acts:
 
 def _no_filter(fit: Filter, everything: bool) -> None:
     if everything or not fit.is_empty:
-        raise Misused("say which run, or a filter, not both")
+        raise Misused("give a run id or a filter, not both")
 
 
 def _checked(fit: Filter, everything: bool) -> Filter:
     if fit.is_empty and not everything:
-        raise Misused("say which run, or a filter such as --state, --kind or --tag; --all means every run there is")
+        raise Misused("give a run id, or a filter such as --state, --kind or --tag; --all selects every run")
     return fit
 
 
@@ -154,7 +170,7 @@ def _many(acts: _Acts, question: dict[str, Any], namespace: str, where: Where, d
         if where.json:
             say_json({"would": acts.verb, "runs": ids, acts.done: [], "refused": {}})
         elif not found:
-            say(f"no runs fit: nothing to {acts.verb}")
+            say(f"no matching runs: nothing to {acts.verb}")
         else:
             _preview(found, waits)
             say(f"{counted(len(found), 'run')} would be {acts.done}")
@@ -162,15 +178,15 @@ def _many(acts: _Acts, question: dict[str, Any], namespace: str, where: Where, d
     if not yes and not where.json:
         _preview(found, waits)
     if not confirmed(f"{acts.verb.capitalize()} {counted(len(found), 'run')}?", yes):
-        say("nothing was done")
+        say("aborted: nothing changed")
         return REFUSED
     done, refused = on_store(where, lambda app: _act(app, acts, ids, where.json), namespace)
     if where.json:
         say_json({acts.done: done, "refused": refused})
     else:
         for each, why in list(refused.items())[:_PREVIEW]:
-            say(f"[yellow]left[/yellow]  {escape(each)}  {escape(why)}")
-        left = f", {len(refused):,} left as they are" if refused else ""
+            say(f"[yellow]refused[/yellow]  {escape(each)}  {escape(why)}")
+        left = f", {len(refused):,} refused" if refused else ""
         say(f"{acts.done} {counted(len(done), 'run')}{left}")
     return REFUSED if refused and not done else OK
 
@@ -196,14 +212,14 @@ async def _act(app: App, acts: _Acts, ids: list[str], json: bool) -> tuple[list[
 
 def _preview(found: list[ExecutionSummary], waits: dict[str, str]) -> None:
     show_table(
-        ("state", "what", "age", "waits for", "run"),
+        ("state", "what", "age", "waiting for", "run"),
         (
             (
                 coloured(each.public_state.value),
                 escape(each.execution_kind),
                 age(each.created_at),
                 waits.get(str(each.execution_id), ""),
-                escape(str(each.execution_id)),
+                escape(short(each.execution_id)),
             )
             for each in found[:_PREVIEW]
         ),

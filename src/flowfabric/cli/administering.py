@@ -13,10 +13,11 @@ from flowfabric.cli.application import MISUSED, OK, OPERATING, application, comm
 from flowfabric.cli.stores import AS_TEXT, How
 from flowfabric.cli.terminal import say_json
 from flowfabric.model.partitions import lane_partition
+from flowfabric.stores.environment import ConfigError
 
 admin = Commands(
     name="admin",
-    help="Questions about a deployment that need no store.",
+    help="Checks of a deployment that need no store.",
     help_epilogue=examples("FF_LANES=mail,reports flowfabric admin partition-collisions"),
     group=OPERATING,
     group_commands="Commands",
@@ -25,24 +26,24 @@ application.command(admin)
 
 _REMEDY = (
     "remediation:",
-    "  1. rename one of the lanes that collide",
+    "  1. rename one of the colliding lanes",
     "  2. raise FF_FLOW_PARTITIONS on a deployment without data",
-    "  3. choose ids yourself, so that they are spread over other partitions",
+    "  3. choose ids yourself, to spread them over other partitions",
 )
 
 
 @admin.default
 def usage(*unknown: Annotated[str, Parameter(show=False)], how: How = AS_TEXT) -> int:
-    """Say what there is."""
+    """Show the usage."""
     print("usage: flowfabric admin partition-collisions", file=sys.stderr)
     return MISUSED
 
 
 @command(admin, shows=("FF_LANES=mail,reports flowfabric admin partition-collisions",))
 def partition_collisions(*, how: How = AS_TEXT) -> int:
-    """Say which lanes of FF_LANES share a partition; FF_FLOW_PARTITIONS says how many there are."""
+    """Show which lanes in FF_LANES share a partition; FF_FLOW_PARTITIONS sets the number of partitions."""
     try:
-        from flowfabric.server.config import ConfigError, read_lanes, read_partitions
+        from flowfabric.server.config import read_lanes, read_partitions
     except ModuleNotFoundError as error:
         print(
             f"flowfabric: this needs {error.name}; install it with: pip install 'flowfabric[server]'", file=sys.stderr

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import difflib
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import cyclopts
+from cyclopts.completion import detect_shell
 from rich.markup import escape
 
+from flowfabric.cli.importing import import_target
 from flowfabric.cli.terminal import Misused, err
 from flowfabric.model.errors import EngineError
 from flowfabric.sdk.app import App
@@ -67,13 +67,13 @@ def _told(error: cyclopts.CycloptsError) -> str:
 
 def _meant(word: str, chain: Sequence[str]) -> str:
     """What a word may be that nobody takes."""
-    home = application
+    home: cyclopts.App = application
     for name in chain:
         home = home[name]
     known = [each for each in home if not each.startswith("-")]
     close = difflib.get_close_matches(word, known, 1)
     hint = f' Did you mean "{close[0]}"?' if close else ""
-    return f'"{word}" is too much here.{hint}' if not known else f'Unknown command "{word}".{hint}'
+    return f'Unexpected argument "{word}".{hint}' if not known else f'Unknown command "{word}".{hint}'
 
 
 def _help(error: cyclopts.CycloptsError) -> str:
@@ -85,16 +85,29 @@ def examples(*lines: str) -> str:
     return "Examples:\n\n" + "\n".join(f"  {line}" for line in lines)
 
 
-application = cyclopts.App(
+class _Application(cyclopts.App):
+    """The command line, whose scripts for shells offer more than generated ones do."""
+
+    def generate_completion(
+        self, *, prog_name: str | None = None, shell: Literal["zsh", "bash", "fish", "powershell"] | None = None
+    ) -> str:
+        from flowfabric.cli.offers import offering
+
+        chosen = shell or detect_shell()
+        return offering(super().generate_completion(prog_name=prog_name, shell=chosen), chosen)
+
+
+application = _Application(
     name="flowfabric",
-    help="Durable execution for Python: run workers and servers, look after runs, check a deploy before it happens.",
+    help="Durable execution for Python: run workers and servers, manage runs, check a deploy before you make it.",
     help_epilogue=examples(
-        "flowfabric dev                      a server and its console, from zero",
+        "flowfabric dev                      start a server and its console",
         "flowfabric dev hello.py             … and a worker for the app in hello.py",
         "flowfabric run hello.py greet Ann   start a run and wait for its result",
         "flowfabric list --state failed      what went wrong",
     )
-    + "\n\nCommands look at the store or server that --url or FF_URL names, else at ./flowfabric.db if it is there.",
+    + "\n\nCommands use the store or server that --url or FF_URL names, else the store of FF_BACKEND, else "
+    "./flowfabric.db if it exists.",
     result_action="return_value",
     help_format="plaintext",
     version_flags=("--version",),
@@ -122,48 +135,17 @@ def load_app(target: str) -> App:
     """The app that ``module:name`` or ``path/to/file.py:name`` stands for; without a name, the only one there is."""
     where, _, name = target.partition(":")
     sys.path[:0] = [] if os.getcwd() in sys.path else [os.getcwd()]
-    try:
-        module = _module(where)
-    except ModuleNotFoundError as error:
-        raise Misused(f"{target}: there is no module {error.name!r}; run this where it can be imported") from None
-    except Misused:
-        raise
-    except Exception as error:
-        raise Misused(f"{target}: it cannot be imported: {type(error).__name__}: {error}{_place(error)}") from error
+    module = import_target(where, target)
     if name:
         found = getattr(module, name, None)
         if not isinstance(found, App):
-            raise Misused(f"{target}: {name!r} is no App in {where}")
+            raise Misused(f"{target}: {name!r} in {where} is not an App")
         return found
     apps = {each: value for each, value in vars(module).items() if isinstance(value, App)}
     if len({id(value) for value in apps.values()}) != 1:
         known = ", ".join(apps) or "none"
-        raise Misused(f"{target}: say which app is meant, {where}:name; there are: {known}")
+        raise Misused(f"{target}: name the app as {where}:name; apps found: {known}")
     return next(iter(apps.values()))
-
-
-def _place(error: BaseException) -> str:
-    """Where in the user's code it happened."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if isinstance(error, SyntaxError) or trace is None:
-        return ""
-    return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
-
-
-def _module(where: str) -> Any:
-    if not where.endswith(".py"):
-        return importlib.import_module(where)
-    path = Path(where).resolve()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if not path.exists() or spec is None or spec.loader is None:
-        raise Misused(f"{where}: there is no such file")
-    sys.path.insert(0, str(path.parent))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def loaded() -> cyclopts.App:
@@ -182,8 +164,9 @@ def run(arguments: list[str]) -> int:
     except Misused as error:
         return _said("flowfabric", error, MISUSED)
     except (SdkError, EngineError) as error:
-        text = str(error).replace("give App(…, token=…) one that is", "say --token, or set FF_API_TOKEN")
-        return _said(str(getattr(error, "code", type(error).__name__)), text, REFUSED)
+        text = str(error).replace("with App(…, token=…)", "with --token or FF_API_TOKEN")
+        # Errors of the engine say their code themselves.
+        return _said(error.code, text.removeprefix(f"{error.code}: "), REFUSED)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except BrokenPipeError:
@@ -193,7 +176,7 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if os.environ.get("FF_TRACEBACK") == "1":
             raise
-        text = f"{type(error).__name__}: {error}. Set FF_TRACEBACK=1 to see where."
+        text = f"{type(error).__name__}: {error}. Set FF_TRACEBACK=1 for the traceback."
         return _said("unexpected", text, REFUSED)
     return answer if isinstance(answer, int) else OK
 

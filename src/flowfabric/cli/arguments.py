@@ -29,10 +29,10 @@ def read(definition: Startable[..., Any], typed: Sequence[str]) -> dict[str, Any
         elif position < len(signature.parameters) and signature.parameters[position] not in named:
             named[signature.parameters[position]] = each
         else:
-            raise Misused(f"{each}: {definition.name} takes {usage(definition) or 'no arguments'}")
+            raise Misused(f"{each}: unexpected argument; {definition.name} takes {usage(definition) or 'no arguments'}")
     missing = [name for name in signature.parameters if name in signature.plan.required and name not in named]
     if missing:
-        raise Misused(f"{definition.name} takes {usage(definition) or 'no arguments'}; {', '.join(missing)} is missing")
+        raise Misused(f"{definition.name} takes {usage(definition) or 'no arguments'}; missing: {', '.join(missing)}")
     return {name: _value(definition, name, text) for name, text in named.items()}
 
 
@@ -57,7 +57,7 @@ def payload_of(typed: Sequence[str]) -> bytes:
 def _document(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -77,7 +77,7 @@ def _value(definition: Startable[..., Any], name: str, text: str) -> Any:
         try:
             msgspec.json.decode(data)
             return codec.decode(data)
-        except (CodecError, msgspec.DecodeError) as error:
+        except (CodecError, msgspec.DecodeError, RecursionError) as error:
             problem = str(error)
     raise Misused(f"{name}={text}: {problem}; {definition.name} takes {usage(definition) or 'no arguments'}")
 

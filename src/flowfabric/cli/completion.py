@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
+import contextlib
+import logging
 import sys
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter
 
+from flowfabric.cli import finding
 from flowfabric.cli.application import OK, OPERATING, application, command
-from flowfabric.cli.stores import AS_TEXT, How
+from flowfabric.cli.ids import short
+from flowfabric.cli.stores import NOWHERE, Where, app_at, is_server
 from flowfabric.cli.terminal import say_json
+from flowfabric.sdk.app import App
 
 application.register_install_completion_command(help="Set up completion for the shell that runs this.")
 
-
-_FISH_VALUE = re.compile(r"^(complete -c flowfabric .* -[ls] \S+ )-r\b", re.MULTILINE)
+#: Runs whose ids are offered, and how long somebody who has pressed a key waits for them.
+OFFERED: Final = 50
+PATIENCE_S: Final = 2.0
 
 
 @command(
@@ -28,37 +34,49 @@ _FISH_VALUE = re.compile(r"^(complete -c flowfabric .* -[ls] \S+ )-r\b", re.MULT
     ),
 )
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="For which shell.")], /, *, how: How = AS_TEXT
+    shell: Annotated[
+        Literal["bash", "zsh", "fish", "runs"],
+        Parameter(help="The shell; runs prints the run ids that the scripts offer, the newest 50."),
+    ],
+    /,
+    *,
+    where: Where = NOWHERE,
 ) -> int:
-    """Print a script that lets a shell complete commands."""
-    script = completed(application.generate_completion(prog_name="flowfabric", shell=shell), shell)
-    if how.json:
+    """Print a script that lets a shell complete commands, run ids, files and states.
+
+    Ids come from the store or server in FF_URL or FF_BACKEND, or from ./flowfabric.db; if it cannot be reached at
+    once, no ids are offered.
+    """
+    if shell == "runs":
+        found = _runs(where)
+        if where.json:
+            say_json({"runs": found})
+        else:
+            sys.stdout.write("".join(f"{each}\n" for each in found))
+        return OK
+    script = application.generate_completion(prog_name="flowfabric", shell=shell)
+    if where.json:
         say_json({"shell": shell, "script": script})
     else:
         sys.stdout.write(script)
     return OK
 
 
-#: The script only defines a function of another name. In a folder of ``fpath`` it is loaded as ``_flowfabric`` and has
-#: to complete at once; read with ``source`` it has to be registered.
-_ZSH = """
-if [ "$funcstack[1]" = "_flowfabric" ]; then
-  _cyclopts_flowfabric "$@"
-else
-  compdef _cyclopts_flowfabric flowfabric
-fi
-"""
-#: No command takes files, so none are offered.
-_FISH = "complete -c flowfabric -f\n"
+def _runs(where: Where) -> list[str]:
+    """The newest runs of the store. Whoever has pressed a key wants no complaints: without a store there are none."""
 
+    async def read() -> list[str]:
+        url = where.address()
+        # Pressing a key changes no tables.
+        found = app_at(url, where.token) if is_server(url) else App(url, engine_options={"migrate": "check"})
+        async with asyncio.timeout(PATIENCE_S), found as app:
+            question = {"namespaces": None}
+            return [short(each.execution_id) async for each in finding.found(app, question, OFFERED, builtin=True)]
 
-def completed(script: str, shell: str) -> str:
-    """A generated script with what it lacks to be used as the help of this command says."""
-    if not script.endswith("\n"):
-        script += "\n"
-    if shell == "zsh":
-        return script + _ZSH
-    if shell == "fish":
-        # Options with a value, too: -x is -r without files.
-        return _FISH + _FISH_VALUE.sub(r"\1-x", script)
-    return script
+    logging.disable()
+    try:
+        with contextlib.suppress(Exception):
+            return asyncio.run(read())
+        return []
+    finally:
+        logging.disable(logging.NOTSET)

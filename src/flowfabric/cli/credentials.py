@@ -19,7 +19,7 @@ from flowfabric.sdk.paging import pages
 
 token = Commands(
     name="token",
-    help="Credentials for those who call a server: create, list, revoke.",
+    help="Credentials for the callers of a server: create, list, revoke.",
     help_epilogue=examples("flowfabric token create ci --scope submit --scope read", "flowfabric token list"),
     group=OPERATING,
     group_commands="Commands",
@@ -37,7 +37,7 @@ _SCOPES = ", ".join(each.value for each in Scope)
     ),
 )
 def create(
-    name: Annotated[str, Parameter(help="Whose it is, for lists and the audit log.")],
+    name: Annotated[str, Parameter(help="The owner's name, for lists and the audit log.")],
     /,
     *,
     scope: Annotated[
@@ -46,12 +46,12 @@ def create(
     ],
     for_namespace: Annotated[
         tuple[str, ...],
-        Parameter(name="--for", help="Only for this namespace; may be repeated.", negative=(), show_default=False),
+        Parameter(name="--for", help="Limit it to this namespace; may be repeated.", negative=(), show_default=False),
     ] = (),
-    expires: Annotated[str | None, Parameter(help="Good for this long: 12h, 90d.")] = None,
+    expires: Annotated[str | None, Parameter(help="Valid for this long: 12h, 90d.")] = None,
     where: Where = NOWHERE,
 ) -> int:
-    """Create a credential and print its token, which is shown this once."""
+    """Create a credential and print its token, which is shown only once."""
     lasts = None if expires is None else milliseconds(expires, "--expires")
 
     async def make(app: App) -> Any:
@@ -62,16 +62,16 @@ def create(
 
     made = on_store(where, make, create=True)
     if where.json:
-        say_json({"token": made.token, "credential": _document(made.credential)})
+        say_json({"token": made.token.reveal(), "credential": _document(made.credential)})
         return OK
-    say(escape(made.token))
-    err().print(f"[dim]{escape(made.credential.credential_id)}: keep the token, it is not shown again[/dim]")
+    say(escape(made.token.reveal()))
+    err().print(f"[dim]{escape(made.credential.credential_id)}: save the token, it is not shown again[/dim]")
     return OK
 
 
 @command(token, "list", shows=("flowfabric token list", "flowfabric token list --json"))
 def list_tokens(*, where: Where = NOWHERE) -> int:
-    """Credentials, revoked ones too, without their secrets."""
+    """List credentials, including revoked ones, without their secrets."""
 
     async def read(app: App) -> list[CredentialInfo]:
         listing = pages(lambda cursor: app.engine.list_credentials(cursor, 500))
@@ -82,19 +82,19 @@ def list_tokens(*, where: Where = NOWHERE) -> int:
         say_json([_document(each) for each in found])
         return OK
     show_table(
-        ("id", "name", "may", "in", "created", "state"),
+        ("id", "name", "scopes", "namespaces", "created", "state"),
         (
             (
                 escape(each.credential_id),
                 escape(each.name),
                 ", ".join(each.scopes),
-                "everywhere" if each.namespaces is None else escape(", ".join(each.namespaces)),
+                "all" if each.namespaces is None else escape(", ".join(each.namespaces)),
                 f"{age(each.created_at_ms)} ago",
                 _state(each),
             )
             for each in found
         ),
-        "there are no credentials: `flowfabric token create NAME --scope read` makes one",
+        "no credentials: create one with `flowfabric token create NAME --scope read`",
         keep="id",
     )
     return OK
@@ -107,10 +107,10 @@ def revoke(
     *,
     where: Where = NOWHERE,
 ) -> int:
-    """Take a credential away; whoever uses it is refused within seconds."""
+    """Revoke a credential: every server refuses it within a second and ends its open requests."""
     answer = on_store(where, lambda app: app.engine.revoke_credential(credential))
     again = isinstance(answer, AlreadySatisfied)
-    sentence = f"{escape(credential)}: " + ("it had been revoked already" if again else "revoked")
+    sentence = f"{escape(credential)}: " + ("it was revoked already" if again else "revoked")
     return told(sentence, {"credential_id": credential, "revoked": True, "already": again}, where.json)
 
 
@@ -121,4 +121,4 @@ def _document(each: CredentialInfo) -> Any:
 def _state(each: CredentialInfo) -> str:
     if each.revoked_at_ms is not None:
         return f"[yellow]revoked {moment(each.revoked_at_ms)}[/yellow]"
-    return "good" if each.expires_at_ms is None else f"good until {moment(each.expires_at_ms)}"
+    return "good" if each.expires_at_ms is None else f"valid until {moment(each.expires_at_ms)}"

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App as Commands, Parameter
 from rich.markup import escape
 
 from flowfabric.cli.application import OK, OPERATING, PROBLEMS, application, command, examples
-from flowfabric.cli.stores import NOWHERE, Where, on_store, only_store
-from flowfabric.cli.terminal import progress, say, say_json, told
+from flowfabric.cli.stores import NOWHERE, Where, durability_document, durability_shown, on_store, only_store
+from flowfabric.cli.terminal import Misused, progress, say, say_json, told
+from flowfabric.model.counting import counted
+from flowfabric.model.partitions import PartitionCounts
+from flowfabric.model.results import StoreCapabilities
 from flowfabric.sdk.app import App
 from flowfabric.stores.migrate import Migration, watched
-from flowfabric.stores.planning import plan as planned
+from flowfabric.stores.planning import MigrationPlan, plan as planned
+from flowfabric.stores.sqlite.privacy import exposed_files, remedy
+
+if TYPE_CHECKING:
+    from flowfabric.stores.valkey.durability import Durability
+
+VALKEY = "valkey"
+_NO_SCHEMA = "Valkey has no schema to migrate"
+_NOT_BEGUN = "there is no store there yet"
 
 db = Commands(
     name="db",
-    help="The database: plan and do migrations, see what is there.",
+    help="The database: plan and apply migrations, check the tables.",
     help_epilogue=examples("flowfabric db plan", "flowfabric db migrate --url postgresql://localhost/work"),
     group=OPERATING,
     group_commands="Commands",
@@ -31,14 +42,16 @@ application.command(db)
 )
 def plan(
     *,
-    sql: Annotated[bool, Parameter(negative=(), help="Print the statements.", show_default=False)] = False,
+    sql: Annotated[bool, Parameter(negative=(), help="Print the SQL statements.", show_default=False)] = False,
     where: Where = NOWHERE,
 ) -> int:
-    """What `db migrate` would do; nothing is changed.
+    """Show what `db migrate` would do, and change nothing.
 
     Exit code 3 if there is something to do.
     """
     found = asyncio.run(planned(only_store(where, "db plan")))
+    if sql and found.dialect == VALKEY:
+        raise Misused(f"db plan --sql: {_NO_SCHEMA}, so there are no statements to print; leave --sql out")
     code = PROBLEMS if found.pending else OK
     if where.json:
         document = {"dialect": found.dialect, "applied": found.applied, "pending": found.pending}
@@ -47,11 +60,15 @@ def plan(
     if sql:
         sys.stdout.write(found.script)
         return code
+    if found.dialect == VALKEY:
+        begin = f"; {_NOT_BEGUN}, create one with `flowfabric db migrate`" if found.pending else ": nothing to do"
+        say(_NO_SCHEMA + begin)
+        return code
     for each in found.applied:
         say(f"[green]applied[/green]  {escape(each)}")
     for each in found.pending:
-        say(f"[yellow]to do[/yellow]    {escape(each)}")
-    say("`flowfabric db migrate` does it, in one transaction" if found.pending else "up to date: nothing to do")
+        say(f"[yellow]pending[/yellow]  {escape(each)}")
+    say("apply them with `flowfabric db migrate`, in one transaction" if found.pending else "up to date: nothing to do")
     return code
 
 
@@ -59,12 +76,12 @@ def plan(
 def migrate(*, where: Where = NOWHERE) -> int:
     """Bring the tables up to date.
 
-    Makes a SQLite file that does not exist. All files are applied in one transaction, each told of as it is applied: if
-    one fails, nothing is changed. Repeating it changes nothing.
+    Creates the SQLite file if it does not exist. Applies all migrations in one transaction and reports each: if one
+    fails, nothing changes. Running it again changes nothing.
     """
     url = only_store(where, "db migrate")
 
-    async def bring() -> tuple[str, ...]:
+    async def bring() -> MigrationPlan:
         missing = await planned(url)
         done = 0
         with progress(f"migrating {missing.dialect}", len(missing.pending) or None, where.json) as advance:
@@ -75,31 +92,47 @@ def migrate(*, where: Where = NOWHERE) -> int:
                 advance(done, f"{migration.version:04}_{migration.name}")
 
             with watched(step):
-                async with App(url) as app:
+                # Servers that only check the tables count on this to have made them as they would.
+                async with App(url, engine_options={"new_partitions": PartitionCounts()}) as app:
                     await app.engine.ping()
-        return missing.pending
+        return missing
 
     done = asyncio.run(bring())
-    sentence = "applied " + ", ".join(done) if done else "up to date: nothing was to be done"
-    return told(escape(sentence), {"applied": done}, where.json)
+    sentence = "applied " + ", ".join(done.pending) if done.pending else "up to date: nothing to do"
+    if done.dialect == VALKEY:
+        sentence = _NO_SCHEMA + ("; created a store there" if done.pending else ": nothing to do")
+    return told(escape(sentence), {"applied": done.pending}, where.json)
 
 
 @command(db, shows=("flowfabric db check", "flowfabric db check --url http://127.0.0.1:9090"))
 def check(*, where: Where = NOWHERE) -> int:
-    """Say which store it is, whether it answers, and whether its tables are up to date.
+    """Show which store it is, whether it responds, whether its tables are up to date, and whether others can read it.
 
-    Exit code 3 if they are not.
+    For Valkey, also show what a commit survives. Exit code 3 if the tables are not up to date.
     """
 
-    async def look(app: App) -> Any:
+    async def look(app: App) -> tuple[StoreCapabilities, Durability | None]:
         await app.engine.ping()
-        return await app.engine.capabilities()
+        return await app.engine.capabilities(), None if where.is_server else app.engine.durability
 
-    missing = () if where.is_server else asyncio.run(planned(where.address())).pending
-    if missing:
-        sentence = f"{len(missing)} migrations are missing: {', '.join(missing)}; run `flowfabric db migrate`"
+    plan = None if where.is_server else asyncio.run(planned(where.address()))
+    if plan is not None and plan.pending:
+        missing = plan.pending
+        sentence = (
+            f"{counted(len(missing), 'migration is', 'migrations are')} missing: {', '.join(missing)}; "
+            "run `flowfabric db migrate`"
+        )
+        if plan.dialect == VALKEY:
+            sentence = f"{_NOT_BEGUN}; run `flowfabric db migrate`"
         told(escape(sentence), {"up_to_date": False, "pending": missing}, where.json)
         return PROBLEMS
-    found = on_store(where, look)
-    sentence = f"{found.family} {found.version}: answers, tables are up to date"
-    return told(escape(sentence), {"store": found.family, "version": found.version, "up_to_date": True}, where.json)
+    found, durability = on_store(where, look)
+    sound = "its data layout is current" if found.family == VALKEY else "tables are up to date"
+    sentence = f"{found.family} {found.version}: responds, {sound}"
+    readable = () if where.is_server else exposed_files(where.address())
+    if readable:
+        sentence += f"; others can read it, lock them out: {remedy(readable)}"
+    if durability is not None:
+        sentence += f"; {durability_shown(durability)}"
+    document = {"store": found.family, "version": found.version, "up_to_date": True, "readable_by_others": readable}
+    return told(escape(sentence), document | durability_document(durability), where.json)

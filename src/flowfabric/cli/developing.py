@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from cyclopts import Parameter
 from msgspec import Struct
@@ -20,13 +20,17 @@ from rich.markup import escape
 
 from flowfabric.cli.application import OK, RUNNING, application, command, load_app
 from flowfabric.cli.arguments import usage
+from flowfabric.cli.ids import short
 from flowfabric.cli.serving import needed, refused
-from flowfabric.cli.stores import AS_TEXT, DEFAULT_FILE, How, is_server
+from flowfabric.cli.stores import AS_TEXT, DEFAULT_FILE, How, is_server, named_store
 from flowfabric.cli.terminal import Misused, coloured, err, out, say, say_line
 from flowfabric.cli.watching import changed, snapshot
 from flowfabric.cli.working import speak
+from flowfabric.model.discreet import Discreet
 from flowfabric.model.errors import EngineError
 from flowfabric.sdk.app import App
+from flowfabric.stores.environment import ConfigError
+from flowfabric.telemetry.logs import redacted
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
@@ -53,8 +57,10 @@ async def party(names: list[str]) -> list[str]:
 """
 
 
-class Settings(Struct, frozen=True):
+class Settings(Discreet, Struct, frozen=True):
     """What ``dev`` was told."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"url"})
 
     target: str | None
     url: str
@@ -71,34 +77,35 @@ class Settings(Struct, frozen=True):
     shows=(
         "flowfabric dev                 a server and its console on ./flowfabric.db",
         "flowfabric dev --example       write hello.py first, and run it",
-        "flowfabric dev hello.py        … with a worker that starts anew when a file changes",
+        "flowfabric dev hello.py        … with a worker that reloads when a file changes",
     ),
 )
 def dev(
-    app: Annotated[str | None, Parameter(help="The app to work for: module:name, or path/to/file.py:name.")] = None,
+    app: Annotated[str | None, Parameter(help="The app to run: module:name, or path/to/file.py:name.")] = None,
     /,
     *,
     store: Annotated[
-        str | None, Parameter(help="Another store than the app's own, or than ./flowfabric.db (FF_STORE_URL).")
+        str | None,
+        Parameter(help="Use this store instead of the app's own or ./flowfabric.db (FF_STORE_URL, FF_BACKEND)."),
     ] = None,
-    listen: Annotated[str | None, Parameter(help="Address and port; 127.0.0.1:9090, or the next that is free.")] = None,
+    listen: Annotated[str | None, Parameter(help="Address and port; 127.0.0.1:9090, or the next free port.")] = None,
     example: Annotated[
-        bool, Parameter(negative=(), help="Write hello.py if it is not there, and work for it.", show_default=False)
+        bool, Parameter(negative=(), help="Write hello.py if it does not exist, and run it.", show_default=False)
     ] = False,
-    reload: Annotated[bool, Parameter(help="Begin anew when a Python file changes.")] = True,
+    reload: Annotated[bool, Parameter(help="Reload when a Python file changes.")] = True,
     browse: Annotated[
         bool, Parameter(name="--open", negative=(), help="Open the console in a browser.", show_default=False)
     ] = False,
     verbose: Annotated[
-        bool, Parameter(name=("--verbose", "-v"), negative=(), help="Say more.", show_default=False)
+        bool, Parameter(name=("--verbose", "-v"), negative=(), help="Print more log lines.", show_default=False)
     ] = False,
     how: How = AS_TEXT,
 ) -> int:
-    """Server, worker and console in one process, from zero.
+    """Run a server, a worker and the console in one process.
 
-    Ctrl-C stops it; nothing is lost, whenever and however it stops.
-    Without an app it makes or uses ./flowfabric.db. Everything runs on this machine only and asks for no credential,
-    unless FF_API_TOKEN is set.
+    Ctrl-C stops it; nothing is lost, even after a crash.
+    Without an app it uses ./flowfabric.db. It serves this machine only and asks for no credential, unless FF_API_TOKEN
+    is set.
     """
     try:
         import uvicorn  # noqa: F401
@@ -118,7 +125,7 @@ def dev(
         settings = Settings(app, url, host, port, reload, browse, how.json)
         try:
             again = asyncio.run(_Development(settings, target, broken, seen, door).run())
-        except (EngineError, OSError) as error:
+        except (ConfigError, EngineError, OSError) as error:
             return refused(str(error))
     if again:
         _begin_anew(port)
@@ -153,10 +160,13 @@ def _loaded(target: str | None) -> tuple[App | None, str | None]:
 
 
 def _store(store: str | None, app: App | None) -> str:
-    chosen = store or os.environ.get("FF_STORE_URL")
+    chosen = named_store(store)
     if chosen:
         if is_server(chosen):
-            raise Misused(f"--store {chosen}: dev is a server; name the store it keeps things in, sqlite:///work.db")
+            raise Misused(
+                f"--store {redacted(chosen)}: dev runs a server of its own; name a store: sqlite:///work.db, "
+                "postgresql://… or valkey://…"
+            )
         return chosen
     if app is not None and not is_server(app.url):
         return app.url
@@ -175,16 +185,16 @@ def _listening(listen: str | None) -> socket.socket:
             found = _bound("127.0.0.1", number)
             if found is not None:
                 return found
-        raise Misused("no port is free on 127.0.0.1; name one with --listen")
+        raise Misused("no free port on 127.0.0.1; choose one with --listen")
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65_535:
         raise Misused(f"--listen {listen}: expected an address and a port, such as 127.0.0.1:9090")
     host = host.strip("[]") or "127.0.0.1"
     if not _is_loopback(host) and not os.environ.get("FF_API_TOKEN"):
-        raise Misused(f"{host} can be reached by others: set FF_API_TOKEN, or listen on 127.0.0.1")
+        raise Misused(f"{host} is open to other machines: set FF_API_TOKEN, or listen on 127.0.0.1")
     found = _bound(host, int(port) or again)
     if found is None:
-        raise Misused(f"--listen {listen}: something else listens there; choose another port, or 0 for any")
+        raise Misused(f"--listen {listen}: this port is in use; choose another one, or 0 for any free port")
     return found
 
 
@@ -262,14 +272,15 @@ class _Development:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 if not settings.json and not self._changed:
-                    err().print("[dim]stopping: what runs is finished or given back[/dim]")
+                    err().print("[dim]stopping: running attempts finish or are given back[/dim]")
                 self._ignore_impatience()
         return self._changed
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Engine:
         from flowfabric.engine import Engine
+        from flowfabric.server.serving import NEW_PARTITIONS
 
-        engine = await Engine.open(self._settings.url, single_node=True)
+        engine = await Engine.open(self._settings.url, single_node=True, new_partitions=NEW_PARTITIONS)
         if self._app is None:
             stack.push_async_callback(engine.close)
         else:
@@ -298,7 +309,7 @@ class _Development:
         which = await changed(Path.cwd(), self._seen)
         self._changed = True
         if not self._settings.json:
-            err().print(f"[cyan]{escape(which)} has changed: beginning anew[/cyan]")
+            err().print(f"[cyan]{escape(which)} changed: reloading[/cyan]")
         stop()
 
     async def _tell_ends(self, engine: Engine) -> None:
@@ -314,7 +325,7 @@ class _Development:
                     )
                     continue
                 state, kind = coloured(found.public_state.value), escape(found.execution_kind)
-                say(f"  {state}  {kind}  [dim]{escape(str(event.execution_id))}[/dim]")
+                say(f"  {state}  {kind}  [dim]{escape(short(event.execution_id))}[/dim]")
 
     def _ignore_impatience(self) -> None:
         """A second Ctrl-C while everything is put away ends the process at once, as one expects."""
@@ -329,7 +340,9 @@ class _Development:
         address = f"http://{host}:{port}"
         kinds = sorted(self._app.definitions) if self._app is not None else []
         if settings.json:
-            say_line({"console": f"{address}/", "api": f"{address}/docs", "store": settings.url, "worker": kinds})
+            say_line(
+                {"console": f"{address}/", "api": f"{address}/docs", "store": redacted(settings.url), "worker": kinds}
+            )
         elif AGAIN in os.environ:
             say("[dim]running again[/dim]" if self._broken is None else f"[red]{escape(self._broken)}[/red]")
         else:
@@ -344,10 +357,10 @@ class _Development:
         say("")
         say(f"  [bold]console[/bold]  [cyan]{escape(address)}/[/cyan]")
         say(f"  [bold]API[/bold]      [cyan]{escape(address)}/docs[/cyan]")
-        say(f"  [bold]store[/bold]    {escape(settings.url)}")
+        say(f"  [bold]store[/bold]    {escape(redacted(settings.url))}")
         if settings.target is not None:
-            names = ", ".join(map(escape, kinds)) or "[yellow]it defines no task or workflow[/yellow]"
-            note = " [dim](begins anew when a file changes)[/dim]" if settings.reload else ""
+            names = ", ".join(map(escape, kinds)) or "[yellow]the app defines no task or workflow[/yellow]"
+            note = " [dim](reloads when a file changes)[/dim]" if settings.reload else ""
             say(f"  [bold]worker[/bold]   {escape(settings.target)}: {names}{note}")
             say("")
             if kinds:
@@ -357,11 +370,11 @@ class _Development:
         else:
             say("")
             say(
-                "  [dim]Next: save this as hello.py and run[/dim] flowfabric dev hello.py [dim](or say --example)[/dim]"
+                "  [dim]Next: save this as hello.py and run[/dim] flowfabric dev hello.py [dim](or use --example)[/dim]"
             )
             say("")
             for line in EXAMPLE.splitlines():
                 out().print(f"    {line}", markup=False, style="dim")
         say("")
-        say("  [dim]Ctrl-C stops it.[/dim]")
+        say("  [dim]Ctrl-C to stop.[/dim]")
         sys.stdout.flush()

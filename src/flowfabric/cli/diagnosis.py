@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
@@ -13,25 +13,33 @@ from rich.markup import escape
 
 from flowfabric.cli import finding
 from flowfabric.cli.application import OK, OPERATING, PROBLEMS, application, command
-from flowfabric.cli.stores import NOWHERE, Where, on_store
-from flowfabric.cli.terminal import counted, progress, say, say_json, shortened, span
+from flowfabric.cli.stores import NOWHERE, Where, durability_document, durability_shown, on_store
+from flowfabric.cli.terminal import progress, say, say_json, shortened, span
+from flowfabric.model.counting import counted
+from flowfabric.model.errors import Validation
 from flowfabric.model.examination import PROMISES, Promise, Violation
 from flowfabric.model.explain import Gate
 from flowfabric.sdk.app import App
+from flowfabric.stores.sqlite.privacy import exposed_files, remedy
+
+if TYPE_CHECKING:
+    from flowfabric.stores.valkey.durability import Durability
 
 #: What is late by more than this is stuck.
 LATE_MS = 60_000
 #: Examples that are shown of each kind of finding.
 _SHOWN = 5
-_UNKNOWN = Promise("what is stored makes sense", "Report it")
-_TIMERS = "No process runs timers: start a worker (`flowfabric worker module:app`) or a server (`flowfabric server`)"
+_UNKNOWN = Promise("stored data is consistent", "Report it")
+_TIMERS = (
+    "No process is running timers: start a worker (`flowfabric worker module:app`) or a server (`flowfabric server`)"
+)
 _NOBODY = (Gate.WAITING_FOR_WORKER, Gate.MISSING_CAPABILITY, Gate.ROUTE)
 
 
 class Finding(Struct, frozen=True):
     """Something that must not be."""
 
-    #: ``broken``: rows break a promise; ``stuck``: something does not move.
+    #: ``broken``: rows break a promise; ``stuck``: something does not move; ``exposed``: others may see too much.
     kind: str
     code: str
     subject: str
@@ -47,28 +55,40 @@ class Finding(Struct, frozen=True):
 def doctor(
     *,
     quick: Annotated[
-        bool, Parameter(negative=(), help="Only look for what is stuck, not at every row.", show_default=False)
+        bool, Parameter(negative=(), help="Look only for stuck work, not at every row.", show_default=False)
     ] = False,
     where: Where = NOWHERE,
 ) -> int:
-    """Look through a live store for what must not be, and explain it.
+    """Check a live store for broken invariants and stuck work.
 
-    Every execution, stream, flow, budget, quota and event is held against what the engine promises, while it works;
-    then leases nobody renews, work nobody serves and times that have passed are looked for. Nothing is changed. Exit
-    code 3 if something was found.
+    Checks every execution, stream, flow, budget, quota and event against the engine's guarantees, while it runs; then
+    looks for expired leases, lanes without workers, overdue timers and files that others can read. For Valkey, shows
+    what a commit survives. Changes nothing. Exit code 3 if it finds a problem.
     """
 
-    async def look(app: App) -> tuple[int, list[Finding]]:
-        looked, broken = (0, []) if quick else await _examined(app, where.json)
-        return looked, broken + [each async for each in _stuck(app)]
+    async def look(app: App) -> tuple[int, list[Finding], Durability | None]:
+        looked, found = (0, []) if quick else await _examined(app, where.json)
+        broken = len(found)
+        try:
+            async for each in _stuck(app):
+                found.append(each)
+        except Validation:
+            # What cannot be read may end a search, and the examination has told of it.
+            if not broken:
+                raise
+        return looked, found, None if where.is_server else app.engine.durability
 
-    looked, found = on_store(where, look)
+    looked, found, durability = on_store(where, look)
+    found += [] if where.is_server else _exposed(where.address())
+    if durability is not None and not where.json:
+        say(f"[dim]valkey[/dim]  {escape(durability_shown(durability))}")
     if where.json:
-        say_json({"ok": not found, "looked": looked, "findings": msgspec.to_builtins(found)})
+        document = {"ok": not found, "looked": looked, "findings": msgspec.to_builtins(found)}
+        say_json(document | durability_document(durability))
     elif found:
         _explain(found)
     else:
-        kept = "" if quick else f"{counted(looked, 'row', 'rows and events')} keep every promise, "
+        kept = "" if quick else f"{counted(looked, 'row', 'rows and events')} are consistent, "
         say(f"[green]ok[/green]  {kept}nothing is stuck")
     return PROBLEMS if found else OK
 
@@ -93,13 +113,22 @@ def _broken(violation: Violation) -> Finding:
     return Finding("broken", violation.invariant, violation.subject, violation.detail, promise.advice)
 
 
+def _exposed(url: str) -> list[Finding]:
+    """Files that others may read."""
+    files = exposed_files(url)
+    problem = "other users of this machine can open it, and it holds payloads and signing keys"
+    return [Finding("exposed", "readable_by_others", files[0], problem, f"Run `{remedy(files)}`")] if files else []
+
+
 async def _stuck(app: App) -> AsyncIterator[Finding]:
     engine = app.engine
     now = await engine.server_time_ms()
     late = await engine.list_expired_leases(as_of=max(now - LATE_MS, 0))
     if late.entries:
         oldest = span(now - late.entries[0].expires_at_ms)
-        problem = f"{counted(len(late.entries), 'lease')} ran out long ago, the first {oldest} ago, and nobody noticed"
+        problem = (
+            f"{counted(len(late.entries), 'lease')} expired long ago, the first {oldest} ago, and no timer handled it"
+        )
         yield Finding("stuck", "late_leases", str(late.entries[0].execution_id), problem, _TIMERS)
     for depth in await engine.queue_depths():
         if depth.oldest_age_ms > LATE_MS:
@@ -109,7 +138,7 @@ async def _stuck(app: App) -> AsyncIterator[Finding]:
     async for run in finding.found(app, delayed, 200):
         why = await engine.explain(run.execution_id)
         if why.until_ms is not None and why.until_ms < now - LATE_MS:
-            problem = f"its time came {span(now - why.until_ms)} ago, and it still waits for it"
+            problem = f"it was due {span(now - why.until_ms)} ago and is still waiting"
             yield Finding("stuck", "late_start", str(run.execution_id), problem, _TIMERS)
             break
 
@@ -121,7 +150,7 @@ async def _unserved(app: App, lane: str, waiting: int, oldest_ms: int) -> AsyncI
         why = await app.engine.explain(each.execution_id)
         if why.gate in _NOBODY:
             problem = f"{counted(waiting, 'run')} waiting, the oldest for {span(oldest_ms)}. {why.sentence}"
-            do = f"Start a worker for it: `flowfabric worker module:app --lane {lane}`"
+            do = f"Start a worker for this lane: `flowfabric worker module:app --lane {lane}`"
             yield Finding("stuck", "unserved_lane", f"lane {lane}", problem, do)
 
 
@@ -130,7 +159,7 @@ def _explain(found: list[Finding]) -> None:
     for code, count in counts.items():
         own = [each for each in found if each.code == code]
         promise = PROMISES.get(code)
-        title = f"Broken promise {code}: {promise.says}" if promise is not None else code.replace("_", " ")
+        title = f"Broken invariant {code}: {promise.says}" if promise is not None else code.replace("_", " ")
         say(f"[{'red' if own[0].kind == 'broken' else 'yellow'}]●[/] [bold]{escape(title)}[/bold]")
         for each in own[:_SHOWN]:
             say(f"  {escape(each.subject)}  {escape(shortened(each.problem, 240))}")

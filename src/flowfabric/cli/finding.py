@@ -25,7 +25,7 @@ def milliseconds(text: str, option: str) -> int:
     """``90s``, ``15min``, ``2h``, ``7d`` in milliseconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise Misused(f"{option} {text}: write a length of time such as 90s, 15min, 2h or 7d")
+        raise Misused(f"{option} {text}: expected a duration such as 90s, 15min, 2h or 7d")
     return int(match[1]) * _UNITS[match[2]]
 
 
@@ -41,26 +41,34 @@ class Filter:
     kind: Annotated[str | None, Parameter(name=("--kind", "-k"), help="Only this task or workflow.")] = None
     lane: Annotated[str | None, Parameter(help="Only in this lane.")] = None
     tag: Annotated[str | None, Parameter(help="Only with this tag: key=value.")] = None
-    since: Annotated[str | None, Parameter(help="Only those created within this time: 15min, 2h, 7d.")] = None
-    before: Annotated[str | None, Parameter(help="Only those created longer ago than this.")] = None
+    since: Annotated[str | None, Parameter(help="Only runs created within this time: 15min, 2h, 7d.")] = None
+    before: Annotated[str | None, Parameter(help="Only runs created longer ago than this.")] = None
+    query: Annotated[
+        str,
+        Parameter(
+            name=("--query", "-q"),
+            help='Only what these words find, as in the console: charge error:"timed out" worker:w-1 tag:team=red.',
+            show_default=False,
+        ),
+    ] = ""
     namespace: Annotated[str, Parameter(name=("--namespace", "-n"), help="The namespace.")] = "default"
 
     @property
     def is_empty(self) -> bool:
         """Whether every run of the namespace fits."""
-        return not any((self.state, self.kind, self.lane, self.tag, self.since, self.before))
+        return not any((self.state, self.kind, self.lane, self.tag, self.since, self.before, self.query.strip()))
 
     def question(self, states: tuple[str, ...] = ()) -> dict[str, Any]:
         """What ``search_executions`` takes."""
         known = [each.value for each in PublicState]
         for each in self.state:
             if each not in known:
-                raise Misused(f"--state {each}: it is one of {', '.join(known)}")
+                raise Misused(f"--state {each}: expected one of {', '.join(known)}")
         pair = None
         if self.tag is not None:
             key, equals, value = self.tag.partition("=")
             if not equals:
-                raise Misused(f"--tag {self.tag}: write key=value")
+                raise Misused(f"--tag {self.tag}: expected key=value")
             pair = (tag_key(key), value)
         now = time.time_ns() // 1_000_000
         return {
@@ -69,6 +77,7 @@ class Filter:
             "states": self.state or states,
             "execution_kind": self.kind,
             "tag": pair,
+            "query": self.query,
             "created_from": None if self.since is None else now - milliseconds(self.since, "--since"),
             "created_before": None if self.before is None else now - milliseconds(self.before, "--before"),
         }

@@ -12,10 +12,13 @@ from rich.tree import Tree
 
 from flowfabric.cli import finding
 from flowfabric.cli.application import LOOKING, OK, application, command
+from flowfabric.cli.ids import read, short
 from flowfabric.cli.stores import NOWHERE, Namespace, Where, on_store
-from flowfabric.cli.terminal import Misused, age, coloured, counted, out, say, say_json, show_table
+from flowfabric.cli.terminal import Misused, age, coloured, out, say, say_json, show_table
+from flowfabric.model.counting import counted
 from flowfabric.model.flows import AllOf, AnyOf, EdgeSnapshot, FlowSnapshot, Quorum
 from flowfabric.model.ids import ExecutionId, FlowId, IdError
+from flowfabric.model.overview import FlowLine
 from flowfabric.model.search import ExecutionSummary
 from flowfabric.sdk.app import App
 
@@ -44,16 +47,20 @@ _MARKS = {
 )
 def flows(
     what: Annotated[
-        str | None, Parameter(help="A run's id, {fp:…}:…, or a flow's; none lists the newest flows.")
+        str | None,
+        Parameter(
+            help="The id of a run, such as 7:1f0c…, or of a flow; leave it out to list the newest flows.",
+            converter=read,
+        ),
     ] = None,
     /,
     *,
     namespace: Namespace = "default",
     where: Where = NOWHERE,
 ) -> int:
-    """Draw what a run has started, or the graph of a flow.
+    """Draw what a run started, or the graph of a flow.
 
-    Without an id, the newest flows of the namespace are listed.
+    Without an id, list the newest flows in the namespace.
     """
     if what is None:
         return _list(namespace, where)
@@ -75,8 +82,14 @@ def flows(
     _grow(tree, own, edges, policies, what)
     out().print(tree, soft_wrap=not out().is_terminal)
     if len(members) >= MOST:
-        say(f"[dim]the first {MOST:,} of them; --json has as many[/dim]")
+        say(f"[dim]the first {MOST:,} only, with --json too[/dim]")
     return OK
+
+
+def _name(flow: FlowLine) -> str:
+    """A workflow's flow is called as its root is."""
+    key = f" {flow.root_key}" if flow.root_key else ""
+    return f"{flow.root_kind}{key}" if flow.root_kind else flow.flow_kind
 
 
 def _list(namespace: str, where: Where) -> int:
@@ -89,14 +102,14 @@ def _list(namespace: str, where: Where) -> int:
         (
             (
                 coloured(each.public_flow_state),
-                escape(each.flow_kind),
+                escape(_name(each)),
                 f"{each.node_count:,}",
                 age(each.created_at),
                 escape(str(each.flow_id)),
             )
             for each in found
         ),
-        f"no flows in namespace {escape(namespace)} yet: workflows and `submit_flow` make them",
+        f"no flows in namespace {escape(namespace)} yet: workflows and `submit_flow` create them",
         keep="flow",
     )
     return OK
@@ -106,17 +119,15 @@ async def _read(app: App, what: str) -> tuple[FlowSnapshot | None, list[Executio
     try:
         flow_id = str(FlowId(what)) if not what.startswith("{") else None
     except IdError:
-        raise Misused(
-            f"{what}: it is no id of a run ({{fp:…}}:…) nor of a flow; `flowfabric list` shows runs"
-        ) from None
+        raise Misused(f"{what}: not the id of a run (7:1f0c…) or of a flow; `flowfabric list` shows runs") from None
     if flow_id is None:
         flow_id = await app.engine.resolve_execution_flow_id(ExecutionId.parse(what))
         if flow_id is None:
             await app.run(what).info()
-            raise Misused(f"{what}: it has started nothing and belongs to no flow")
+            raise Misused(f"{what}: this run started nothing and is in no flow")
     flow = await app.engine.describe_flow(flow_id)
     if flow is None:
-        raise Misused(f"{what}: there is no such flow")
+        raise Misused(f"{what}: no such flow")
     question = {"flow_id": flow_id, "namespaces": [flow.namespace]}
     members = [each async for each in finding.found(app, question, MOST, builtin=True)]
     return flow, members[::-1], await app.engine.list_flow_edges(flow_id)
@@ -178,7 +189,7 @@ def _label(each: ExecutionSummary, marked: bool) -> str:
     state = each.public_state.value
     name = f"[bold]{escape(each.execution_kind)}[/bold]" if marked else escape(each.execution_kind)
     mark = coloured(state).replace(f"]{state}[", f"]{_MARKS[state]}[") if state in _MARKS else "·"
-    return f"{mark} {name}  {coloured(state)}  [dim]{age(each.created_at)}  {escape(str(each.execution_id))}[/dim]"
+    return f"{mark} {name}  {coloured(state)}  [dim]{age(each.created_at)}  {escape(short(each.execution_id))}[/dim]"
 
 
 def _policy(group: Any) -> str:

@@ -23,22 +23,22 @@ _LOOK_AGAIN_S = 0.5
     shows=("flowfabric events", "flowfabric events lease_history --follow", "flowfabric events -l 5 | jq .outcome"),
 )
 def events(
-    family: Annotated[str, Parameter(help="Of which kind: " + ", ".join(EventFamily) + ".")] = "completion",
+    family: Annotated[str, Parameter(help="The family of events: " + ", ".join(EventFamily) + ".")] = "completion",
     /,
     *,
     follow: Annotated[
-        bool, Parameter(name=("--follow", "-f"), negative=(), help="Wait for more.", show_default=False)
+        bool, Parameter(name=("--follow", "-f"), negative=(), help="Keep waiting for new events.", show_default=False)
     ] = False,
-    limit: Annotated[int, Parameter(name=("--limit", "-l"), help="The last so many.")] = 50,
+    limit: Annotated[int, Parameter(name=("--limit", "-l"), help="Print the last N events.")] = 50,
     where: Where = NOWHERE,
 ) -> int:
     """Print events as JSON lines, oldest first.
 
-    They are lines of JSON with and without --json.
+    The output is the same with and without --json.
     """
     families = {each.value: each for each in EventFamily}
     if family not in families:
-        raise Misused(f"{family}: not one of {', '.join(families)}")
+        raise Misused(f"{family}: expected one of {', '.join(families)}")
 
     async def read(app: App) -> int:
         cursor = cursor_at(0)

@@ -11,13 +11,14 @@ from rich.markup import escape
 
 from flowfabric.cli.application import OK, OPERATING, application, command, examples
 from flowfabric.cli.stores import NOWHERE, Reason, Where, on_store
-from flowfabric.cli.terminal import age, counted, say_json, show_table, span, told
+from flowfabric.cli.terminal import age, say_json, show_table, span, told
+from flowfabric.model.counting import counted
 from flowfabric.sdk.app import App
 from flowfabric.sdk.paging import pages
 
 lanes = Commands(
     name="lanes",
-    help="Lanes: list, pause, drain, close, resume, share between keys.",
+    help="Lanes: list, pause, drain, close, resume, share fairly.",
     help_epilogue=examples("flowfabric lanes", "flowfabric lanes pause reports --reason 'the database is moving'"),
     group=OPERATING,
     group_commands="Commands",
@@ -29,7 +30,7 @@ LaneName = Annotated[str, Parameter(help="The lane.")]
 
 @lanes.default
 def list_lanes(*, where: Where = NOWHERE) -> int:
-    """Every lane ever used, with its state and what waits in it."""
+    """List all lanes, with their state and waiting runs."""
 
     async def read(app: App) -> tuple[list[Any], dict[str, Any]]:
         listing = pages(lambda cursor: app.engine.list_lanes(cursor, 500))
@@ -55,7 +56,7 @@ def list_lanes(*, where: Where = NOWHERE) -> int:
             )
             for each in found
         ),
-        "no lane has been used yet: the first run makes its own",
+        "no lanes yet: a lane is created by its first run",
     )
     return OK
 
@@ -70,37 +71,37 @@ def _ready(depth: Any) -> str:
 
 @command(lanes, shows=("flowfabric lanes pause reports --reason 'the database is moving'",))
 def pause(lane: LaneName, /, *, reason: Reason = "", where: Where = NOWHERE) -> int:
-    """Take new work in, but hand none out."""
+    """Accept new runs, but start none."""
     return _lane(where, lane, lambda control: control.pause(reason), "paused")
 
 
 @command(lanes, shows=("flowfabric lanes drain reports",))
 def drain(lane: LaneName, /, *, reason: Reason = "", where: Where = NOWHERE) -> int:
-    """Hand out what is there, but take nothing new in."""
+    """Start the waiting runs, but accept no new ones."""
     return _lane(where, lane, lambda control: control.drain(reason), "draining")
 
 
 @command(lanes, shows=("flowfabric lanes close reports",))
 def close(lane: LaneName, /, *, reason: Reason = "", where: Where = NOWHERE) -> int:
-    """Neither take in nor hand out."""
+    """Accept no new runs, and start none."""
     return _lane(where, lane, lambda control: control.close(reason), "closed")
 
 
 @command(lanes, shows=("flowfabric lanes resume reports",))
 def resume(lane: LaneName, /, *, where: Where = NOWHERE) -> int:
-    """Take in and hand out again."""
+    """Accept and start runs again."""
     return _lane(where, lane, lambda control: control.resume(), "active")
 
 
 @command(lanes, shows=("flowfabric lanes share reports tenant", "flowfabric lanes share reports nothing"))
 def share(
     lane: LaneName,
-    by: Annotated[str, Parameter(help="A tag's name, namespace, or nothing.")],
+    by: Annotated[str, Parameter(help="A tag key, 'namespace', or 'nothing' to stop sharing.")],
     /,
     *,
     where: Where = NOWHERE,
 ) -> int:
-    """Let the values of a tag take turns, so that a flood from one delays no other."""
+    """Let the values of a tag take turns, so that many runs of one do not delay the others."""
     return _lane(where, lane, lambda control: control.share(None if by == "nothing" else by), f"shared by {by}")
 
 

@@ -1,11 +1,12 @@
-"""Commands that look at runs: list, why, result, tail."""
+"""Commands that look at runs: list, why, result, tail, logs."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from datetime import timedelta
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
@@ -15,36 +16,43 @@ from rich.markup import escape
 from flowfabric.cli import finding
 from flowfabric.cli.application import LOOKING, OK, application, command
 from flowfabric.cli.finding import ANY, Filter
+from flowfabric.cli.ids import short
 from flowfabric.cli.stores import NOWHERE, RunId, Where, on_store
-from flowfabric.cli.terminal import age, coloured, moment, say, say_json, say_line, show_table
+from flowfabric.cli.terminal import Misused, age, coloured, moment, say, say_json, say_line, shortened, show_table
 from flowfabric.model.errors import EngineError
-from flowfabric.model.explain import Gate
+from flowfabric.model.explain import ChainLink, Explanation, Gate, OpenSuspension
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.search import ExecutionSummary
 from flowfabric.sdk.app import App
+from flowfabric.sdk.asks import ASK_KIND
+from flowfabric.sdk.errors import ResultTimeout
+from flowfabric.sdk.frames import RunFrame, RunRestart
+from flowfabric.sdk.logs import RunLog
 
 #: What a run waits for, in a few words, by the gate that it stands before.
 _WORDS = {
-    Gate.LEASE_EXPIRED: "its worker was lost",
+    Gate.LEASE_EXPIRED: "a timer: its lease expired",
     Gate.WAITING_FOR_WORKER: "a worker",
-    Gate.MISSING_CAPABILITY: "a worker that can do it",
-    Gate.GRANTED: "the worker it was given to",
-    Gate.LANE_PAUSED: "its lane is paused",
-    Gate.LANE_DISABLED: "its lane is closed",
-    Gate.DELAYED: "its time",
-    Gate.RETRY_BACKOFF: "its next try",
-    Gate.RESUME_DELAY: "its time",
-    Gate.DEPENDENCIES: "what it depends on",
+    Gate.MISSING_CAPABILITY: "a worker with the right capabilities",
+    Gate.GRANTED: "its worker to claim it",
+    Gate.LANE_PAUSED: "its lane (paused)",
+    Gate.LANE_DISABLED: "its lane (closed)",
+    Gate.DELAYED: "its start time",
+    Gate.RETRY_BACKOFF: "its next retry",
+    Gate.RESUME_DELAY: "its resume time",
+    Gate.DEPENDENCIES: "its dependencies",
     Gate.SUSPENDED: "a signal",
-    Gate.CHILDREN: "what it has started",
-    Gate.ASLEEP: "its time, asleep",
+    Gate.CHILDREN: "its children",
+    Gate.ASLEEP: "the end of its sleep",
     Gate.BUDGET: "its budget",
-    Gate.QUOTA: "its limit",
-    Gate.ROUTE: "a worker that can do it",
+    Gate.QUOTA: "its rate limit",
+    Gate.ROUTE: "a worker with the right capabilities",
     Gate.OPERATOR: "an operator",
     Gate.LANE_STATE: "its lane",
-    Gate.FLOW_CANCELLED: "its flow is being cancelled",
+    Gate.FLOW_CANCELLED: "its cancellation (with its flow)",
 }
+#: How long a result is waited for if nobody says so.
+RESULT_LIMIT = "5min"
 #: Lines whose reason is looked up.
 _EXPLAINED = 100
 
@@ -63,7 +71,7 @@ def list_runs(
     *,
     fit: Filter = ANY,
     limit: Annotated[
-        int, Parameter(name=("--limit", "-l"), help="At most so many.", validator=Number(gte=1, lte=100_000))
+        int, Parameter(name=("--limit", "-l"), help="The most runs to show.", validator=Number(gte=1, lte=100_000))
     ] = 50,
     where: Where = NOWHERE,
 ) -> int:
@@ -81,10 +89,10 @@ def list_runs(
     nothing = (
         f"no runs in namespace {escape(fit.namespace)} yet: start one with `flowfabric submit` or `task.start(…)`"
         if fit.is_empty
-        else "no runs fit; say less to see more"
+        else "no matches; use fewer filters"
     )
     show_table(
-        ("state", "what", "age", "lane", "waits for", "run"),
+        ("state", "what", "age", "lane", "waiting for", "run"),
         (
             (
                 coloured(each.public_state.value),
@@ -92,7 +100,7 @@ def list_runs(
                 age(each.created_at),
                 escape(each.lane_id),
                 waits.get(str(each.execution_id), ""),
-                escape(str(each.execution_id)),
+                escape(short(each.execution_id)),
             )
             for each in found
         ),
@@ -100,7 +108,7 @@ def list_runs(
         keep="run",
     )
     if len(found) == limit and sys.stdout.isatty():
-        say(f"[dim]the newest {limit}; --limit shows more[/dim]")
+        say(f"[dim]the newest {limit}; show more with --limit[/dim]")
     return OK
 
 
@@ -113,41 +121,71 @@ async def reasons(app: App, found: Sequence[ExecutionSummary]) -> dict[str, str]
             why = await app.engine.explain(run)
         except EngineError:  # it has just been deleted
             return str(run), ""
-        until = f" until {moment(why.until_ms)}" if why.until_ms else ""
-        return str(run), escape(_WORDS.get(why.gate, "") + until)
+        # What runs further down is under way; then its own gate says more.
+        last = why.chain[-1] if why.chain and why.chain[-1].gate in _WORDS else why
+        asked = isinstance(last.detail, OpenSuspension) and last.detail.question is not None
+        until = f" until {moment(last.until_ms)}" if last.until_ms else ""
+        return str(run), escape(("an answer" if asked else _WORDS.get(last.gate, "")) + until)
 
     return dict(await asyncio.gather(*map(one, waiting[:_EXPLAINED])))
 
 
-@command(application, group=LOOKING, shows=("flowfabric why '{fp:7}:1f0c…'",))
+@command(application, group=LOOKING, shows=("flowfabric why 7:1f0c…",))
 def why(run: RunId, /, *, where: Where = NOWHERE) -> int:
-    """Why a run is not running, in one sentence."""
+    """Explain in one sentence why a run is not running.
+
+    If it is waiting for another run, the explanation follows the chain to the last one; the lines below show each run
+    on the way.
+    """
     found = on_store(where, lambda app: app.run(run).explain())
     if where.json:
         say_json(msgspec.to_builtins(found, enc_hook=str))
         return OK
-    until = f", until {moment(found.until_ms)}" if found.until_ms else ""
-    say(f"{escape(found.sentence)} [dim]{found.gate.value}, since {moment(found.since_ms)}{until}[/dim]")
+    if not found.chain:
+        say(f"{escape(found.sentence)} {_standing(found)}")
+        return OK
+    say(escape(found.sentence))
+    for each in found.chain:
+        what = "question" if each.execution_kind == ASK_KIND else each.execution_kind or "(no kind)"
+        say(f"  {escape(shortened(what))}  {escape(short(each.execution_id))}  {_standing(each)}")
+    if found.left_out:
+        say(f"  [dim]{escape(found.left_out)}[/dim]")
     return OK
 
 
-@command(application, group=LOOKING, shows=("flowfabric result '{fp:7}:1f0c…'", "flowfabric result RUN | jq .total"))
+def _standing(at: Explanation | ChainLink) -> str:
+    """The gate that a run stands before, since when, and until when."""
+    until = f", until {moment(at.until_ms)}" if at.until_ms else ""
+    return f"[dim]{at.gate.value}, since {moment(at.since_ms)}{until}[/dim]"
+
+
+@command(application, group=LOOKING, shows=("flowfabric result 7:1f0c…", "flowfabric result RUN | jq .total"))
 def result(
     run: RunId,
     /,
     *,
-    wait: Annotated[bool, Parameter(help="Wait until it has ended.", negative=("--no-wait",))] = True,
+    wait: Annotated[bool, Parameter(help="Wait until the run ends.", negative=("--no-wait",))] = True,
+    timeout: Annotated[
+        str, Parameter(name=("--timeout", "-t"), help="Stop waiting after this long; the run goes on: 30s, 10min.")
+    ] = RESULT_LIMIT,
     where: Where = NOWHERE,
 ) -> int:
-    """What a run gave, as JSON.
+    """Print the result of a run as JSON.
 
-    One that ended otherwise says how, with exit code 1. The answer is JSON with and without --json.
+    A run that did not complete, or not in time, exits with code 1 and says why. The result is JSON
+    with and without --json.
     """
+    most = timedelta(milliseconds=finding.milliseconds(timeout, "--timeout") if wait else 0)
 
     async def read(app: App) -> bytes | None:
-        from datetime import timedelta
-
-        await app.run(run).result(None if wait else timedelta(0))
+        try:
+            await app.run(run).result(most)
+        except ResultTimeout:
+            state = (await app.run(run).status()).value
+            default = " (the default of --timeout)" if timeout == RESULT_LIMIT else ""
+            late = f"is {state} and did not end within {timeout}{default}" if wait else f"is {state}"
+            do = f"wait longer with --timeout, or see `flowfabric why {short(run)}`"
+            raise ResultTimeout(f"run {short(run)} {late}; it continues: {do}", run=run) from None
         return await app.engine.get_execution_result(run)
 
     data = on_store(where, read)
@@ -158,34 +196,101 @@ def result(
 @command(
     application,
     group=LOOKING,
-    shows=("flowfabric tail RUN", "flowfabric tail RUN --json | jq -r .text", "flowfabric tail RUN --after 0:17-0"),
+    shows=(
+        "flowfabric tail RUN",
+        "flowfabric tail RUN --json | jq -r .text",
+        "flowfabric tail RUN --after 1:17-0",
+        "flowfabric tail RUN --children",
+    ),
 )
 def tail(
     run: RunId,
     /,
     *,
-    after: Annotated[str, Parameter(help="Only what comes behind this frame; 0 begins at the first.")] = "0",
+    after: Annotated[str, Parameter(help="Only frames after this one; 0 starts at the first.")] = "0",
+    children: Annotated[
+        bool, Parameter(negative=(), help="Include the output of child runs; not with --after.", show_default=False)
+    ] = False,
     where: Where = NOWHERE,
 ) -> int:
     """Follow what a run emits, live, until it ends.
 
-    Ctrl-C stops looking; the run goes on.
+    When output starts over, after a failure or a lost worker, a line says so. Ctrl-C stops following; the run
+    continues.
     """
-    on_store(where, lambda app: followed(app, run, where.json, after))
+    if children and after != "0":
+        raise Misused("use --after or --children, not both: the id of a frame belongs to one run")
+    on_store(where, lambda app: followed(app, run, where.json, after, children))
     return OK
 
 
-async def followed(app: App, run: str, json: bool, after: str = "0") -> None:
-    """Print frames as they come."""
-    began = ended = False
+async def followed(app: App, run: str, json: bool, after: str = "0", children: bool = False) -> None:
+    """Print frames as they come; where those of another run begin, or output starts over, a line says so."""
+    ended, shown = True, run
     await app.run(run).info()
-    async for frame in app.run(run).frames(after=0 if after == "0" else after):
+    async for frame in app.run(run).frames(after=0 if after == "0" else after, children=children):
         if json:
-            say_line({"id": frame.id, "type": frame.type, "attempt": frame.attempt, "text": frame.text})
+            say_line(_line(frame, children))
             continue
-        sys.stdout.write(frame.text)
+        lines = [] if frame.run_id == shown else [f"run {short(frame.run_id)}"]
+        shown = frame.run_id
+        if isinstance(frame, RunRestart):
+            lines.append(frame.sentence)
+        text = "".join(f"— {line} —\n" for line in lines)
+        text = text if ended or not text else f"\n{text}"
+        text += frame.text
+        sys.stdout.write(text)
         sys.stdout.flush()
-        began, ended = True, frame.text.endswith("\n")
-    if began and not ended:
+        ended = text.endswith("\n") if text else ended
+    if not ended:
         sys.stdout.write("\n")
         sys.stdout.flush()
+
+
+@command(
+    application,
+    group=LOOKING,
+    shows=("flowfabric logs RUN", "flowfabric logs RUN --follow", "flowfabric logs RUN --json | jq -r .text"),
+)
+def logs(
+    run: RunId,
+    /,
+    *,
+    follow: Annotated[
+        bool, Parameter(alias="-f", negative=(), help="Wait for more until the run ends.", show_default=False)
+    ] = False,
+    where: Where = NOWHERE,
+) -> int:
+    """Print what the functions of a run wrote with ctx.log, oldest first, of all attempts."""
+    on_store(where, lambda app: _logged(app, run, where.json, follow))
+    return OK
+
+
+async def _logged(app: App, run: str, json: bool, follow: bool) -> None:
+    await app.run(run).info()
+    attempt = 1
+    async for line in app.run(run).logs(follow=follow):
+        if json:
+            say_line({"at": line.at_ms, "level": line.level, "text": line.text, "attempt": line.attempt} | _step(line))
+            continue
+        if line.attempt != attempt:
+            attempt = line.attempt
+            sys.stdout.write(f"— attempt {attempt} —\n")
+        step = f"[{line.step}] " if line.step else ""
+        sys.stdout.write(f"{moment(line.at_ms)} {line.level:<8} {step}{line.text}\n")
+        sys.stdout.flush()
+
+
+def _step(line: RunLog) -> dict[str, str]:
+    return {} if line.step is None else {"step": line.step}
+
+
+def _line(frame: RunFrame, children: bool) -> dict[str, Any]:
+    line = {"id": frame.id, "type": frame.type, "attempt": frame.attempt, "text": frame.text}
+    if children:
+        line["run"] = frame.run_id
+    if frame.step is not None:
+        line["step"] = frame.step
+    if isinstance(frame, RunRestart):
+        line["restart"] = frame.reason.value
+    return line

@@ -28,7 +28,7 @@ ScheduleName = Annotated[str, Parameter(help="The schedule's name.")]
 
 @schedules.default
 def list_schedules(*, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
-    """The schedules of a namespace."""
+    """List the schedules of a namespace."""
 
     async def read(app: App) -> list[Any]:
         listing = pages(lambda cursor: app.engine.list_schedules(namespace, cursor, 500))
@@ -49,36 +49,36 @@ def list_schedules(*, namespace: Namespace = "default", where: Where = NOWHERE) 
             )
             for each in found
         ),
-        f"no schedules in namespace {escape(namespace)}: @app.cron(…) and @app.every(…) make them, once a worker runs",
+        f"no schedules in namespace {escape(namespace)}: define one with @app.cron(…) or @app.every(…), start a worker",
     )
     return OK
 
 
 @command(schedules, "pause", shows=("flowfabric schedules pause 'nightly report'",))
 def pause_schedule(name: ScheduleName, /, *, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
-    """Start nothing until it is resumed."""
+    """Start no runs until it is resumed."""
     on_store(where, lambda app: app.schedules.pause(name), namespace)
     return told(f"{escape(name)}: paused", {"schedule": name, "is": "paused"}, where.json)
 
 
 @command(schedules, "resume", shows=("flowfabric schedules resume 'nightly report'",))
 def resume_schedule(name: ScheduleName, /, *, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
-    """Go on with the next slot."""
+    """Continue with the next slot."""
     on_store(where, lambda app: app.schedules.resume(name), namespace)
     return told(f"{escape(name)}: active", {"schedule": name, "is": "active"}, where.json)
 
 
 @command(schedules, shows=("flowfabric schedules trigger 'nightly report'",))
 def trigger(name: ScheduleName, /, *, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
-    """Start one now, out of turn."""
+    """Start a run now, outside the schedule."""
     run = on_store(where, lambda app: app.schedules.trigger(name), namespace)
     started = None if run is None else run.id
-    sentence = f"started {started}" if started else "its last run has not ended"
+    sentence = f"started {started}" if started else "not started: its last run has not ended"
     return told(f"{escape(name)}: {escape(sentence)}", {"schedule": name, "started": started}, where.json)
 
 
 @command(schedules, shows=("flowfabric schedules delete 'nightly report'",))
 def delete(name: ScheduleName, /, *, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
-    """Forget it. What it has started goes on."""
+    """Delete a schedule. Runs it started continue."""
     on_store(where, lambda app: app.schedules.delete(name), namespace)
     return told(f"{escape(name)}: deleted", {"schedule": name, "is": "deleted"}, where.json)

@@ -15,6 +15,7 @@ from rich.markup import escape
 from flowfabric.cli import arguments as typed
 from flowfabric.cli.application import ACTING, OK, REFUSED, STARTING, application, command, load_app
 from flowfabric.cli.finding import milliseconds
+from flowfabric.cli.ids import short
 from flowfabric.cli.runs import followed
 from flowfabric.cli.stores import NOWHERE, PATIENCE_S, Namespace, RunId, Where, is_server, on_store
 from flowfabric.cli.terminal import Misused, err, say_json, say_line, told
@@ -22,13 +23,14 @@ from flowfabric.model.ids import ExecutionId
 from flowfabric.sdk.app import App
 from flowfabric.sdk.definitions import Startable
 from flowfabric.sdk.errors import RunEnded
+from flowfabric.sdk.raw_answers import check_signal
 from flowfabric.sdk.run import Run
 
 Typed = Annotated[str, Parameter(help="Arguments: name=Ann, Ann, or all of them as JSON.", allow_leading_hyphen=True)]
-Id = Annotated[str | None, Parameter(name="--id", help="The run's own id: a second start gives the first run.")]
-Lane = Annotated[str | None, Parameter(help="Another lane than the task's own.")]
-Priority = Annotated[int | None, Parameter(help="From 0 to 9000; higher goes first.")]
-Delay = Annotated[str | None, Parameter(help="Not before this time has passed: 90s, 15min, 2h, 7d.")]
+Id = Annotated[str | None, Parameter(name="--id", help="An id of your own: starting it twice returns the same run.")]
+Lane = Annotated[str | None, Parameter(help="Use this lane instead of the task's own.")]
+Priority = Annotated[int | None, Parameter(help="From 0 to 9000; higher runs first.")]
+Delay = Annotated[str | None, Parameter(help="Start after this delay: 90s, 15min, 2h, 7d.")]
 Tags = Annotated[
     tuple[str, ...], Parameter(name="--tag", help="key=value; may be repeated.", negative=(), show_default=False)
 ]
@@ -50,7 +52,7 @@ def run_and_wait(
     /,
     *arguments: Typed,
     here: Annotated[
-        bool, Parameter(negative=(), help="Run a worker in this process meanwhile.", show_default=False)
+        bool, Parameter(negative=(), help="Run a worker in this process while waiting.", show_default=False)
     ] = False,
     id: Id = None,
     lane: Lane = None,
@@ -61,7 +63,7 @@ def run_and_wait(
 ) -> int:
     """Start a run, show what it emits, and wait for its result.
 
-    Ctrl-C stops waiting; the run goes on. With --json, frames are lines of JSON and the last line is the result.
+    Ctrl-C stops waiting; the run continues. With --json, frames are lines of JSON and the last line is the result.
     """
     target = placed(load_app(app), where)
     definition = _startable(target, name)
@@ -75,7 +77,7 @@ def run_and_wait(
                 await stack.enter_async_context(target.worker(lanes=[lane or definition.options.lane or target.lane]))
             run = await using.start(*args, **kwargs)
             if not where.json:
-                err().print(f"[dim]started {escape(run.id)}[/dim]")
+                err().print(f"[dim]started {escape(short(run.id))}[/dim]")
             hint = asyncio.ensure_future(_hint(run, where.json))
             try:
                 await followed(target, run.id, where.json)
@@ -104,7 +106,7 @@ async def _hint(run: Run[Any], json: bool) -> None:
     with contextlib.suppress(Exception):
         why = await run.explain()
         if why.gate.value in ("waiting_for_worker", "missing_capability", "lane_paused", "lane_disabled") and not json:
-            advice = "Start a worker with `flowfabric worker`, or say --here."
+            advice = "Start a worker with `flowfabric worker`, or use --here."
             err().print(f"[yellow]waiting:[/yellow] {escape(why.sentence)} {advice}")
 
 
@@ -122,7 +124,7 @@ def submit(
     /,
     *arguments: Typed,
     kind: Annotated[
-        bool, Parameter(name="--kind", negative=(), help="The first word is a kind, whatever it looks like.")
+        bool, Parameter(name="--kind", negative=(), help="Read the first word as a kind, never as an app.")
     ] = False,
     id: Id = None,
     lane: Lane = None,
@@ -137,7 +139,7 @@ def submit(
         return _submit_kind(what, arguments, id, lane, priority, delay, tag, namespace, where)
     target = placed(load_app(what), where)
     if not arguments:
-        raise Misused(f"{what}: which task? There are: {', '.join(sorted(target.definitions)) or 'none'}")
+        raise Misused(f"{what}: name a task or workflow: {', '.join(sorted(target.definitions)) or 'none'}")
     definition = _startable(target, arguments[0])
     args, kwargs = definition.signature.call(typed.read(definition, arguments[1:]), {})
     using = definition.using(id=id, lane=lane, priority=priority, delay=_delay(delay), tags=_tags(tag))
@@ -187,15 +189,17 @@ def _started(run: str, where: Where) -> int:
     if where.json:
         say_json({"run": run})
     else:
-        sys.stdout.write(run + "\n")
+        # Programs that read it may hand it on to the server or the SDK, which take the whole id.
+        sys.stdout.write((short(run) if sys.stdout.isatty() else run) + "\n")
     return OK
 
 
 def placed(app: App, where: Where, *, patient: bool = False) -> App:
     """The app, on the store or server that was named instead of its own. People are not patient, workers are."""
     patience = None if patient else timedelta(seconds=PATIENCE_S)
-    if where.url is not None or (is_server(app.url) and where.token is not None):
-        app.move(where.url or app.url, where.token, patience=patience)
+    url = where.named
+    if url is not None or (is_server(app.url) and where.token is not None):
+        app.move(url or app.url, where.token, patience=patience)
     return app
 
 
@@ -203,7 +207,7 @@ def _startable(app: App, name: str) -> Startable[..., Any]:
     found = app.definitions.get(name)
     if not isinstance(found, Startable):
         known = ", ".join(sorted(app.definitions)) or "none"
-        raise Misused(f"{name}: no task or workflow of that name here; there are: {known}")
+        raise Misused(f"{name}: no task or workflow of this name; known: {known}")
     return found
 
 
@@ -218,7 +222,7 @@ def _tags(typed: tuple[str, ...]) -> dict[str, str] | None:
     for each in typed:
         key, equals, value = each.partition("=")
         if not equals:
-            raise Misused(f"--tag {each}: write key=value")
+            raise Misused(f"--tag {each}: expected key=value")
         found[tag_key(key)] = value
     return found or None
 
@@ -234,47 +238,49 @@ def _tags(typed: tuple[str, ...]) -> dict[str, str] | None:
 def signal(
     run: RunId,
     name: Annotated[str, Parameter(help="The signal's name.")],
-    payload: Annotated[str | None, Parameter(help="What goes with it, as JSON.")] = None,
+    payload: Annotated[str | None, Parameter(help="The payload, as JSON.")] = None,
     /,
     *,
-    waitpoint: Annotated[str | None, Parameter(help="Its id or key, if the run has more than one open.")] = None,
-    waitpoint_token: Annotated[
-        str | None, Parameter(help="The waitpoint's signed token; whoever may read tokens needs none.")
+    waitpoint: Annotated[
+        str | None, Parameter(help="The waitpoint's id or key, if the run has more than one open.")
     ] = None,
-    source: Annotated[str, Parameter(help="Who sends it, for the record.")] = "",
-    key: Annotated[str | None, Parameter(help="A second signal with this key is recognised as the same.")] = None,
+    waitpoint_token: Annotated[
+        str | None, Parameter(help="The waitpoint's signed token; callers who may read tokens can leave it out.")
+    ] = None,
+    source: Annotated[str, Parameter(help="The sender's name, kept with the signal.")] = "",
+    key: Annotated[str | None, Parameter(help="A repeated signal with this key counts once.")] = None,
     where: Where = NOWHERE,
 ) -> int:
-    """Deliver a signed signal to a run that waits."""
+    """Send a signal to a waiting run."""
     if payload is not None:
         try:
             msgspec.json.decode(payload)
-        except msgspec.DecodeError:
-            raise Misused(
-                f"{payload}: what goes with a signal is JSON; a text needs quotes inside: '\"text\"'"
-            ) from None
+        except (msgspec.DecodeError, RecursionError):
+            raise Misused(f"{payload}: expected the payload as JSON; write a string as '\"text\"'") from None
 
     async def deliver(app: App) -> Any:
         identity = ExecutionId.parse(run)
         chosen = await _waitpoint(app, identity, waitpoint)
-        token = waitpoint_token or await app.engine.read_waitpoint_token(identity.partition, chosen)
+        token = waitpoint_token or await app.engine.read_waitpoint_token(identity.partition, chosen, identity)
         if token is None:
-            raise Misused(f"{chosen}: it is not open any more")
+            raise Misused(f"{chosen}: this waitpoint is no longer open")
+        signal: dict[str, Any] = {
+            "execution_id": identity,
+            "waitpoint_id": chosen,
+            "waitpoint_token": token,
+            "signal_name": name,
+            "payload": None if payload is None else payload.encode(),
+        }
+        if not where.is_server:  # a server checks for itself
+            await check_signal(app.engine, **signal)
         return await app.engine.deliver_signal(
-            execution_id=identity,
-            waitpoint_id=chosen,
-            waitpoint_token=str.__str__(token),
-            signal_name=name,
-            source_type="operator",
-            source_identity=source,
-            payload=None if payload is None else payload.encode(),
-            idempotency_key=key,
+            **signal, source_type="operator", source_identity=source, idempotency_key=key
         )
 
     answer = on_store(where, deliver)
     document = {"result": type(answer).__name__} | msgspec.to_builtins(answer, enc_hook=str)
     effect = document.get("effect")
-    sentence = "it had been delivered already" if document["result"] == "Duplicate" else f"delivered: {effect}"
+    sentence = "it was delivered already" if document["result"] == "Duplicate" else f"delivered: {effect}"
     return told(escape(sentence), document, where.json)
 
 
@@ -284,6 +290,6 @@ async def _waitpoint(app: App, run: ExecutionId, wanted: str | None) -> str:
     if len(fitting) == 1:
         return fitting[0].waitpoint_id
     if not page.entries:
-        raise Misused(f"{run}: it waits for no signal; `flowfabric why` says what it waits for")
+        raise Misused(f"{run}: not waiting for a signal; `flowfabric why` says what it is waiting for")
     known = ", ".join(each.waitpoint_key or each.waitpoint_id for each in page.entries)
-    raise Misused(f"say which one with --waitpoint; open are: {known}")
+    raise Misused(f"choose one with --waitpoint; open waitpoints: {known}")

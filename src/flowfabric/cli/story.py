@@ -10,9 +10,11 @@ from rich.table import Table
 
 from flowfabric.cli import finding
 from flowfabric.cli.application import LOOKING, OK, application, command
+from flowfabric.cli.ids import short
 from flowfabric.cli.stores import NOWHERE, RunId, Where, on_store
 from flowfabric.cli.terminal import age, coloured, moment, out, print_trimmed, say_json, shortened, shown, span
 from flowfabric.model.errors import EngineError
+from flowfabric.model.overview import FRAMES_OF_OTHERS
 from flowfabric.model.steps import StepRecord
 from flowfabric.sdk.app import App
 from flowfabric.sdk.ends import ENDED
@@ -20,11 +22,11 @@ from flowfabric.sdk.ends import ENDED
 _CHILDREN = 50
 
 
-@command(application, group=LOOKING, shows=("flowfabric show '{fp:7}:1f0c…'", "flowfabric show RUN --json"))
+@command(application, group=LOOKING, shows=("flowfabric show 7:1f0c…", "flowfabric show RUN --json"))
 def show(run: RunId, /, *, where: Where = NOWHERE) -> int:
-    """The whole story of a run.
+    """Show everything about a run.
 
-    Its state and why, its attempts, what it remembers, what it waits for, what it has spent and started.
+    Its state and the reason, attempts, steps, open waits, signals, spending and children.
     """
     story = on_store(where, lambda app: read(app, run))
     if where.json:
@@ -47,6 +49,7 @@ async def read(app: App, run: str) -> dict[str, Any]:
         "explanation": msgspec.to_builtins(why, enc_hook=str),
         "steps": [_plain_step(each) for each in await one.steps()],
         "attempts": msgspec.to_builtins(history.attempts, enc_hook=str),
+        "errors": msgspec.to_builtins((await app.engine.read_errors(run)).errors),
         "suspension": msgspec.to_builtins(history.suspension, enc_hook=str),
         "waits": msgspec.to_builtins(history.waitpoints, enc_hook=str),
         "signals": [
@@ -68,7 +71,6 @@ async def read(app: App, run: str) -> dict[str, Any]:
             await one.result()
         except Exception as error:
             story["error"] = str(error)
-            story["traceback"] = getattr(error, "traceback", "")
     return story
 
 
@@ -96,23 +98,30 @@ def _print(story: dict[str, Any]) -> None:
     facts.add_column(overflow="fold")
     for name, text in _facts(story):
         facts.add_row(name, text)
-    console.print(f"[bold]{escape(story['execution_kind'])}[/bold]  {escape(story['execution_id'])}", soft_wrap=True)
+    console.print(
+        f"[bold]{escape(story['execution_kind'])}[/bold]  {escape(short(story['execution_id']))}", soft_wrap=True
+    )
     print_trimmed(console, facts)
+    errors = {each["attempt_index"]: each for each in story["errors"]}
     for title, lines in (
-        ("attempts", [_attempt(each) for each in story["attempts"]]),
-        ("remembers", [_step(each) for each in story["steps"] if not each["name"].startswith("!")]),
-        ("waits for", [_wait(each) for each in story["waits"] if each["closed_at"] is None]),
-        ("was told", [_signal(each) for each in story["signals"]]),
-        ("has spent", [_spend(each) for each in story["usage"]]),
+        ("attempts", [_attempt(each, errors.get(each["attempt_index"])) for each in story["attempts"]]),
+        ("steps", [_step(each) for each in story["steps"] if not each["name"].startswith("!")]),
+        ("waiting for", [_wait(each) for each in story["waits"] if each["closed_at"] is None]),
+        ("signals", [_signal(each) for each in story["signals"]]),
+        ("spent", [_spend(each) for each in story["usage"]]),
         ("started", [_child(each) for each in story["children"]]),
     ):
         if lines:
             console.print(f"\n[bold]{title}[/bold]")
             for line in lines:
                 console.print(f"  {line}", soft_wrap=True)
-    if story.get("traceback"):
-        console.print("\n[bold]where it failed[/bold]")
-        console.print(story["traceback"].rstrip(), markup=False, style="dim", soft_wrap=True)
+    for error in story["errors"]:
+        if not error["traceback"]:
+            continue
+        which = f" of attempt {error['attempt_index'] + 1}" if len(story["attempts"]) > 1 else ""
+        console.print(f"\n[bold]traceback{which}[/bold]")
+        own = error["traceback"].partition(f"\n{FRAMES_OF_OTHERS}\n")[0]
+        console.print(own.rstrip(), markup=False, style="dim", soft_wrap=True)
 
 
 def _facts(story: dict[str, Any]) -> list[tuple[str, str]]:
@@ -146,7 +155,7 @@ def _step(step: dict[str, Any]) -> str:
     return f"{mark} [dim]{moment(step['recorded_at_ms'])}[/dim]  {escape(step['name'])}  {text}"
 
 
-def _attempt(attempt: dict[str, Any]) -> str:
+def _attempt(attempt: dict[str, Any], error: dict[str, Any] | None) -> str:
     began, ended = attempt["started_at"], attempt["ended_at"]
     outcome = attempt["outcome"] or ("running" if attempt["worker_instance_id"] else "given back")
     outcome = outcome.removeprefix("attempt_")
@@ -154,14 +163,21 @@ def _attempt(attempt: dict[str, Any]) -> str:
     took = "" if began is None or ended is None else f"  took {span(ended - began)}"
     worker = attempt["worker_instance_id"] or attempt["worker_id"]
     by = f"  by {escape(worker)}" if worker else ""
-    again = f"  again at {moment(attempt['retry_at'])}" if attempt["retry_at"] else ""
+    again = f"  retry at {moment(attempt['retry_at'])}" if attempt["retry_at"] else ""
     shown_at = f"[dim]{moment(began)}[/dim]"
-    return f"{attempt['attempt_index']}  {shown_at}  [{colour}]{escape(outcome)}[/{colour}]{took}{by}{again}"
+    line = f"{attempt['attempt_index'] + 1}  {shown_at}  [{colour}]{escape(outcome)}[/{colour}]{took}{by}{again}"
+    if error is None:
+        return line
+    return f"{line}\n     {escape(shortened(_error(error), 200))}"
+
+
+def _error(error: dict[str, Any]) -> str:
+    return f"{error['type']}: {error['message']}" if error["message"] else str(error["type"])
 
 
 def _wait(wait: dict[str, Any]) -> str:
     until = f", until {moment(wait['expires_at'])}" if wait["expires_at"] else ""
-    heard = f", {wait['signal_count']} heard" if wait["signal_count"] else ""
+    heard = f", {wait['signal_count']} received" if wait["signal_count"] else ""
     return f"{escape(wait['waitpoint_key'])}  [dim]{escape(wait['waitpoint_id'])}{until}{heard}[/dim]"
 
 
@@ -175,11 +191,12 @@ def _signal(signal: dict[str, Any]) -> str:
 
 
 def _spend(spend: dict[str, Any]) -> str:
-    return f"{spend['amount']:,} {escape(spend['dimension'])}  [dim]of budget {escape(spend['budget_id'])}[/dim]"
+    whose = f" of {escape(spend['namespace'])}" if spend["namespace"] else ""
+    return f"{spend['amount']:,} {escape(spend['dimension'])}  [dim]of budget {escape(spend['budget_id'])}{whose}[/dim]"
 
 
 def _child(child: dict[str, Any]) -> str:
     ended = child["completed_at"]
     took = f"  took {span(ended - child['created_at'])}" if ended else f"  {age(child['created_at'])}"
     state, kind = coloured(child["public_state"]), escape(child["execution_kind"])
-    return f"{state}  {kind}[dim]{took}  {escape(child['execution_id'])}[/dim]"
+    return f"{state}  {kind}[dim]{took}  {escape(short(child['execution_id']))}[/dim]"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 from rich.markup import escape
 
 from flowfabric.cli.application import OK, OPERATING, application, command
@@ -16,7 +17,7 @@ from flowfabric.sdk.paging import pages
 
 @command(application, group=OPERATING, shows=("flowfabric workers", "flowfabric workers --namespace acme --json"))
 def workers(*, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
-    """Workers that have been heard of lately."""
+    """List live workers."""
 
     async def read(app: App) -> list[Any]:
         listing = pages(lambda after: app.engine.list_workers(namespace=namespace, after=after), "cursor")
@@ -27,7 +28,7 @@ def workers(*, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
         say_json(msgspec.to_builtins(found, enc_hook=str))
         return OK
     show_table(
-        ("worker", "lanes", "can", "heard"),
+        ("worker", "lanes", "capabilities", "heartbeat"),
         (
             (
                 escape(each.worker_instance_id),
@@ -37,17 +38,27 @@ def workers(*, namespace: Namespace = "default", where: Where = NOWHERE) -> int:
             )
             for each in found
         ),
-        f"no worker is registered in namespace {escape(namespace)}: start one with `flowfabric worker module:app`",
+        f"no workers in namespace {escape(namespace)}: start one with `flowfabric worker module:app`",
     )
     return OK
 
 
-@command(application, group=OPERATING, shows=("flowfabric budgets", "flowfabric budgets --json"))
-def budgets(*, where: Where = NOWHERE) -> int:
-    """Budgets, with what is spent and reserved of their limits."""
+@command(application, group=OPERATING, shows=("flowfabric budgets", "flowfabric budgets --namespace acme --json"))
+def budgets(
+    *,
+    namespace: Annotated[
+        str | None, Parameter(name=("--namespace", "-n"), help="Only budgets of this namespace.", show_default=False)
+    ] = None,
+    where: Where = NOWHERE,
+) -> int:
+    """List budgets, with what is spent and reserved of their limits.
+
+    A budget without a namespace belongs to the operator.
+    """
+    wanted = None if namespace is None else [namespace]
 
     async def read(app: App) -> list[Any]:
-        listing = pages(lambda cursor: app.engine.list_budgets(cursor, 500))
+        listing = pages(lambda cursor: app.engine.list_budgets(cursor, 500, wanted))
         return [each async for page in listing for each in page.budgets]
 
     found = on_store(where, read)
@@ -55,10 +66,11 @@ def budgets(*, where: Where = NOWHERE) -> int:
         say_json(msgspec.to_builtins(found, enc_hook=str))
         return OK
     show_table(
-        ("budget", "scope", "of", "spent", "reserved", "limit", "breaches"),
+        ("budget", "namespace", "scope", "of", "spent", "reserved", "limit", "breaches"),
         (
             (
                 escape(each.budget_id),
+                escape(each.namespace or ""),
                 escape(f"{each.scope_type}:{each.scope_id}".strip(":")),
                 escape(name),
                 _spent(each.usage.get(name, 0), each.reserved.get(name, 0), limit),
@@ -69,7 +81,9 @@ def budgets(*, where: Where = NOWHERE) -> int:
             for each in found
             for name, limit in each.hard_limits.items()
         ),
-        "there are no budgets: @app.task(budget=Budget(…)) makes them",
+        f"no budgets{'' if namespace is None else f' of namespace {escape(namespace)}'}: "
+        "define one with @app.task(budget=Budget(…))",
+        keep="budget",
     )
     return OK
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,8 @@ from rich.text import Text
 ENDLESS = 100_000
 #: Spaces between columns, and how far a column may be squeezed.
 _GAP, _NARROWEST = 2, 5
+#: How long a question waits for an answer before it looks up for Ctrl-C.
+_LOOK_UP_S = 0.2
 
 _COLOURS = {
     "completed": "green",
@@ -124,11 +127,6 @@ def shown(data: bytes | None, most: int = 200) -> str:
     return "" if data is None else shortened(data.decode("utf-8", "replace"), most)
 
 
-def counted(number: int, word: str, plural: str | None = None) -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{number:,} {word if number == 1 else plural or word + 's'}"
-
-
 def show_table(titles: Sequence[str], rows: Iterable[Sequence[str]], nothing: str, *, keep: str | None = None) -> None:
     """Rows in columns, or a sentence that says there are none and what to do. Cells may hold markup; the column
     ``keep`` is never cut."""
@@ -177,9 +175,12 @@ def confirmed(question: str, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise Misused(f"{question} Say --yes to do it, or --dry-run to look only.")
+        raise Misused(f"{question} Pass --yes to confirm, or --dry-run to only look.")
     console = err()
     console.print(f"{question} [bold]\\[y/N][/bold] ", end="")
+    # Ctrl-C just before a read begins is not seen until the read ends: look up now and then.
+    while not select.select([sys.stdin], [], [], _LOOK_UP_S)[0]:
+        pass
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

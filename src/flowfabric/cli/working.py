@@ -38,25 +38,27 @@ def worker(
     *,
     lane: Annotated[
         tuple[str, ...],
-        Parameter(help="Lanes to serve; the app's own if none is given.", negative=(), show_default=False),
+        Parameter(help="Lanes to serve; by default the app's own.", negative=(), show_default=False),
     ] = (),
-    concurrency: Annotated[int, Parameter(help="Attempts that run at once.")] = 64,
+    concurrency: Annotated[int, Parameter(help="Attempts to run at the same time.")] = 64,
     capability: Annotated[
         tuple[str, ...],
-        Parameter(help="What this worker can do (a task's needs=).", negative=(), show_default=False),
+        Parameter(help="Capabilities this worker offers (a task's needs=).", negative=(), show_default=False),
     ] = (),
     name: Annotated[str | None, Parameter(help="The worker's name in lists and logs.")] = None,
-    drain_seconds: Annotated[float, Parameter(help="How long running attempts may finish after SIGTERM.")] = 30.0,
-    metrics: Annotated[str | None, Parameter(help="Answer /metrics here, such as 127.0.0.1:9101.")] = None,
+    drain_seconds: Annotated[
+        float, Parameter(help="How long running attempts may take to finish after SIGTERM.")
+    ] = 30.0,
+    metrics: Annotated[str | None, Parameter(help="Serve /metrics at this address, such as 127.0.0.1:9101.")] = None,
     verbose: Annotated[
-        bool, Parameter(name=("--verbose", "-v"), negative=(), help="Say more.", show_default=False)
+        bool, Parameter(name=("--verbose", "-v"), negative=(), help="Print more log lines.", show_default=False)
     ] = False,
     where: Where = NOWHERE,
 ) -> int:
-    """Run tasks and workflows until told to stop.
+    """Run tasks and workflows until stopped.
 
-    SIGTERM or Ctrl-C finishes what runs; a second one stops at once. With --json, one line of JSON says on standard
-    output what it serves; logs go to standard error as always.
+    SIGTERM or Ctrl-C finishes running attempts first; a second one stops at once. With --json, one line of JSON on
+    standard output says what it serves; logs go to standard error.
     """
     from flowfabric.sdk.worker.worker import run_worker
 
@@ -96,20 +98,29 @@ def speak(verbose: bool) -> None:
     shows=("flowfabric check shop.tasks:app", "flowfabric check hello.py --url postgresql://… --json"),
 )
 def check(app: Target, /, *, where: Where = NOWHERE) -> int:
-    """Say before a deploy whether it would surprise runs under way.
+    """Show before a deploy which runs in progress it would break.
 
-    Compares what they remember with what the code calls. Exit code 3 if something does not fit.
+    Reads their input and recorded steps with the current code, without running it. Exit code 3 if a run would fail or
+    lose something. Also lists questions that would be asked again, and calls that would be made late.
     """
     report = asyncio.run(_check(placed(load_app(app), where)))
     if where.json:
         say_json({"ok": report.ok, **msgspec.to_builtins(report, enc_hook=str)})
         return OK if report.ok else PROBLEMS
-    for finding in report.findings:
-        say(f"[yellow]remembered, not called[/yellow]  {escape(str(finding))}")
+    for headline, lines in (
+        ("would fail", report.failing),
+        ("waits for a removed call", report.waiting),
+        ("recorded, no longer called", report.findings),
+    ):
+        for each in lines:
+            say(f"[yellow]{headline}[/yellow]  {escape(str(each))}")
     for kind, runs in report.unknown.items():
-        say(f"[yellow]unknown workflow[/yellow]  {escape(kind)}: {runs} under way, and nothing here can run them")
+        say(f"[yellow]unknown workflow[/yellow]  {escape(kind)}: {runs} in progress, and this code cannot run them")
+    for headline, notes in (("would ask again", report.asked), ("would run in old runs", report.added)):
+        for note in notes:
+            say(f"[cyan]{headline}[/cyan]  {escape(str(note))}")
     if report.ok:
-        say(f"[green]ok[/green]  {report.runs} runs under way remember only what the code calls")
+        say(f"[green]ok[/green]  this code can continue all workflows in progress: {report.runs}")
     return OK if report.ok else PROBLEMS
 
 

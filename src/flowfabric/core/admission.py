@@ -12,6 +12,7 @@ from flowfabric.model import literals as lit
 from flowfabric.model.changes import Decision, Get, Need, change
 from flowfabric.model.errors import Contention, ContentionKind, NotFound, Validation, ValidationKind
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.quoting import quoted
 from flowfabric.model.records import Execution
 from flowfabric.model.results import Blocked, Rejected, Unblocked
 from flowfabric.model.states import PublicState
@@ -41,7 +42,9 @@ def block_execution(command: BlockExecution, view: View, context: Context) -> De
     """Blocked with its reason, or the reason why not; an unknown reason is an error."""
     block = BLOCKS.get(command.reason)
     if block is None:
-        raise Validation(ValidationKind.INVALID_BLOCKING_REASON, f"{command.reason!r}; one of {', '.join(BLOCKS)}")
+        raise Validation(
+            ValidationKind.INVALID_BLOCKING_REASON, f"{quoted(command.reason)}; one of {', '.join(BLOCKS)}"
+        )
     execution = view.execution(command.execution_id)
     if execution is None:
         raise NotFound("execution")

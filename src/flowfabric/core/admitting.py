@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from flowfabric.core import charging, quotas
+from flowfabric.core import charging, ownership, quotas
 from flowfabric.core.admission import BLOCKS
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.edges import group_needs, waits_for_members
@@ -25,8 +25,10 @@ from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaAdmitted, 
 from flowfabric.model.budgets import OnHardLimit, RateExceeded, read_caps, read_terms
 from flowfabric.model.changes import BLOCKED, Act, Change, Decision, Drop, Get, Need, Peek, Slots, change
 from flowfabric.model.errors import Validation
-from flowfabric.model.ids import canonical_uuid
+from flowfabric.model.ownership import is_meant, is_name, places, shown_id
 from flowfabric.model.records import Execution
+
+_Gate = TypeVar("_Gate", Budget, QuotaPolicy)
 
 #: Rows one claim blocks before it gives the others of its batch a turn; the caller goes on from there.
 DENIED_AT_ONCE = 500
@@ -52,8 +54,8 @@ class Unfinished(list[object]):
 
 @lru_cache(maxsize=8_192)
 def named_budgets(budget_ids: str) -> tuple[str, ...]:
-    """The budgets an execution names; what is no id names none."""
-    return tuple(each for each in budget_ids.split(",") if canonical_uuid(each) == each)
+    """The budgets an execution names; what is no name names none."""
+    return tuple(filter(is_name, budget_ids.split(",")))
 
 
 def is_bound(execution: Execution) -> bool:
@@ -70,40 +72,39 @@ class Bound(NamedTuple):
     execution_id: str
     budget_ids: str | None
     quota_policy_id: str | None
+    namespace: str | None
     admitted_at_ms: int | None = None
 
 
 def companions(view: View, executions: Iterable[Execution | Bound]) -> list[Need]:
     """What testing these executions needs and the batch has not loaded, as far as it is known by now."""
     needs: dict[Need, None] = {}
-    looked_at: set[str] = set()
+    looked_at: set[tuple[str, str | None]] = set()
     for execution in executions:
-        budget_ids = execution.budget_ids
-        if budget_ids is not None and budget_ids not in view.looked_at:
-            looked_at.add(budget_ids)
+        if execution.budget_ids is not None:
+            named = (execution.budget_ids, execution.namespace)
+            if named not in view.looked_at:
+                looked_at.add(named)
         if execution.quota_policy_id is not None:
             _count_on(view, execution, needs)
-    for budget_ids in looked_at:
-        for budget_id in named_budgets(budget_ids):
-            _look_at(view, budget_id, needs)
+    for budget_ids, namespace in looked_at:
+        for name in named_budgets(budget_ids):
+            _look_at(view, name, namespace, needs)
     missing = [need for need in needs if not view.has(need)]
     if not missing:
         view.looked_at |= looked_at
     return missing
 
 
-def _look_at(view: View, budget_id: str, needs: dict[Need, None]) -> None:
-    needs[Peek(Budget, budget_id)] = None
-    for level in _levels(view, budget_id, needs):
+def _look_at(view: View, name: str, namespace: str | None, needs: dict[Need, None]) -> None:
+    for level in _levels(view, name, namespace, needs):
         for dimension, _ in _capped(level):
             needs[Peek(BudgetUsage, (level.partition, level.budget_id, dimension))] = None
 
 
-def _levels(view: View, budget_id: str, needs: dict[Need, None]) -> Iterator[Budget]:
+def _levels(view: View, name: str, namespace: str | None, needs: dict[Need, None]) -> Iterator[Budget]:
     """The levels that are loaded; those that are not become needs."""
-    if not view.has(Peek(Budget, budget_id)):
-        return
-    budget = view.peek(Budget, budget_id)
+    budget = _if_loaded(view, Peek, Budget, name, namespace, needs)
     if budget is None:
         return
     yield budget
@@ -111,6 +112,21 @@ def _levels(view: View, budget_id: str, needs: dict[Need, None]) -> Iterator[Bud
         needs[Peek(Budget, each)] = None
         if view.has(Peek(Budget, each)) and (above := view.peek(Budget, each)) is not None:
             yield above
+
+
+def _if_loaded(
+    view: View, asking: Any, kind: type[_Gate], name: str, namespace: str | None, needs: dict[Need, None]
+) -> _Gate | None:
+    """What a name means, if that is known by now; places to look at become needs, up to the one where it is."""
+    for place in places(name, namespace):
+        need = asking(kind, place)
+        needs[need] = None
+        if not view.has(need):
+            return None
+        record: Any = view.peek(kind, place) if asking is Peek else view.get(kind, place)
+        if record is not None and is_meant(record.namespace, name, namespace):
+            return record  # type: ignore[no-any-return]
+    return None
 
 
 def _capped(budget: Budget) -> tuple[tuple[str, int], ...]:
@@ -121,9 +137,8 @@ def _capped(budget: Budget) -> tuple[tuple[str, int], ...]:
 
 
 def _count_on(view: View, execution: Execution | Bound, needs: dict[Need, None]) -> None:
-    need = Get(QuotaPolicy, execution.quota_policy_id)
-    needs[need] = None
-    policy = view.get(QuotaPolicy, execution.quota_policy_id) if view.has(need) else None
+    assert execution.quota_policy_id is not None
+    policy = _if_loaded(view, Get, QuotaPolicy, execution.quota_policy_id, execution.namespace, needs)
     if policy is not None:
         if execution.admitted_at_ms == quotas.BY_GUARD:
             needs[Get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution.execution_id))] = None
@@ -143,27 +158,31 @@ def prepare(view: View, executions: Iterable[Execution]) -> None:
 # -- testing -----------------------------------------------------------------------------------------------------------
 
 
-def _levels_named(view: View, execution: Execution) -> Iterator[Budget]:
-    """The budgets an execution names, each followed by those above it."""
+def _levels_named(view: View, execution: Execution) -> Iterator[tuple[Budget, Budget]]:
+    """The budgets an execution names, each followed by those above it, and each with the one that was named."""
     if execution.budget_ids is None:
         return
-    for budget_id in named_budgets(execution.budget_ids):
-        budget = view.peek(Budget, budget_id)
+    for name in named_budgets(execution.budget_ids):
+        budget = ownership.found(view.peek, Budget, name, execution.namespace)
         if budget is None:
             continue
-        yield budget
+        yield budget, budget
         if budget.ancestor_ids:
             for each in charging.ancestors(budget):
                 above = view.peek(Budget, each)
-                if above is not None:
-                    yield above
+                if above is not None and charging.is_above(above, budget):
+                    yield above, budget
 
 
 def _denied_by_budget(view: View, execution: Execution) -> Denial | None:
-    for level in _levels_named(view, execution):
+    for level, named in _levels_named(view, execution):
         why = exhausted(view, level)
         if why is not None:
-            return Denial(level.budget_id, lit.WAITING_FOR_BUDGET, f"budget {level.budget_id}: {why}")
+            shown = shown_id(level.budget_id)
+            if level.namespace != named.namespace:
+                # How much others have spent of the operator's budget is not for the namespace below it to know.
+                shown, why = shown_id(named.budget_id), f"{why.partition(_USED_UP)[0]}{_USED_UP}{_ABOVE}"
+            return Denial(level.budget_id, lit.WAITING_FOR_BUDGET, f"budget {shown}: {why}")
     return None
 
 
@@ -178,7 +197,7 @@ def exhausted(view: View, budget: Budget) -> str | None:
     if terms.on_hard_limit == OnHardLimit.ASK:
         return None  # whoever is held back here could never ask
     if budget.cancelling_since_ms is not None:
-        return "breached; what waits is being cancelled"
+        return "breached; its waiting executions are being cancelled"
     for dimension, limit in read_caps(budget.policy_json):
         row = view.peek(BudgetUsage, (budget.partition, budget.budget_id, dimension))
         if row is not None and row.current_value + row.reserved_value >= limit + row.granted_value:
@@ -188,6 +207,7 @@ def exhausted(view: View, budget: Budget) -> str | None:
 
 #: How the details of a block are worded, so that they can be read again.
 _USED_UP, _IN_THE_WINDOW = " is used up ", " admissions in the window"
+_ABOVE = "in a parent budget"
 
 
 def exhausted_dimension(detail: str | None) -> str | None:
@@ -215,9 +235,7 @@ def _denied_by_quota(view: View, context: Context, execution: Execution) -> Deni
 
 def _policy(view: View, execution: Execution) -> QuotaPolicy | None:
     """The policy an execution is tested by: one that exists and limits something."""
-    if execution.quota_policy_id is None:
-        return None
-    policy = view.get(QuotaPolicy, execution.quota_policy_id)
+    policy = quotas.named_policy(view, execution)
     if policy is None or (policy.max_requests_per_window == 0 and policy.active_concurrency_cap == 0):
         return None
     return policy
@@ -226,9 +244,10 @@ def _policy(view: View, execution: Execution) -> QuotaPolicy | None:
 def _quota_denial(context: Context, policy: QuotaPolicy, refusal: object) -> Denial:
     name = policy.quota_policy_id
     if isinstance(refusal, RateExceeded):
-        detail = f"quota {name}: {policy.max_requests_per_window}{_IN_THE_WINDOW}"
+        detail = f"quota {shown_id(name)}: {policy.max_requests_per_window}{_IN_THE_WINDOW}"
         return Denial(name, lit.WAITING_FOR_QUOTA, detail, saturate(context.now + refusal.retry_after_ms))
-    return Denial(name, lit.WAITING_FOR_QUOTA, f"quota {name}: {policy.active_concurrency_cap} slots are taken")
+    taken = f"quota {shown_id(name)}: {policy.active_concurrency_cap} slots are taken"
+    return Denial(name, lit.WAITING_FOR_QUOTA, taken)
 
 
 def would_deny(view: View, context: Context, execution: Execution) -> Denial | None:
@@ -283,7 +302,7 @@ def _holding(view: View, budget_id: str) -> list[Need]:
 def _pace(view: View, execution: Execution) -> None:
     """Somebody was admitted where others wait: another one may follow. So they go one by one as they are claimed,
     until there is no room."""
-    for level in _levels_named(view, execution):
+    for level, _ in _levels_named(view, execution):
         if level.waiting_since_ms is not None:
             view.follow(charging.LET_GO_BUDGET, level.budget_id, 1)
 
@@ -298,8 +317,11 @@ def _block(view: View, context: Context, execution: Execution, denial: Denial) -
 
 def _blocked(execution: Execution, denial: Denial, now: int) -> Change:
     eligibility, public_state = BLOCKS[denial.reason]
+    by_quota = denial.reason == lit.WAITING_FOR_QUOTA
+    also = {"quota_policy_id": denial.gate} if by_quota and execution.quota_policy_id != denial.gate else {}
     return change(
         execution,
+        **also,
         lifecycle_phase=lit.RUNNABLE,
         ownership_state=lit.UNOWNED,
         eligibility_state=eligibility,

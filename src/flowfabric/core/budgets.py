@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from flowfabric.core import charging
+from flowfabric.core import charging, ownership
 from flowfabric.core.cancel import cancelled
 from flowfabric.core.charging import Counters, apply, breached, first_breach, levels, soft_breach, wake
 from flowfabric.core.context import Context, saturate
@@ -30,6 +30,8 @@ from flowfabric.model.budgets import (
 from flowfabric.model.changes import NAMING, Act, Change, Decision, Drop, Get, GetFull, Need, change, insert
 from flowfabric.model.errors import NotFound, Validation, ValidationKind
 from flowfabric.model.limits import MAX_BUDGET_DEPTH
+from flowfabric.model.ownership import owned_name, shown_id
+from flowfabric.model.records import Execution
 
 #: Waiting executions one commit cancels for a budget; the rest follows at once.
 CANCELLED_AT_ONCE = 100
@@ -37,10 +39,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CreateBudget(Struct, gc=False):
-    """A budget to define. The names of its dimensions are the keys of both limits."""
+    """A budget to define, for a namespace or for the operator. The names of its dimensions are the keys of both limits;
+    its parent is named as its owner would name it."""
 
     partition: int
     budget_id: str
+    namespace: str | None
     scope_type: str
     scope_id: str
     enforcement_mode: str
@@ -48,19 +52,19 @@ class CreateBudget(Struct, gc=False):
     parent_budget_id: str | None
 
     def needs(self) -> tuple[Need, ...]:
-        own = Get(Budget, self.budget_id)
-        return (own,) if self.parent_budget_id is None else (own, Get(Budget, self.parent_budget_id))
+        return ownership.needs(Budget, self.budget_id, self.namespace)
 
 
 def create_budget(command: CreateBudget, view: View, context: Context) -> Decision:
     """A new budget with counters at 0; one that exists stays as it is."""
-    if view.get(Budget, command.budget_id) is not None:
-        return Decision(CreateBudgetResult.AlreadySatisfied(command.budget_id))
+    shown = shown_id(command.budget_id)
+    if ownership.found(view.get, Budget, command.budget_id, command.namespace) is not None:
+        return Decision(CreateBudgetResult.AlreadySatisfied(shown))
     above: list[str] = []
     if command.parent_budget_id is not None:
-        if command.parent_budget_id == command.budget_id:
-            raise Validation(ValidationKind.INVALID_INPUT, "parent_budget_id: a budget cannot stand under itself")
-        above = [each.budget_id for each in levels(view, command.parent_budget_id)]
+        if shown_id(command.parent_budget_id) == shown:
+            raise Validation(ValidationKind.INVALID_INPUT, "parent_budget_id: a budget cannot be its own parent")
+        above = [each.budget_id for each in levels(view, command.parent_budget_id, command.namespace)]
         if len(above) >= MAX_BUDGET_DEPTH:
             raise Validation(
                 ValidationKind.INVALID_INPUT,
@@ -78,54 +82,64 @@ def create_budget(command: CreateBudget, view: View, context: Context) -> Decisi
         command.enforcement_mode,
         next_reset_at_ms=saturate(now + interval) if interval else None,
         ancestor_ids=",".join(above),
+        namespace=command.namespace,
     )
     counters = [
         insert(BudgetUsage(command.partition, command.budget_id, dimension, updated_at_ms=now))
         for dimension in sorted(command.terms.hard_limits)
     ]
-    return Decision(CreateBudgetResult.Created(command.budget_id), (insert(budget), *counters))
+    return Decision(CreateBudgetResult.Created(shown), (insert(budget), *counters))
 
 
 class SetBudgetLimits(Struct, gc=False):
     """New limits for some dimensions; the others keep theirs."""
 
     budget_id: str
+    namespace: str | None
     hard_limits: Mapping[str, int]
     soft_limits: Mapping[str, int]
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Budget, self.budget_id),)
+        return ownership.needs(Budget, self.budget_id, self.namespace)
 
 
 def set_budget_limits(command: SetBudgetLimits, view: View, context: Context) -> Decision:
     """Limits as given; what a raised one makes room for goes on at once."""
-    budget = view.get(Budget, command.budget_id)
-    if budget is None:
-        raise NotFound("budget")
+    budget = _named(command, view)
     terms = read_terms(budget.policy_json)
     hard = terms.hard_limits | dict(command.hard_limits)
     soft = terms.soft_limits | dict(command.soft_limits)
     changed = msgspec.structs.replace(terms, hard_limits=hard, soft_limits=soft)
     wake(view, (budget,))
     acts = (change(budget, policy_json=_encode(changed).decode(), updated_at_ms=context.now),)
-    return Decision(LimitsSet(budget.budget_id, hard, soft), acts)
+    return Decision(LimitsSet(shown_id(budget.budget_id), hard, soft), acts)
+
+
+def _named(command: SetBudgetLimits | ResetBudget, view: View) -> Budget:
+    budget = ownership.found(view.get, Budget, command.budget_id, command.namespace)
+    if budget is None:
+        raise NotFound("budget")
+    return budget
 
 
 class ReportUsage(Struct, gc=False):
-    """Something was used. ``optional`` is charged only for dimensions the budget defines."""
+    """Something was used. ``optional`` is charged only for dimensions the budget defines. With an execution, the budget
+    is named as that execution names it, else as the namespace does."""
 
     budget_id: str
+    namespace: str | None
     amounts: dict[str, int]
     optional: dict[str, int]
     key: str
+    execution_id: str | None = None
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Budget, self.budget_id),)
+        return _payer_needs(self)
 
 
 def report_usage(command: ReportUsage, view: View, context: Context) -> Decision:
     """Charged at every level, or refused as a whole by the first hard limit; a refusal may be tried again."""
-    chain = levels(view, command.budget_id)
+    chain = _payer(command, view)
     if command.key and charging.remembered(view, chain[0], command.key, context.now) is not None:
         return Decision(AlreadyApplied())
     amounts = command.amounts
@@ -134,6 +148,25 @@ def report_usage(command: ReportUsage, view: View, context: Context) -> Decision
         defined = terms.hard_limits.keys() | terms.soft_limits.keys()
         amounts = {name: amount for name, amount in command.optional.items() if name in defined} | amounts
     return _charged(view, context, chain, dict(sorted(amounts.items())), command.key)
+
+
+def _payer_needs(command: ReportUsage | RecordSpend | ReleaseBudget) -> tuple[Need, ...]:
+    """Without an execution, the budget by its name; with one, whatever that means there."""
+    if command.execution_id is None:
+        return ownership.needs(Budget, command.budget_id, command.namespace)
+    return (Get(Execution, command.execution_id), Get(Budget, command.budget_id))
+
+
+def _payer(command: ReportUsage | RecordSpend, view: View) -> list[Budget]:
+    """The budget that is charged, with those above it."""
+    return levels(view, *_naming(command, view))
+
+
+def _naming(command: ReportUsage | RecordSpend | ReleaseBudget, view: View) -> tuple[str, str | None]:
+    execution = None if command.execution_id is None else view.execution(command.execution_id)
+    if execution is None:
+        return command.budget_id, command.namespace
+    return ownership.as_named_by(execution, command.budget_id), execution.namespace
 
 
 def _charged(view: View, context: Context, chain: list[Budget], amounts: dict[str, int], key: str) -> Decision:
@@ -153,20 +186,22 @@ class RecordSpend(Struct, gc=False):
     """An execution spends, on a ledger from which it can be given back."""
 
     budget_id: str
+    namespace: str | None
+    execution_id: str
     uuid: str
     amounts: dict[str, int]
     key: str
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Budget, self.budget_id),)
+        return _payer_needs(self)
 
 
 def record_spend(command: RecordSpend, view: View, context: Context) -> Decision:
     """As ``report_usage``, and each amount is added to the execution's ledger."""
-    chain = levels(view, command.budget_id)
+    chain = _payer(command, view)
     if command.key and charging.remembered(view, chain[0], command.key, context.now) is not None:
         return Decision(AlreadyApplied())
-    keys = [(chain[0].partition, command.budget_id, command.uuid, dimension) for dimension in command.amounts]
+    keys = [(chain[0].partition, chain[0].budget_id, command.uuid, dimension) for dimension in command.amounts]
     view.require(Get(BudgetSpend, key) for key in keys)
     rows = tuple(_spent(view, chain, key, command.amounts[key[3]], context.now) for key in keys)
     decision = _charged(view, context, chain, dict(sorted(command.amounts.items())), command.key)
@@ -192,18 +227,20 @@ class ReleaseBudget(Struct, gc=False):
     """Give back what an execution has on its ledger."""
 
     budget_id: str
+    namespace: str | None
+    execution_id: str
     uuid: str
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Budget, self.budget_id),)
+        return _payer_needs(self)
 
 
 def release_budget(command: ReleaseBudget, view: View, context: Context) -> Decision:
     """The counters without what the execution spent since their last reset; a second time changes nothing."""
-    budget = view.get(Budget, command.budget_id)
+    budget = ownership.found(view.get, Budget, *_naming(command, view))
     if budget is None:
         return Decision()
-    chain = levels(view, command.budget_id)
+    chain = charging.chain(view, budget)
     rows = view.select(BudgetSpend, partition=budget.partition, budget_id=budget.budget_id, uuid=command.uuid)
     if not rows:
         return Decision()
@@ -221,20 +258,19 @@ def release_budget(command: ReleaseBudget, view: View, context: Context) -> Deci
 
 
 class ResetBudget(Struct, gc=False):
-    """Begin anew. ``scheduled`` does so only if the time has come."""
+    """Start over. ``scheduled`` does so only if the time has come."""
 
     budget_id: str
+    namespace: str | None
     scheduled: bool
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Budget, self.budget_id),)
+        return ownership.needs(Budget, self.budget_id, self.namespace)
 
 
 def reset_budget(command: ResetBudget, view: View, context: Context) -> Decision:
     """Counters at 0 and the next reset one interval from now, however many were missed. Reservations stay."""
-    budget = view.get(Budget, command.budget_id)
-    if budget is None:
-        raise NotFound("budget")
+    budget = _named(command, view)
     now = context.now
     if command.scheduled and (budget.next_reset_at_ms is None or budget.next_reset_at_ms > now):
         return Decision(Reset(budget.next_reset_at_ms or 0))
@@ -309,7 +345,7 @@ def cancel_pending(command: CancelPending, view: View, context: Context) -> Deci
     budget = view.get(Budget, command.budget_id)
     if budget is None or budget.cancelling_since_ms is None:
         return Decision(0)
-    found = view.listed(NAMING, budget.budget_id, CANCELLED_AT_ONCE)
+    found = _naming_it(view, budget)
     waiting = [each for each in found if each.lifecycle_phase in lit.WAITING_PHASES]
     view.require(GetFull(each.execution_id) for each in waiting)
     wakes: list[Any] = []
@@ -325,17 +361,30 @@ def cancel_pending(command: CancelPending, view: View, context: Context) -> Deci
             execution,
             attempt,
             None,
-            reason=f"budget {budget.budget_id} is exhausted",
+            reason=f"budget {shown_id(budget.budget_id)} is exhausted",
             by="budget",
             revoked_by=lit.BY_OPERATOR,
         )
         view.fold(done)
         wakes += done.wakes
         then += done.then
-    if len(found) == CANCELLED_AT_ONCE:
+    if len(found) >= CANCELLED_AT_ONCE:
         view.follow(charging.CANCEL_PENDING, budget.budget_id)
         acts: tuple[Act, ...] = ()
     else:
         wake(view, (budget,))
         acts = (change(budget, cancelling_since_ms=None),)
     return Decision(len(waiting), acts, (), tuple(wakes), tuple(then))
+
+
+def _naming_it(view: View, budget: Budget) -> list[Execution]:
+    """Executions that name a budget by one of its names and mean it."""
+    plain = shown_id(budget.budget_id)
+    names = {plain} if budget.namespace is None else {plain, owned_name(plain, budget.namespace)}
+    found: dict[str, Execution] = {}
+    for name in sorted(names):
+        for each in view.listed(NAMING, name, CANCELLED_AT_ONCE):
+            meant = ownership.found(view.get, Budget, name, each.namespace)
+            if meant is not None and meant.budget_id == budget.budget_id:
+                found[each.execution_id] = each
+    return list(found.values())

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec.structs import replace
 
+from flowfabric.core import ownership
 from flowfabric.core.view import View
 from flowfabric.model.budget_records import Budget, BudgetDedup, BudgetUsage
 from flowfabric.model.budgets import WARN_ONLY, BudgetTerms, HardBreach, OnHardLimit, SoftBreach, read_terms
 from flowfabric.model.changes import Act, Change, Get, change, insert
 from flowfabric.model.errors import NotFound, Validation, ValidationKind
+from flowfabric.model.ownership import shown_id
 
 #: How long a report's key is remembered.
 DEDUP_MS = 86_400_000
@@ -26,16 +28,28 @@ SLOT_LEFT = "slot_left"
 _MAX_I64 = 2**63 - 1
 
 
-def levels(view: View, budget_id: str) -> list[Budget]:
-    """A budget and those above it, nearest first, each to be written by nobody else until the commit."""
-    budget = view.get(Budget, budget_id)
+def levels(view: View, name: str, namespace: str | None) -> list[Budget]:
+    """The budget that a name means in a namespace and those above it, nearest first, each to be written by nobody else
+    until the commit."""
+    budget = ownership.found(view.get, Budget, name, namespace)
     if budget is None:
         raise NotFound("budget")
+    return chain(view, budget)
+
+
+def chain(view: View, budget: Budget) -> list[Budget]:
+    """A budget and those above it, nearest first."""
     above = ancestors(budget)
     if not above:
         return [budget]
     view.require(Get(Budget, each) for each in above)
-    return [budget, *(found for each in above if (found := view.get(Budget, each)) is not None)]
+    found = [level for each in above if (level := view.get(Budget, each)) is not None]
+    return [budget, *(level for level in found if is_above(level, budget))]
+
+
+def is_above(level: Budget, budget: Budget) -> bool:
+    """Whether a budget may stand above another one: it is the operator's, or of the same namespace."""
+    return level.namespace is None or level.namespace == budget.namespace
 
 
 def ancestors(budget: Budget) -> list[str]:
@@ -83,7 +97,8 @@ class Counters:
         held = max(row.reserved_value + reserved, 0)
         if value + held > _MAX_I64:
             raise Validation(
-                ValidationKind.INVALID_INPUT, f"{dimension}: the counter of budget {budget.budget_id} would overflow"
+                ValidationKind.INVALID_INPUT,
+                f"{dimension}: the counter of budget {shown_id(budget.budget_id)} would overflow",
             )
         extra = max(row.granted_value + granted, 0)
         self._rows[row.key] = replace(
@@ -115,8 +130,17 @@ def first_breach(
                 continue
             row = counters.row(budget, dimension)
             if row.current_value + row.reserved_value + amount > limit + row.granted_value:
-                return budget, HardBreach(dimension, row.current_value, limit, budget.budget_id, row.reserved_value)
+                return budget, _told(counters, chain[0], budget, dimension, limit)
     return None
+
+
+def _told(counters: Counters, named: Budget, level: Budget, dimension: str, limit: int) -> HardBreach:
+    """The breach as the caller may see it. Other namespaces spend from the operator's budget above this one as well, so
+    its numbers stay hidden: the answer names the caller's own budget instead."""
+    if level.namespace != named.namespace:
+        level, limit = named, read_terms(named.policy_json).hard_limits.get(dimension, 0)
+    row = counters.row(level, dimension)
+    return HardBreach(dimension, row.current_value, limit, shown_id(level.budget_id), row.reserved_value)
 
 
 def breached(view: View, budget: Budget, breach: HardBreach, now: int) -> Act:
@@ -149,7 +173,8 @@ def soft_breach(
     for budget in chain:
         found = _soft_breach(counters, budget, amounts)
         if found is not None:
-            first = first or found
+            if budget.namespace == chain[0].namespace:
+                first = first or found
             acts.append(change(budget, soft_breach_count=budget.soft_breach_count + 1))
     return first, tuple(acts)
 
@@ -161,9 +186,9 @@ def _soft_breach(counters: Counters, budget: Budget, amounts: Mapping[str, int])
         soft, hard = terms.soft_limits.get(dimension, 0), terms.hard_limits.get(dimension, 0)
         row = counters.row(budget, dimension)
         if warns and 0 < hard < row.current_value + row.reserved_value:
-            return SoftBreach(dimension, row.current_value, hard, budget.budget_id)
+            return SoftBreach(dimension, row.current_value, hard, shown_id(budget.budget_id))
         if 0 < soft < row.current_value:
-            return SoftBreach(dimension, row.current_value, soft, budget.budget_id)
+            return SoftBreach(dimension, row.current_value, soft, shown_id(budget.budget_id))
     return None
 
 

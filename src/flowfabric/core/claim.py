@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from flowfabric.core import admitting, holdings, lease
+from flowfabric.core import admitting, holdings, lease, quotas
 from flowfabric.core.context import Context
 from flowfabric.core.grants import ClaimForWorker, grants_of, live_grant, promise, stale_grants
 from flowfabric.core.lanes import refuse_withholding, withholds
@@ -87,7 +87,7 @@ def _claim_admitted(command: Claim, view: View, context: Context, found: list[Ex
     for execution, entry in look:
         stale = execution.eligibility_state == lit.PENDING_CLAIM
         drops = [Drop(grant) for grant in stale_grants(view, execution, context.now)] if stale else []
-        granted = _leased(command, view, context, execution, len(handles), entry.admitted_at_ms)
+        granted = _leased(command, view, context, execution, len(handles), entry)
         handles.append(granted.handle)
         step = Decision(handles, (*entry.acts, *drops, *granted.acts), granted.events)
         if len(handles) == command.limit:
@@ -102,9 +102,8 @@ def _leased(
     context: Context,
     execution: Execution,
     position: int,
-    admitted_at_ms: int | None = None,
+    entry: quotas.Entry = quotas.FREE,
 ) -> lease.Grant:
-    also: dict[str, Any] = {} if admitted_at_ms is None else {"admitted_at_ms": admitted_at_ms}
     attempt = view.attempt(execution.execution_id, execution.attempt_index)
     interrupted = execution.attempt_state == lit.ATTEMPT_INTERRUPTED
     begun, resumed = lease_ids(command.entropy, position)
@@ -120,7 +119,7 @@ def _leased(
             begun if interrupted else resumed,
             HandleKind.RESUMED if interrupted else HandleKind.FRESH,
         ),
-        **also,
+        **entry.fields(),
     )
 
 
@@ -133,7 +132,7 @@ def claim_for_worker(command: ClaimForWorker, view: View, context: Context) -> D
     for found, entry in look:
         execution = found
         if entry.admitted_at_ms is not None:
-            admitted = change(found, admitted_at_ms=entry.admitted_at_ms)
+            admitted = change(found, **entry.fields())
             view.fold(Decision(None, (*entry.acts, admitted)))
             execution = view.execution(found.execution_id) or found
         terms = msgspec.structs.replace(command, lane_id=None)
@@ -172,7 +171,10 @@ def claim_execution(command: ClaimExecution, view: View, context: Context) -> De
         raise Contention(ContentionKind.CLAIM_GRANT_EXPIRED, f"execution {execution.execution_id}")
     attempt_type = lease.attempt_type_of(execution, attempt)
     deadline = command.execution_deadline_at_ms
-    also: dict[str, Any] = {} if deadline is None else {"deadline_at_ms": deadline}
+    # What was asked to cancel keeps the time it was given.
+    also: dict[str, Any] = {}
+    if deadline is not None and execution.cancel_at_ms is None:
+        also["deadline_at_ms"] = deadline
     granted = lease.grant(
         context,
         execution,

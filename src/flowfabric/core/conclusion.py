@@ -21,16 +21,18 @@ def concluded(
     *,
     result: bytes | None = None,
     with_flow: bool = False,
+    as_asked: bool = False,
 ) -> Decision:
     """A decision that ends an execution, with what every end brings: what it held goes back, what waits for it moves,
     and one announcement. ``with_flow`` says that the whole flow ends, so nobody is left to move.
+    ``as_asked`` says that it was asked to cancel, so what it leaves behind is asked too.
 
     The decision may be folded here, so the caller may not refuse afterwards.
     """
     decision.acts += holdings.freed(view, context, execution, attempt)
     if not with_flow:
         decision.acts += family.parent_told(view, context, execution)
-        decision.then += orphans.left_behind(execution, outcome)
+        decision.then += orphans.left_behind(execution, outcome, as_asked)
     if execution.flow_id is None or with_flow:
         decision.events += (completion(execution, context.now, outcome, dispatched=True),)
         return decision

@@ -16,6 +16,8 @@ class Context(Struct, frozen=True, gc=False):
     store: str
     #: How long an expired lease stays reclaimable by name before the work is requeued.
     reclaim_grace_ms: int = 0
+    #: How long an execution counts as fresh: its priority cannot be changed before.
+    intake_ms: int = 0
 
 
 def saturate(value: int) -> int:

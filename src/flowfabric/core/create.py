@@ -15,6 +15,7 @@ from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Decision, Get, Need, insert
 from flowfabric.model.events import Event, InstanceTagEvent
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.ownership import shown_id
 from flowfabric.model.policy import PolicyView, read_policy
 from flowfabric.model.records import Binding, Execution, Lane
 from flowfabric.model.results import Created, CreateResult, Duplicate
@@ -211,9 +212,9 @@ def _raw_fields(command: CreateExecution) -> str:
     if command.policy is not None:
         policy = read_policy(command.policy)
         if policy.budget_ids:
-            fields["budget_ids"] = ",".join(policy.budget_ids)
+            fields["budget_ids"] = ",".join(map(shown_id, policy.budget_ids))
         if policy.quota_policy_id:
-            fields["quota_policy_id"] = policy.quota_policy_id
+            fields["quota_policy_id"] = shown_id(policy.quota_policy_id)
     return _encode(fields).decode()
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from flowfabric.core.context import Context
 from flowfabric.core.view import View
 from flowfabric.model.changes import Decision, Get, Need, change, insert
-from flowfabric.model.credentials import Credential, CredentialRevoked
-from flowfabric.model.errors import NotFound
+from flowfabric.model.credentials import Credential, CredentialInfo, CredentialRevoked, Scope
+from flowfabric.model.errors import NotFound, Validation, ValidationKind
 from flowfabric.model.results import AlreadySatisfied
 
 
@@ -44,4 +45,27 @@ def revoke_credential(command: RevokeCredential, view: View, context: Context) -
         raise NotFound("credential", command.credential_id)
     if found.revoked_at_ms is not None:
         return Decision(AlreadySatisfied("revoked"))
-    return Decision(CredentialRevoked(found.credential_id), (change(found, revoked_at_ms=context.now),))
+    was = shown(found)
+    answer = CredentialRevoked(was.credential_id, was.name, was.scopes, was.namespaces)
+    return Decision(answer, (change(found, revoked_at_ms=context.now),))
+
+
+_names = msgspec.json.Decoder(list[str])
+
+
+def shown(stored: Credential) -> CredentialInfo:
+    """A credential without its secret."""
+    try:
+        scopes = tuple(map(Scope, stored.scopes.split(",")))
+        own = None if stored.namespaces is None else tuple(_names.decode(stored.namespaces))
+    except (ValueError, msgspec.DecodeError, RecursionError):
+        raise Validation(ValidationKind.CORRUPTION, f"ff_credential: {stored.credential_id}") from None
+    return CredentialInfo(
+        stored.credential_id,
+        stored.name,
+        scopes,
+        own,
+        stored.created_at_ms,
+        stored.expires_at_ms,
+        stored.revoked_at_ms,
+    )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+
+from msgspec import structs
 
 from flowfabric.core import admitting
 from flowfabric.core.context import Context
 from flowfabric.core.edges import applied_total
 from flowfabric.core.grants import live_grant
+from flowfabric.core.questioning import asked, budget_name, is_named, question_sentence
+from flowfabric.core.spoken import at, spoken
 from flowfabric.core.view import View
 from flowfabric.core.waits import OPEN_STATES
 from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import Budget, BudgetUsage, QuotaPolicy
 from flowfabric.model.budgets import read_caps
 from flowfabric.model.changes import Get, Peek
+from flowfabric.model.counting import counted
 from flowfabric.model.errors import NotFound, Validation
 from flowfabric.model.explain import (
     ExhaustedBudget,
@@ -30,32 +35,48 @@ from flowfabric.model.explain import (
 )
 from flowfabric.model.flows import AllOf, AnyOf, EdgeState, read_edge_policy
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.ownership import shown_id
 from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Lane, Suspension, Waitpoint, Worker
 
 #: Upstream executions that are named, and members of a flow that are looked through.
 MAX_NAMED, MAX_LIVE = 20, 1_000
 _ENDS = {
-    lit.PUBLIC_COMPLETED: "It has completed.",
-    lit.PUBLIC_FAILED: "It has failed for good.",
+    lit.PUBLIC_COMPLETED: "It completed.",
+    lit.PUBLIC_FAILED: "It failed, with no retries left.",
     lit.PUBLIC_CANCELLED: "It was cancelled.",
-    lit.PUBLIC_EXPIRED: "It ran out of time.",
-    lit.PUBLIC_SKIPPED: "It was skipped: its flow made it unnecessary.",
+    lit.PUBLIC_EXPIRED: "It expired: it did not end before its deadline.",
+    lit.PUBLIC_SKIPPED: "It was skipped: its flow no longer needs it.",
 }
 _DELAYS = {
-    lit.WAITING_FOR_RETRY_BACKOFF: (Gate.RETRY_BACKOFF, "Its last attempt failed; it is tried again"),
-    lit.WAITING_FOR_RESUME_DELAY: (Gate.RESUME_DELAY, "It was resumed and goes on"),
+    lit.WAITING_FOR_RETRY_BACKOFF: (Gate.RETRY_BACKOFF, "Its last attempt failed; it retries"),
+    lit.WAITING_FOR_RESUME_DELAY: (Gate.RESUME_DELAY, "It was resumed and continues"),
 }
 
 
-def explain(execution_id: str, view: View, context: Context) -> Explanation:
-    """What an execution stands before. Whether workers could take it is for ``with_workers`` to say."""
+def explain(execution_id: str, view: View, context: Context, namespaces: Collection[str] | None = None) -> Explanation:
+    """What an execution stands before. Whether workers could take it is for ``with_workers`` to say, and what others
+    wait for that it waits for is in ``core.causes``. With ``namespaces`` children of others are left out."""
     execution = view.execution(execution_id)
     if execution is None:
         raise NotFound("execution", execution_id)
     if execution.lifecycle_phase in lit.ENDED_PHASES:
         return _ended(view, execution)
+    found = _before(execution, view, context, namespaces)
+    return structs.replace(found, sentence=cancelling(execution, context.now) + found.sentence)
+
+
+def cancelling(execution: Execution | None, now: int) -> str:
+    """What every sentence about an execution starts with that was asked to cancel; nothing for any other."""
+    if execution is None or execution.cancel_at_ms is None or execution.lifecycle_phase in lit.ENDED_PHASES:
+        return ""
+    return f"It was asked to cancel and has {spoken(max(execution.cancel_at_ms - now, 0))} left to clean up. "
+
+
+def _before(execution: Execution, view: View, context: Context, namespaces: Collection[str] | None) -> Explanation:
+    """What an execution that has not ended stands before."""
+    execution_id = execution.execution_id
     if execution.lifecycle_phase == lit.SUSPENDED:
-        return _suspended(view, execution)
+        return _suspended(view, context, execution, namespaces)
     if execution.lifecycle_phase == lit.ACTIVE:
         return _held(execution, view.attempt(execution_id, execution.attempt_index), context.now)
     if execution.lifecycle_phase in lit.WAITING_PHASES:
@@ -86,7 +107,7 @@ def _said(
 
 def _unknown(execution: Execution) -> Explanation:
     where = f"phase {execution.lifecycle_phase!r}, eligibility {execution.eligibility_state!r}"
-    return _said(execution, Gate.UNKNOWN, f"Its row is in a state that this engine does not leave behind: {where}.")
+    return _said(execution, Gate.UNKNOWN, f"Its stored state is not one this engine writes: {where}.")
 
 
 def _ended(view: View, execution: Execution) -> Explanation:
@@ -109,56 +130,73 @@ def _held(execution: Execution, attempt: Attempt | None, now: int) -> Explanatio
     expires = None if attempt is None else attempt.lease_expires_at_ms
     holder = LeaseHolder("" if attempt is None else attempt.worker_id or "", instance or "", expires)
     if execution.ownership_state == lit.LEASE_REVOKED:
-        return _said(execution, Gate.LEASE_EXPIRED, "Its lease was revoked; it waits to be taken over.", detail=holder)
+        return _said(execution, Gate.LEASE_EXPIRED, "Its lease was revoked; it is waiting for a worker.", detail=holder)
     lost = execution.ownership_state == lit.LEASE_EXPIRED_RECLAIMABLE
     if attempt is None or (not instance and not lost):
         return _unknown(execution)
     if lost or (expires is not None and expires <= now):
-        sentence = f"The lease of worker {instance} has run out; a timer puts it back into the queue."
+        sentence = f"The lease of worker {instance} expired; a timer will return it to the queue."
         return _said(execution, Gate.LEASE_EXPIRED, sentence, since_ms=expires, detail=holder)
-    sentence = f"Worker {instance} is at it."
+    sentence = f"It is running on worker {instance}."
     return _said(execution, Gate.RUNNING, sentence, since_ms=attempt.started_at_ms, until_ms=expires, detail=holder)
 
 
-def _suspended(view: View, execution: Execution) -> Explanation:
+def _suspended(view: View, context: Context, execution: Execution, namespaces: Collection[str] | None) -> Explanation:
     suspension = view.get(Suspension, (execution.partition, execution.uuid))
     if suspension is None:
         return _unknown(execution)
     if suspension.wake_after is not None:
-        return _parked(view, execution, suspension, suspension.wake_after)
+        return _parked(view, context, execution, suspension, namespaces)
     waitpoints = tuple(
         OpenWaitpoint(each.waitpoint_id, each.waitpoint_key, each.required_signal_names, each.signal_count)
         for each in view.select(Waitpoint, partition=execution.partition, uuid=execution.uuid)
         if each.state in OPEN_STATES
     )
     reason = suspension.reason_code or execution.blocking_reason or lit.WAITING_FOR_SIGNAL
-    names = sorted({name for each in waitpoints for name in each.required_signals})
-    wanted = f" It wants {', '.join(names)}." if names else ""
-    sentence = f"It is suspended ({reason.replace('_', ' ')}) until it is signalled.{wanted}"
-    if suspension.timeout_at_ms is not None:
-        sentence += " Without a signal its timeout decides."
+    until = suspension.timeout_at_ms
+    question = asked(view, execution, suspension, reason)
+    if question is not None:
+        sentence = question_sentence(question, until, context.now)
+    else:
+        names = sorted({name for each in waitpoints for name in each.required_signals})
+        wanted = f" It needs {', '.join(names)}." if names else ""
+        sentence = f"It is suspended ({reason.replace('_', ' ')}) until it is signalled.{wanted}"
+        if until is not None:
+            sentence += f" Without a signal it times out at {at(until, context.now)}."
     return _said(
         execution,
         Gate.SUSPENDED,
         sentence,
         since_ms=suspension.suspended_at_ms,
-        until_ms=suspension.timeout_at_ms,
-        detail=OpenSuspension(reason, waitpoints, suspension.timeout_at_ms),
+        until_ms=until,
+        detail=OpenSuspension(reason, waitpoints, until, question),
     )
 
 
-def _parked(view: View, execution: Execution, suspension: Suspension, more_needed: int) -> Explanation:
+def _parked(
+    view: View,
+    context: Context,
+    execution: Execution,
+    suspension: Suspension,
+    namespaces: Collection[str] | None,
+) -> Explanation:
     """A durable function: asleep, or waiting for what it has started."""
     since, until = suspension.suspended_at_ms, suspension.timeout_at_ms
+    more_needed = suspension.wake_after
     if not more_needed or execution.flow_id is None:
-        sentence = "It sleeps until its time has come."
+        sentence = "It is sleeping." if until is None else f"It is sleeping until {at(until, context.now)}."
         return _said(execution, Gate.ASLEEP, sentence, since_ms=since, until_ms=until)
     members = view.live_members(execution.partition, execution.flow_id, "", MAX_LIVE)
-    children = [each for each in members if each.parent == execution.uuid]
+    own = [each for each in members if each.parent == execution.uuid]
+    children = [each for each in own if namespaces is None or each.namespace in namespaces]
     named = tuple(each.execution_id for each in children[:MAX_NAMED])
-    count = f"{len(children)} executions it has started" if len(children) != 1 else "an execution it has started"
-    detail = OpenChildren(named, more_needed)
-    return _said(execution, Gate.CHILDREN, f"It waits for {count}.", since_ms=since, until_ms=until, detail=detail)
+    what = {0: "executions it started", 1: "an execution it started"}.get(
+        len(children), f"{len(children)} executions it started"
+    )
+    wake = "" if until is None else f", until {at(until, context.now)}"
+    detail = OpenChildren(named, more_needed, len(children))
+    sentence = f"It is waiting for {what}{wake}."
+    return _said(execution, Gate.CHILDREN, sentence, since_ms=since, until_ms=until, detail=detail)
 
 
 # -- waiting -------------------------------------------------------------------------------------------------------
@@ -182,11 +220,11 @@ def _waiting(view: View, context: Context, execution: Execution) -> Explanation:
             return _without_quota(view, context, execution, execution.blocked_by)
         case lit.BLOCKED_BY_ROUTE:
             needs = ", ".join(execution.required_capabilities) or "nothing special"
-            return _said(execution, Gate.ROUTE, f"It was set aside until a worker registers that can run it ({needs}).")
+            return _said(execution, Gate.ROUTE, f"It is waiting for a worker that can run it to register ({needs}).")
         case lit.BLOCKED_BY_OPERATOR:
             return _said(execution, Gate.OPERATOR, f"An operator stopped it{_why(view, execution)}.")
         case lit.BLOCKED_BY_LANE_STATE:
-            sentence = f"It was set aside because of the state of lane {execution.lane_id}{_why(view, execution)}."
+            sentence = f"It is blocked by the state of lane {execution.lane_id}{_why(view, execution)}."
             return _said(execution, Gate.LANE_STATE, sentence)
         case _:
             return _unknown(execution)
@@ -206,7 +244,7 @@ def _promised(view: View, context: Context, execution: Execution) -> Explanation
     return _said(
         execution,
         Gate.GRANTED,
-        f"It is promised to worker {grant.worker_instance_id}, who has not claimed it yet.",
+        f"It is granted to worker {grant.worker_instance_id}, which has not claimed it yet.",
         since_ms=grant.issued_at_ms,
         until_ms=grant.expires_at_ms or None,
         detail=holder,
@@ -218,7 +256,7 @@ def _claimable(view: View, context: Context, execution: Execution) -> Explanatio
     if lane is not None and lane.state in lit.WITHHOLDING_LANES:
         gate = Gate.LANE_PAUSED if lane.state == lit.LANE_PAUSED else Gate.LANE_DISABLED
         reason = f" ({lane.state_reason})" if lane.state_reason else ""
-        sentence = f"Lane {execution.lane_id} is {lane.state}{reason}: it grants nothing until somebody activates it."
+        sentence = f"Lane {execution.lane_id} is {lane.state}{reason}: it starts nothing until it is resumed."
         return _said(execution, gate, sentence, since_ms=lane.state_changed_at_ms)
     if admitting.is_bound(execution):
         admitting.prepare(view, [execution])
@@ -227,16 +265,16 @@ def _claimable(view: View, context: Context, execution: Execution) -> Explanatio
             return _without_budget(view, execution, denial.gate)
         if denial is not None:
             return _without_quota(view, context, execution, denial.gate, denial.room_at_ms)
-    return _said(execution, Gate.WAITING_FOR_WORKER, "It waits for a worker.")
+    return _said(execution, Gate.WAITING_FOR_WORKER, "It is waiting for a worker.")
 
 
 def _delayed(execution: Execution, now: int) -> Explanation:
-    gate, sentence = _DELAYS.get(execution.blocking_reason or "", (Gate.DELAYED, "It was delayed and goes on"))
+    gate, sentence = _DELAYS.get(execution.blocking_reason or "", (Gate.DELAYED, "It is delayed and starts"))
     due = execution.delay_until_ms
     if due is None or due <= now:
-        sentence += " as soon as a timer has looked at it; its time has come"
+        sentence += " as soon as a timer fires; it is due"
     else:
-        sentence += f" in {_spoken(due - now)}"
+        sentence += f" in {spoken(due - now)}"
     return _said(execution, gate, f"{sentence}.", until_ms=due)
 
 
@@ -259,23 +297,26 @@ def _dependent(view: View, execution: Execution) -> Explanation:
         case _:
             name, needed = "quorum", policy.k
     left = max(needed - group.success_count, 0)
-    detail = OpenDependencies(name, needed, group.success_count, group.fail_count, group.skip_count, open_ids)
-    sentence = f"It waits for {left} more of {total} executions it depends on ({name})."
+    detail = OpenDependencies(name, needed, group.success_count, group.fail_count, group.skip_count, open_ids, total)
+    sentence = f"It is waiting for {left} more of {counted(total, 'execution')} it depends on ({name})."
     return _said(execution, Gate.DEPENDENCIES, sentence, detail=detail)
 
 
 def _without_budget(view: View, execution: Execution, budget_id: str | None) -> Explanation:
     if budget_id is None:
-        return _said(execution, Gate.BUDGET, f"It waits for a budget{_why(view, execution)}.")
+        return _said(execution, Gate.BUDGET, f"It is waiting for a budget{_why(view, execution)}.")
     view.require((Peek(Budget, budget_id),))
     budget = view.peek(Budget, budget_id)
     if budget is None:
-        return _said(execution, Gate.BUDGET, f"It waits for budget {budget_id}, which is gone.")
+        return _said(execution, Gate.BUDGET, f"It is waiting for budget {shown_id(budget_id)}, which no longer exists.")
+    if not is_named(view, execution, budget):
+        # How much others have spent of the operator's budget is not for the namespace below it to know.
+        return _said(execution, Gate.BUDGET, "It is waiting for room in a parent budget.")
     detail = _scarce(view, budget)
-    state = "has room again; it is let go soon"
+    state = "has room again; it continues soon"
     if detail.dimension is not None:
         state = f"is used up: {detail.spent} spent and {detail.reserved} reserved of {detail.limit} {detail.dimension}"
-    sentence = f"Budget {budget_id} {state}."
+    sentence = f"Budget {budget_name(budget)} {state}."
     return _said(execution, Gate.BUDGET, sentence, until_ms=budget.next_reset_at_ms, detail=detail)
 
 
@@ -284,37 +325,48 @@ def _scarce(view: View, budget: Budget) -> ExhaustedBudget:
         capped = read_caps(budget.policy_json)
     except Validation:
         capped = ()
+    name = budget.scope_id if budget.scope_type == lit.SCOPE_NAMED else ""
     view.require(Peek(BudgetUsage, (budget.partition, budget.budget_id, dimension)) for dimension, _ in capped)
     for dimension, limit in capped:
         usage = view.peek(BudgetUsage, (budget.partition, budget.budget_id, dimension))
         if usage is not None and usage.current_value + usage.reserved_value >= limit + usage.granted_value:
             spent, reserved = usage.current_value, usage.reserved_value
-            return ExhaustedBudget(budget.budget_id, dimension, spent, reserved, limit, budget.next_reset_at_ms)
-    return ExhaustedBudget(budget.budget_id, None, 0, 0, 0, budget.next_reset_at_ms)
+            return ExhaustedBudget(
+                shown_id(budget.budget_id), dimension, spent, reserved, limit, budget.next_reset_at_ms, name
+            )
+    return ExhaustedBudget(shown_id(budget.budget_id), None, 0, 0, 0, budget.next_reset_at_ms, name)
 
 
 def _without_quota(
     view: View, context: Context, execution: Execution, quota_id: str | None, room_at_ms: int | None = None
 ) -> Explanation:
     if quota_id is None:
-        return _said(execution, Gate.QUOTA, f"It waits for a quota{_why(view, execution)}.")
+        return _said(execution, Gate.QUOTA, f"It is waiting for a quota{_why(view, execution)}.")
     view.require((Get(QuotaPolicy, quota_id),))
     policy = view.get(QuotaPolicy, quota_id)
     if room_at_ms is None and policy is not None:
         room_at_ms = policy.next_room_at_ms
-    soon = "" if room_at_ms is None else f"in {_spoken(max(room_at_ms - context.now, 0))}"
-    when = soon or "as soon as somebody gives a place back"
-    sentence = f"Quota {quota_id} has no room; it has again {when}."
-    return _said(execution, Gate.QUOTA, sentence, until_ms=room_at_ms, detail=FullQuota(quota_id, room_at_ms))
+    soon = "" if room_at_ms is None else f"in {spoken(max(room_at_ms - context.now, 0))}"
+    when = soon or "as soon as a slot is free"
+    shown = shown_id(quota_id)
+    sentence = f"Quota {shown} is full; it has room again {when}."
+    return _said(execution, Gate.QUOTA, sentence, until_ms=room_at_ms, detail=FullQuota(shown, room_at_ms))
 
 
 # -- workers -------------------------------------------------------------------------------------------------------
 
 
 def with_workers(
-    found: Explanation, required: Iterable[str], workers: Sequence[Worker], ahead: int | None
+    found: Explanation,
+    required: Iterable[str],
+    workers: Sequence[Worker],
+    ahead: int | None,
+    *,
+    limited: bool = False,
+    said_first: str = "",
 ) -> Explanation:
-    """The explanation of an execution that waits for a worker, now that it is known who is there."""
+    """The explanation of an execution that waits for a worker, now that it is known who is there. ``limited`` says that
+    only workers and executions of the asker's namespaces were looked at; the sentence starts with ``said_first``."""
     needs = frozenset(required)
     registered = [each for each in workers if found.lane_id in each.lanes]
     here = [frozenset(filter(None, each.capabilities_csv.split(","))) for each in registered]
@@ -322,35 +374,44 @@ def with_workers(
     lacks = [sorted(needs - offered) for offered in here]
     nearest = min(lacks, key=lambda lacking: (len(lacking), lacking), default=[])
     place = QueuePlace(ahead, len(here), capable, () if capable else tuple(nearest))
-    before = "many are" if ahead is None else ("1 is" if ahead == 1 else f"{ahead or 'none'} are")
+    within, yours = (" of your namespaces", " of yours") if limited else ("", "")
+    count = "many" if ahead is None else str(ahead or "none")
+    before = f"{count}{yours} {'is' if ahead == 1 else 'are'} ahead of it"
     if here and not capable:
         lacking = ", ".join(nearest)
         sentence = (
-            f"{_counted(len(here), 'worker is', 'workers are')} registered for lane {found.lane_id}, and none can run "
-            f"it: {lacking} is missing."
+            f"{counted(len(here), f'worker{within} is', f'workers{within} are')} registered for lane {found.lane_id}, "
+            f"and none can run it: {lacking} is missing."
         )
         gate = Gate.MISSING_CAPABILITY
     elif not here:
         asks = f" that offers {', '.join(sorted(needs))}" if needs else ""
-        sentence = f"It waits for a worker{asks}; none is registered for lane {found.lane_id}, {before} before it."
+        sentence = f"It is waiting for a worker{asks}; none{within} is registered for lane {found.lane_id}, {before}."
         gate = Gate.WAITING_FOR_WORKER
     else:
-        sentence = f"It waits for a worker: {capable} registered ones could run it, {before} before it."
+        able = counted(capable, f"registered worker{within}", f"registered workers{within}")
+        sentence = f"It is waiting for a worker: {able} could run it, {before}."
         gate = Gate.WAITING_FOR_WORKER
+    sentence = said_first + sentence
     return Explanation(found.execution_id, gate, sentence, found.lane_id, found.since_ms, found.until_ms, place)
 
 
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+# -- for whom ------------------------------------------------------------------------------------------------------
 
 
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+def named(found: Explanation) -> tuple[str, ...]:
+    """Other executions that an explanation names."""
+    match found.detail:
+        case OpenDependencies(open=ids) | OpenChildren(execution_ids=ids):
+            return ids
+    return ()
 
 
-def _spoken(span_ms: int) -> str:
-    """A span of time as one says it: in its largest unit, with the next one if there is any of it."""
-    for (size, unit), (smaller, part) in zip(_UNITS, (*_UNITS[1:], (1, "ms")), strict=True):
-        if span_ms >= size:
-            rest = span_ms % size // smaller
-            return f"{span_ms // size} {unit}" + (f" {rest} {part}" if rest else "")
-    return f"{span_ms} ms"
+def without(found: Explanation, foreign: Collection[str]) -> Explanation:
+    """The explanation for somebody who may not know of some executions that it names."""
+    match found.detail:
+        case OpenDependencies(open=ids):
+            detail: GateDetail = structs.replace(found.detail, open=tuple(each for each in ids if each not in foreign))
+        case _:
+            return found
+    return structs.replace(found, detail=detail)

@@ -50,7 +50,7 @@ def key_text(by: str, value: str | None) -> str:
 def _tag(raw_fields: Any, name: str) -> str | None:
     try:
         document = _decode(raw_fields)
-    except (msgspec.DecodeError, TypeError):
+    except (msgspec.DecodeError, TypeError, RecursionError):
         return None
     tags = document.get("tags") if isinstance(document, dict) else None
     found = tags.get(name) if isinstance(tags, dict) else None

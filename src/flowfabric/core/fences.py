@@ -46,7 +46,7 @@ def check_fence(command: Fence) -> None:
 
 def fenced(command: Fence, view: View, context: Context, *, attempt_first: bool = False) -> tuple[Execution, Attempt]:
     """The execution and attempt the fence stands for, or the gate's error. ``attempt_first`` moves the attempt and
-    epoch gates before those of the execution."""
+    epoch gates before those of the execution; the lease id is compared last."""
     check_fence(command)
     execution = view.execution(command.execution_id)
     index = command.attempt_index
@@ -60,13 +60,16 @@ def fenced(command: Fence, view: View, context: Context, *, attempt_first: bool 
     where = f"execution {execution.execution_id}"
     if execution.ownership_state == lit.LEASE_REVOKED:
         raise State(StateKind.LEASE_REVOKED, where)
+    lost = _is_lost(command.fence, attempt)
     if execution.lifecycle_phase != lit.ACTIVE:
-        raise lease.not_active(execution, attempt)
+        raise lease.not_active(execution, attempt, lost=lost)
     if not attempt_first:
         _check_attempt(command, execution, attempt)
     assert attempt is not None
     if attempt.lease_expires_at_ms is None or attempt.lease_expires_at_ms <= context.now:
         raise State(StateKind.LEASE_EXPIRED, where)
+    if lost:
+        raise State(StateKind.STALE_LEASE, f"{where}: {lease.LOST}")
     return execution, attempt
 
 
@@ -78,3 +81,10 @@ def _check_attempt(command: Fence, execution: Execution | None, attempt: Attempt
     stale = command.fence is not None and command.fence.lease_epoch != attempt.lease_epoch
     if stale or (execution is not None and execution.attempt_index != command.attempt_index):
         raise State(StateKind.STALE_LEASE, f"execution {command.execution_id}")
+
+
+def _is_lost(fence: LeaseFence | None, attempt: Attempt | None) -> bool:
+    """Whether the fence stands for a lease that the store has forgotten, its epoch being granted again."""
+    if fence is None or attempt is None:
+        return False
+    return fence.lease_epoch == attempt.lease_epoch and lease.is_lost(attempt, fence.lease_id)

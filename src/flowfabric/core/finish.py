@@ -96,10 +96,11 @@ def _completed(
 
 
 def _repeats(payload: HandlePayload, attempt: Attempt | None, outcome: str) -> bool:
-    """Whether the handle's own attempt ended this way under the handle's own epoch."""
+    """Whether the handle's own attempt ended this way under the handle's own lease."""
     return (
         attempt is not None
         and attempt.lease_epoch == payload.lease_epoch
+        and not lease.is_lost(attempt, payload.lease_id)
         and attempt.outcome == outcome
         and (attempt.attempt_id is None or attempt.attempt_id == payload.attempt_id)
     )

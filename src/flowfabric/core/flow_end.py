@@ -52,6 +52,36 @@ def flow_state(counts: Mapping[str, int], total: int) -> str:
     return "blocked" if any(counts[name] for name in _WAITING) else "open"
 
 
+#: All that a flow can be seen to be.
+FLOW_STATES = ("open", "running", "blocked", "completed", "failed", "cancelled")
+#: What the end of its founder makes of a flow.
+_FOUNDED = {
+    PublicState.COMPLETED: "completed",
+    PublicState.FAILED: "failed",
+    PublicState.EXPIRED: "failed",
+    PublicState.CANCELLED: "cancelled",
+    PublicState.SKIPPED: "cancelled",
+}
+
+
+def state_seen(flow: Flow, founder: str | None, states: Mapping[str, int]) -> str:
+    """What people are told that a flow is. One that was founded ends as its founder does, whatever became of the
+    children; any other is what its members together look like, unless it was cancelled."""
+    if founder is not None and (end := _FOUNDED.get(canonical_public_state(founder))) is not None:
+        return end
+    if flow.public_flow_state in lit.ENDED_FLOW_STATES:
+        return flow.public_flow_state if flow.public_flow_state in FLOW_STATES else "completed"
+    counts, total = _counts(states)
+    return flow_state(counts, total)
+
+
+def _counts(states: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    counts = dict.fromkeys(_COUNTED.values(), 0)
+    for state, count in states.items():
+        counts[_COUNTED[canonical_public_state(state)]] += count
+    return counts, sum(states.values())
+
+
 class ProjectFlow(Struct, gc=False):
     """Store how many members of a flow were seen in each public state."""
 
@@ -65,10 +95,7 @@ class ProjectFlow(Struct, gc=False):
 
 def project_flow(command: ProjectFlow, view: View, context: Context) -> Decision:
     """A line for dashboards, written when it differs from the last one. Nothing is decided upon it."""
-    counts = dict.fromkeys(_COUNTED.values(), 0)
-    for state, count in command.states.items():
-        counts[_COUNTED[canonical_public_state(state)]] += count
-    total = sum(command.states.values())
+    counts, total = _counts(command.states)
     fresh = FlowCounts(
         command.partition,
         command.flow_id,

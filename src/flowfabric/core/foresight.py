@@ -33,7 +33,7 @@ def bound_by_creation(commands: Sequence[Any]) -> list[Bound]:
             policy = read_policy(command.policy)
             if policy.budget_ids or policy.quota_policy_id:
                 named = ",".join(dict.fromkeys(policy.budget_ids)) or None
-                found.append(Bound(command.execution_id, named, policy.quota_policy_id))
+                found.append(Bound(command.execution_id, named, policy.quota_policy_id, command.namespace))
     return found if claims else []
 
 

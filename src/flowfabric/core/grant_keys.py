@@ -8,6 +8,7 @@ import re
 from typing import NamedTuple
 
 from flowfabric.core.context import Context
+from flowfabric.core.signing import verifies
 from flowfabric.core.view import View
 from flowfabric.model.changes import Get
 from flowfabric.model.grant_keys import GrantCheck
@@ -66,7 +67,7 @@ def verify(grant_key: str, worker: tuple[str, str], view: View, context: Context
     if parts is None:
         return GrantCheck.MALFORMED
     key = view.get(SigningKey, parts.kid)
-    if key is None or (not key.active and key.expires_at_ms is not None and key.expires_at_ms <= context.now):
+    if key is None or not verifies(key, context.now):
         return GrantCheck.UNKNOWN_KID
     signed = digest(key, parts.tag, parts.uuid, worker, parts.expires_at_ms, reclaim=parts.reclaim)
     if not hmac.compare_digest(signed, parts.digest):

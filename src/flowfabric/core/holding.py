@@ -10,11 +10,10 @@ from flowfabric.core import holdings, lease
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.documents import dump_document, parse_document
 from flowfabric.core.edges import waits_for_members
-from flowfabric.core.fences import Fence, check_fence, fenced
+from flowfabric.core.fences import Fence, fenced
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Change, Decision, Get, GetFull, Need, change
-from flowfabric.model.errors import NotFound, State, StateKind
 from flowfabric.model.events import LeaseEvent
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
@@ -51,24 +50,7 @@ class RenewLease(Struct, gc=False):
 
 def renew_lease(command: RenewLease, view: View, context: Context) -> Decision:
     """As ``renew``, with the gates of a fenced call."""
-    check_fence(command.fence)
-    fence = command.fence
-    execution = view.execution(fence.execution_id)
-    attempt = view.attempt(fence.execution_id, fence.attempt_index)
-    if attempt is None:
-        raise NotFound("attempt")
-    where = f"execution {fence.execution_id}"
-    stale = fence.fence is None or fence.fence.lease_epoch != attempt.lease_epoch
-    if stale or (execution is not None and execution.attempt_index != fence.attempt_index):
-        raise State(StateKind.STALE_LEASE, where)
-    if execution is None:
-        raise NotFound("execution")
-    if execution.ownership_state == lit.LEASE_REVOKED:
-        raise State(StateKind.LEASE_REVOKED, where)
-    if execution.lifecycle_phase != lit.ACTIVE:
-        raise lease.not_active(execution, attempt)
-    if attempt.lease_expires_at_ms is None or attempt.lease_expires_at_ms <= context.now:
-        raise State(StateKind.LEASE_EXPIRED, where)
+    execution, attempt = fenced(command.fence, view, context, attempt_first=True)
     extended, expires = _extended(context, attempt, command.lease_ttl_ms)
     return Decision(Renewed(expires), (extended,), (_renewed(context, execution, attempt),))
 

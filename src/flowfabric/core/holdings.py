@@ -22,4 +22,6 @@ def freed(view: View, context: Context, execution: Execution, attempt: Attempt |
     may not refuse afterwards."""
     if execution.quota_policy_id is not None:
         quotas.give_back(view, context, execution)
+    if execution.guarded:
+        quotas.leave_guarded(view, context, execution)
     return lapsed(view, context, execution, attempt)

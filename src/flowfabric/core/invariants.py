@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from flowfabric.model import literals as lit
+from flowfabric.model.counting import counted
 from flowfabric.model.errors import Validation
 from flowfabric.model.events import CompletionEvent, Event, LeaseEvent, OperatorEvent
 from flowfabric.model.examination import Violation
@@ -103,7 +104,7 @@ def _check_state(findings: _Findings, execution: Execution, current: Attempt | N
     except Validation as error:
         findings.expect(False, "I12", f"unknown literal: {error.detail}")
         return
-    findings.expect(legal(vector), "I12", f"states that may not meet: {vector}")
+    findings.expect(legal(vector), "I12", f"states that contradict each other: {vector}")
     findings.expect(vector.is_consistent(), "I12", f"public_state does not follow from the other states: {vector}")
     ended = execution.lifecycle_phase in lit.ENDED_PHASES
     findings.expect((execution.terminal_at_ms is not None) == ended, "I12", "terminal_at_ms is set iff it has ended")
@@ -113,6 +114,9 @@ def _check_state(findings: _Findings, execution: Execution, current: Attempt | N
         "I12",
         f"a wake time on a row that is {execution.eligibility_state}",
     )
+    if execution.cancel_at_ms is not None and not ended:
+        limit = execution.deadline_at_ms
+        findings.expect(limit == execution.cancel_at_ms, "I12", f"it was asked to cancel, but its deadline is {limit}")
     reason = _REASONS.get(execution.eligibility_state)
     if reason is not None:
         stored = execution.blocking_reason
@@ -138,30 +142,34 @@ def _check_lease(
         findings.expect(current.lease_expires_at_ms is not None, "I3", "a lease without an expiry")
         findings.expect(current.outcome is None, "I12", f"a running attempt with outcome {current.outcome}")
     for attempt in attempts:
-        findings.expect(
-            attempt is current or not attempt.worker_instance_id, "I1", f"attempt {attempt.attempt_index} has an owner"
-        )
+        findings.expect(attempt is current or not attempt.worker_instance_id, "I1", f"{_spoken(attempt)} has an owner")
         findings.expect(
             attempt.lease_expires_at_ms is None or attempt.worker_instance_id,
             "I3",
-            f"attempt {attempt.attempt_index} has a lease expiry and no owner",
+            f"{_spoken(attempt)} has a lease expiry and no owner",
         )
         if lit.is_claimable(execution.lifecycle_phase, execution.eligibility_state):
-            findings.expect(
-                attempt.lease_expires_at_ms is None, "I1", f"claimable with a lease on {attempt.attempt_index}"
-            )
+            findings.expect(attempt.lease_expires_at_ms is None, "I1", f"claimable with a lease on {_spoken(attempt)}")
+
+
+def _spoken(attempt: Attempt) -> str:
+    """An attempt as people count them."""
+    return f"attempt {attempt.attempt_index + 1}"
 
 
 def _check_attempts(findings: _Findings, execution: Execution, attempts: Sequence[Attempt]) -> None:
     indexes = [attempt.attempt_index for attempt in attempts]
-    findings.expect(indexes == list(range(len(indexes))), "I11", f"attempt indexes {indexes} have gaps")
+    numbers = [index + 1 for index in indexes]
+    findings.expect(indexes == list(range(len(indexes))), "I11", f"attempts {numbers} have gaps")
     due = (max(len(indexes) - 1, 0), len(indexes))
-    findings.expect(execution.attempt_index in due, "I11", f"points at {execution.attempt_index} of {indexes}")
+    findings.expect(
+        execution.attempt_index in due, "I11", f"points at attempt {execution.attempt_index + 1} of {numbers}"
+    )
     for before, after in pairwise(attempts):
         findings.expect(
             before.lease_epoch < after.lease_epoch,
             "I2",
-            f"epoch {after.lease_epoch} of attempt {after.attempt_index} is not above {before.lease_epoch}",
+            f"epoch {after.lease_epoch} of {_spoken(after)} is not above {before.lease_epoch}",
         )
 
 
@@ -169,16 +177,24 @@ def _check_counts(findings: _Findings, execution: Execution, attempts: Sequence[
     policy = read_policy(execution.policy)
     if policy.retry_policy is not None:
         limit = policy.retry_policy.max_retries
-        findings.expect(execution.retry_count <= limit, "I11", f"{execution.retry_count} retries of {limit}")
+        findings.expect(
+            execution.retry_count <= limit, "I11", f"{counted(execution.retry_count, 'retry', 'retries')} of {limit}"
+        )
     cap = DEFAULT_RECLAIM_CAP if policy.max_reclaim_count is None else policy.max_reclaim_count
-    findings.expect(execution.lease_reclaim_count <= cap, "I11", f"{execution.lease_reclaim_count} reclaims of {cap}")
+    findings.expect(
+        execution.lease_reclaim_count <= cap, "I11", f"{counted(execution.lease_reclaim_count, 'reclaim')} of {cap}"
+    )
     started = sum(attempt.lease_epoch > 0 for attempt in attempts)
     total = execution.total_attempt_count
-    findings.expect(total >= started, "I11", f"{started} attempts started, {total} counted")
+    findings.expect(total >= started, "I11", f"{counted(started, 'attempt')} started, {total} counted")
     replays = replay_count(execution)
     if replays is not None:
-        findings.expect(replays <= policy.max_replay_count, "I11", f"{replays} replays of {policy.max_replay_count}")
-        findings.expect(total <= started + replays, "I11", f"{total} counted, {started} started, {replays} replays")
+        findings.expect(
+            replays <= policy.max_replay_count, "I11", f"{counted(replays, 'replay')} of {policy.max_replay_count}"
+        )
+        findings.expect(
+            total <= started + replays, "I11", f"{total} counted, {started} started, {counted(replays, 'replay')}"
+        )
     findings.expect(0 <= execution.priority <= MAX_PRIORITY, "I11", f"priority {execution.priority}")
 
 
@@ -188,7 +204,7 @@ def replay_count(execution: Execution) -> int | None:
         return None
     try:
         document = msgspec.json.decode(execution.raw_fields or "{}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     found = document.get("replay_count", 0) if isinstance(document, dict) else 0
     return found if isinstance(found, int) else 0
@@ -197,10 +213,10 @@ def replay_count(execution: Execution) -> int | None:
 def _check_grants(findings: _Findings, execution: Execution, grants: Sequence[Grant], now: int) -> None:
     live = Counter(grant.kind for grant in grants if not grant.expires_at_ms or grant.expires_at_ms > now)
     for kind, count in live.items():
-        findings.expect(count == 1, "I1", f"{count} live grants of kind {kind}")
+        findings.expect(count == 1, "I1", f"{counted(count, 'live grant')} of kind {kind}")
     claims = any(grant.kind == lit.GRANT_CLAIM for grant in grants)
     hidden = execution.eligibility_state == lit.PENDING_CLAIM
-    findings.expect(claims == hidden, "I1", "a claim grant stands if and only if the row is pending_claim")
+    findings.expect(claims == hidden, "I1", "a claim grant exists if and only if the row is pending_claim")
 
 
 def _check_times(findings: _Findings, execution: Execution, attempts: Sequence[Attempt], now: int) -> None:
@@ -213,7 +229,7 @@ def _check_times(findings: _Findings, execution: Execution, attempts: Sequence[A
     )
     for attempt in attempts:
         began = attempt.started_at_ms
-        findings.expect(began is None or began <= now, "I18", f"attempt {attempt.attempt_index} begins in the future")
+        findings.expect(began is None or began <= now, "I18", f"{_spoken(attempt)} begins in the future")
 
 
 # -- two looks at one execution --------------------------------------------------------------------------------------
@@ -232,9 +248,10 @@ def check_transition(
     findings.expect(new.total_attempt_count >= old.total_attempt_count, "I11", "fewer attempts than before")
     findings.expect(len(new_attempts) >= len(old_attempts), "I11", "an attempt vanished")
     for was, now in zip(old_attempts, new_attempts, strict=False):
-        where = f"attempt {now.attempt_index}"
+        where = _spoken(now)
         findings.expect(now.lease_epoch >= was.lease_epoch, "I2", f"{where}: epoch fell")
         same = now.lease_epoch == was.lease_epoch and now.worker_instance_id and was.worker_instance_id
+        findings.expect(not same or now.lease_id == was.lease_id, "I2", f"{where}: two leases with one epoch")
         if same and now.lease_expires_at_ms is not None and was.lease_expires_at_ms is not None:
             findings.expect(now.lease_expires_at_ms >= was.lease_expires_at_ms, "I6", f"{where}: the lease got shorter")
     replayed = (replay_count(new) or 0) > (replay_count(old) or 0)
@@ -332,7 +349,9 @@ def _check_ends(
     ended = execution.lifecycle_phase in lit.ENDED_PHASES
     wanted = len(replays) + ended
     findings.expect(
-        len(completions) == wanted, "I8", f"{len(completions)} ends announced, {len(replays)} replays, ended: {ended}"
+        len(completions) == wanted,
+        "I8",
+        f"{counted(len(completions), 'end')} announced, {counted(len(replays), 'replay')}, ended: {ended}",
     )
     for end, again in zip(completions, replays, strict=False):
         findings.expect(end.occurred_at_ms <= again.occurred_at_ms, "I8", "replayed before it ended")
@@ -389,6 +408,10 @@ def check_conservation(executions: Iterable[Execution], submitted: Mapping[Place
         findings = _Findings(f"{place[0]}/{place[1]}")
         wanted = submitted.get(place, 0)
         findings.expect(stands.total() == wanted, "I13", f"{wanted} submitted, {dict(stands)}")
-        findings.expect(not stands["nowhere"], "I13", f"{stands['nowhere']} executions stand nowhere")
+        findings.expect(
+            not stands["nowhere"],
+            "I13",
+            f"{counted(stands['nowhere'], 'execution is', 'executions are')} in no state",
+        )
         found += findings.found
     return found

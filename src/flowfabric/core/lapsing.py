@@ -21,7 +21,7 @@ def lapse(view: View, context: Context, execution: Execution, attempt: Attempt) 
     mine = [each for each in open_ones if each.attempt_index == attempt.attempt_index]
     view.require(Get(Budget, each) for each in dict.fromkeys(each.budget_id for each in mine))
     known = [each for each in mine if view.get(Budget, each.budget_id) is not None]
-    chains = {each.budget_id: levels(view, each.budget_id) for each in known}
+    chains = {each.budget_id: levels(view, each.budget_id, None) for each in known}
     counters = Counters(view, context.now)
     for each in known:
         counters.load(chains[each.budget_id], held_by(each))

@@ -1,7 +1,8 @@
 """Leases: the one gate every holder passes, how a lease begins, and how it ends.
 
-The epoch is the only authority. It rises with every grant and whenever a lease is taken away, so a handle that has
-been passed over can never match again.
+Epoch and lease id are the authority. The epoch rises with every grant and whenever a lease is taken away, so a handle
+that has been passed over can never match again. The lease id is new with every grant: a store that loses acknowledged
+writes in a fail-over loses its counters with them and grants an epoch twice, but never the same lease.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Attempt, Execution
 from flowfabric.model.states import derive_terminal_outcome
 
+#: What a caller is told whose epoch fits while its lease id does not.
+LOST = "this lease was lost: the store no longer has it and granted its epoch to another worker"
+
 
 def shown_lease_id(context: Context, uuid: str, attempt_index: int, lease_epoch: int) -> str:
     """The lease id that people and events see; the one inside a handle stays there."""
@@ -42,18 +46,26 @@ def is_live(attempt: Attempt | None) -> bool:
     return attempt is not None and bool(attempt.worker_instance_id)
 
 
-def not_active(execution: Execution, attempt: Attempt | None) -> Contention:
-    """The error for a call that needs a running execution, with what a caller needs to reconcile a lost reply."""
+def is_lost(attempt: Attempt, lease_id: str | None) -> bool:
+    """Whether another lease than this one was the attempt's last, whatever their epochs say. Attempts that people wrote
+    have no lease id; of those the epoch alone decides."""
+    return bool(attempt.lease_id) and attempt.lease_id != lease_id
+
+
+def not_active(execution: Execution, attempt: Attempt | None, *, lost: bool = False) -> Contention:
+    """The error for a call that needs a running execution, with what a caller needs to reconcile a lost reply. A caller
+    whose lease is lost has none to reconcile: epoch and attempt could only make it take another's end for its own."""
     outcome = derive_terminal_outcome(
         execution.lifecycle_phase, attempt.outcome if attempt else None, None, execution.public_state
     )
+    own = None if lost else attempt
     return Contention(
         ContentionKind.EXECUTION_NOT_ACTIVE,
-        f"execution {execution.execution_id} is {execution.public_state}",
+        f"execution {execution.execution_id} is {execution.public_state}" + (f"; {LOST}" if lost else ""),
         terminal_outcome=str(outcome),
-        lease_epoch=attempt.lease_epoch if attempt else None,
+        lease_epoch=own.lease_epoch if own else None,
         lifecycle_phase=execution.lifecycle_phase,
-        attempt_id=attempt.attempt_id if attempt else None,
+        attempt_id=own.attempt_id if own else None,
     )
 
 
@@ -74,15 +86,18 @@ def refusal(
     if execution.attempt_index != payload.attempt_index:
         return Contention(
             ContentionKind.LEASE_CONFLICT,
-            f"execution {payload.execution_id} is at attempt {execution.attempt_index}, "
-            f"the handle at {payload.attempt_index}",
+            f"execution {payload.execution_id} is at attempt {execution.attempt_index + 1}, "
+            f"the handle at {payload.attempt_index + 1}",
         )
+    lost = is_lost(attempt, payload.lease_id)
     if execution.lifecycle_phase != lit.ACTIVE:
-        return not_active(execution, attempt)
+        return not_active(execution, attempt, lost=lost)
     if execution.ownership_state == lit.LEASE_REVOKED:
         return State(StateKind.LEASE_REVOKED, f"execution {payload.execution_id}")
     if attempt.lease_expires_at_ms is None or attempt.lease_expires_at_ms <= now:
         return State(StateKind.LEASE_EXPIRED, f"execution {payload.execution_id}")
+    if lost:
+        return Contention(ContentionKind.LEASE_CONFLICT, f"execution {payload.execution_id}: {LOST}")
     return None
 
 
@@ -128,6 +143,7 @@ class Granting(Struct, gc=False):
     worker_id: str
     worker_instance_id: str
     lease_ttl_ms: int
+    #: Never used before, for whatever lease.
     lease_id: str
     attempt_id: str
     kind: HandleKind
@@ -269,7 +285,10 @@ def grant(
 
 
 def closed(attempt: Attempt, **fields: object) -> Change:
-    """The attempt with its lease released; ``fields`` say how it ended. What it had reserved goes back elsewhere."""
+    """The attempt with its lease released; ``fields`` say how it ended. What it had reserved goes back elsewhere.
+
+    The lease id stays: by it a repeated call is recognised, and without it the epoch alone would decide.
+    """
     if attempt.reservation_count:
         fields["reservation_count"] = 0
     if attempt.worker_instance_id:

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from flowfabric.core.invariants import outcome_of, replay_count
 from flowfabric.model import literals as lit
+from flowfabric.model.counting import counted
 from flowfabric.model.events import CompletionEvent
 from flowfabric.model.examination import Violation
 from flowfabric.model.records import Attempt, Execution
 
+#: Where numbers go on higher up: the last one below, and the one that the next event comes behind.
+Breaks: TypeAlias = Sequence[tuple[int, int]]
 
-def check_bounds(log: str, trimmed: int, top: int, last: int, *, dense: bool) -> list[Violation]:
+
+def check_bounds(log: str, trimmed: int, top: int, last: int, breaks: Breaks = (), *, dense: bool) -> list[Violation]:
     """The numbers of one log: how far it was deleted, the highest there is, and the last one handed out."""
     found: list[Violation] = []
     if top > last or trimmed > last:
         detail = (
-            f"the last number handed out is {last}, and there are numbers up to {max(top, trimmed)}: whoever has read "
-            "those will not see what comes next"
+            f"the last number handed out is {last}, but there are numbers up to {max(top, trimmed)}: readers past "
+            "that number will miss new events"
         )
         found.append(Violation("I19", log, detail))
-    elif dense and max(top, trimmed) < last:
+    elif dense and _across(max(top, trimmed), breaks) < last:
         found.append(Violation("I34", log, f"events {max(top, trimmed) + 1} to {last} are missing at its end"))
     return found
 
 
-def check_numbers(log: str, after: int, numbers: Sequence[int]) -> list[Violation]:
-    """Events that follow a number without a break, where numbers are handed out without one."""
+def _across(number: int, breaks: Breaks) -> int:
+    """What the event behind a number comes behind, if the numbers break off there."""
+    for end, start in breaks:
+        if end == number:
+            number = start
+    return number
+
+
+def check_numbers(log: str, after: int, numbers: Sequence[int], breaks: Breaks = ()) -> list[Violation]:
+    """Events that follow a number without a break but for those that are known, where numbers are handed out so."""
     found: list[Violation] = []
     expected = after + 1
     for number in (each for each in numbers if each > after):
+        if number > expected:
+            expected = _across(expected - 1, breaks) + 1
         if number > expected:
             missing = f"event {expected}" if number == expected + 1 else f"events {expected} to {number - 1}"
             found.append(Violation("I34", log, f"{missing} missing"))
@@ -46,7 +60,7 @@ def check_times(log: str, events: Iterable[tuple[int, Any]]) -> list[Violation]:
         about = (event.partition, getattr(event, "uuid", None) or event.subject)
         before, at = latest.get(about, (0, 0))
         if event.occurred_at_ms < at:
-            detail = f"event {number} of {about[1]} happened before event {before}, which is older"
+            detail = f"event {number} of {about[1]} has an earlier time than event {before}, which comes first"
             found.append(Violation("I19", log, detail))
         else:
             latest[about] = (number, event.occurred_at_ms)
@@ -70,7 +84,9 @@ def check_ends(execution: Execution, told: int, last_ms: int | None, since_ms: i
     ended, subject = execution.lifecycle_phase in lit.ENDED_PHASES, execution.execution_id
     replays = replay_count(execution)
     if replays is not None and told > replays + ended:
-        found.append(Violation("I8", subject, f"{told} ends announced, {replays} replays, ended: {ended}"))
+        found.append(
+            Violation("I8", subject, f"{counted(told, 'end')} announced, {counted(replays, 'replay')}, ended: {ended}")
+        )
     over = execution.terminal_at_ms
     if ended and over is not None and over >= since_ms and last_ms != over:
         detail = "it has ended, and its end is not announced"

@@ -13,7 +13,7 @@ from flowfabric.core.bindings import Binding, check_keys
 from flowfabric.core.context import Context
 from flowfabric.core.signing import minted, signing_key
 from flowfabric.core.view import View
-from flowfabric.model.changes import Act, Change
+from flowfabric.model.changes import Act, Change, Get
 from flowfabric.model.conditions import (
     COUNTING,
     Effect,
@@ -77,7 +77,7 @@ def bound_waitpoints(view: View, context: Context, execution: Execution, wait: W
     found = view.many(Waitpoint, [(execution.partition, each.waitpoint_id) for each in wait.waitpoints])
     primary = wait.waitpoints[0]
     if primary.waitpoint_key is None:
-        pending = _pending(found[0], execution, context.now)
+        pending = _pending(view, found[0], execution, context.now)
         others = wait.waitpoints[1:]
         check_keys([pending.waitpoint_key, *(each.waitpoint_key or "" for each in others)], wait.condition)
         fresh = _fresh(execution, wait, key, others, found[1:], context.now)
@@ -135,7 +135,7 @@ def new_waitpoint(
         closed_at_ms=None,
         close_reason=None,
         token_kid=key.kid,
-        token=str.__str__(minted(key, execution.execution_id, waitpoint_id)),
+        token=minted(key, execution.execution_id, waitpoint_id).reveal(),
         created_at_ms=now,
         waitpoint_key=waitpoint_key,
         attempt_index=execution.attempt_index,
@@ -143,9 +143,19 @@ def new_waitpoint(
     )
 
 
-def _pending(stored: Waitpoint | None, execution: Execution, now: int) -> Waitpoint:
+def _is_known(view: View, stored: Waitpoint, execution: Execution) -> bool:
+    """Whether a waitpoint is of no other namespace than the execution; those of others are as good as unknown."""
+    if stored.uuid == execution.uuid:
+        return True
+    owner_id = f"{{fp:{stored.partition}}}:{stored.uuid}"
+    view.require((Get(Execution, owner_id),))
+    owner = view.execution(owner_id)
+    return owner is None or owner.namespace == execution.namespace
+
+
+def _pending(view: View, stored: Waitpoint | None, execution: Execution, now: int) -> Waitpoint:
     """A waitpoint that was created before, if this execution may suspend on it."""
-    if stored is None:
+    if stored is None or not _is_known(view, stored, execution):
         raise Contention(ContentionKind.WAITPOINT_NOT_FOUND)
     where = f"waitpoint {stored.waitpoint_id}"
     if stored.uuid != execution.uuid or stored.attempt_index not in (None, execution.attempt_index):

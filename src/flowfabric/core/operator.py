@@ -33,6 +33,8 @@ class RevokeLease(Struct, gc=False):
     expected_lease_id: str | None
     worker_instance_id: str
     reason: str
+    #: The id inside the handle, if it is the holder who gives its lease back.
+    lease_id: str | None = None
 
     def needs(self) -> tuple[Need, ...]:
         return (Get(Execution, self.execution_id),)
@@ -50,6 +52,8 @@ def revoke_lease(command: RevokeLease, view: View, context: Context) -> Decision
         return Decision(AlreadySatisfied("different_worker_instance_id"))
     shown = lease.shown_lease_id(context, execution.uuid, attempt.attempt_index, attempt.lease_epoch)
     if command.expected_lease_id and command.expected_lease_id != shown:
+        return Decision(AlreadySatisfied("lease_id_mismatch"))
+    if command.lease_id is not None and lease.is_lost(attempt, command.lease_id):
         return Decision(AlreadySatisfied("lease_id_mismatch"))
     acts: list[Act] = [
         lease.taken(attempt),
@@ -87,20 +91,23 @@ class ChangePriority(Struct, gc=False):
 
 
 def change_priority(command: ChangePriority, view: View, context: Context) -> Decision:
-    """Only an execution that waits in the queue can move in it; fresh intake is not there yet."""
+    """Only an execution that waits in the queue can move in it. A fresh one cannot yet: a worker may be about to take
+    it."""
     execution = view.execution(command.execution_id)
     if execution is None:
         raise NotFound("execution")
-    in_queue = execution.lifecycle_phase != lit.SUBMITTED and lit.is_claimable(
-        execution.lifecycle_phase, execution.eligibility_state
-    )
-    if not in_queue:
+    age_ms = context.now - execution.created_at_ms
+    is_fresh = execution.lifecycle_phase == lit.SUBMITTED and age_ms < context.intake_ms
+    if is_fresh or not lit.is_claimable(execution.lifecycle_phase, execution.eligibility_state):
         raise Contention(ContentionKind.EXECUTION_NOT_ELIGIBLE, f"execution {execution.execution_id}")
     priority = clamp_priority(command.new_priority)
     details = {"old_priority": execution.priority, "new_priority": priority}
+    fields: dict[str, object] = {"priority": priority, "last_mutation_at_ms": context.now}
+    if execution.lifecycle_phase == lit.SUBMITTED:
+        fields["lifecycle_phase"] = lit.RUNNABLE
     return Decision(
         PriorityChanged(ExecutionId.unchecked(execution.execution_id)),
-        (change(execution, priority=priority, last_mutation_at_ms=context.now),),
+        (change(execution, **fields),),
         (operator_event(context, execution, "priority_changed", details, command.recorded_at_ms),),
     )
 
@@ -215,6 +222,8 @@ def _started_over(execution: Execution, now: int, raw_fields: str, skipped: bool
         purge_at_ms=None,
         raw_fields=raw_fields,
         last_mutation_at_ms=now,
+        # A request to cancel is over with the end, and so is the time that it gave.
+        **({} if execution.cancel_at_ms is None else {"cancel_at_ms": None, "deadline_at_ms": None}),
     )
 
 

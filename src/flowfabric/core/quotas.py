@@ -9,10 +9,11 @@ execution that ends takes no lock, and whoever waits for its slot is looked for 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from flowfabric.core import ownership
 from flowfabric.core.charging import LET_GO_QUOTA, SLOT_LEFT
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.view import View
@@ -26,6 +27,8 @@ from flowfabric.model.budgets import (
     RateExceeded,
 )
 from flowfabric.model.changes import Act, Change, Decision, Drop, Get, Need, Recent, change, insert
+from flowfabric.model.errors import NotFound
+from flowfabric.model.ownership import shown_id
 from flowfabric.model.records import Execution
 
 #: The window of a policy that names none.
@@ -54,23 +57,25 @@ def stored_terms(policy: QuotaPolicy) -> Terms:
 
 
 class CreateQuotaPolicy(Struct, gc=False):
-    """A quota policy to define."""
+    """A quota policy to define, for a namespace or for the operator."""
 
     partition: int
     quota_policy_id: str
+    namespace: str | None
     window_seconds: int
     max_requests_per_window: int
     max_concurrent: int
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(QuotaPolicy, self.quota_policy_id),)
+        return ownership.needs(QuotaPolicy, self.quota_policy_id, self.namespace)
 
 
 def create_quota_policy(command: CreateQuotaPolicy, view: View, context: Context) -> Decision:
     """A new policy with no slot taken; one that exists stays as it is."""
-    if view.get(QuotaPolicy, command.quota_policy_id) is not None:
-        return Decision(CreateQuotaPolicyResult.AlreadySatisfied(command.quota_policy_id))
-    return Decision(CreateQuotaPolicyResult.Created(command.quota_policy_id), (insert(_new(command, context.now)),))
+    shown = shown_id(command.quota_policy_id)
+    if ownership.found(view.get, QuotaPolicy, command.quota_policy_id, command.namespace) is not None:
+        return Decision(CreateQuotaPolicyResult.AlreadySatisfied(shown))
+    return Decision(CreateQuotaPolicyResult.Created(shown), (insert(_new(command, context.now)),))
 
 
 def _new(command: CreateQuotaPolicy, now: int) -> QuotaPolicy:
@@ -83,6 +88,7 @@ def _new(command: CreateQuotaPolicy, now: int) -> QuotaPolicy:
         0,
         now,
         now,
+        namespace=command.namespace,
     )
 
 
@@ -97,7 +103,7 @@ class CheckAdmission(Struct, gc=False):
     def needs(self) -> tuple[Need, ...]:
         return (
             Get(Execution, self.execution_id),
-            Get(QuotaPolicy, self.policy.quota_policy_id),
+            *self.policy.needs(),
             Get(QuotaAdmitted, (self.policy.partition, self.policy.quota_policy_id, self.execution_id)),
         )
 
@@ -105,14 +111,14 @@ class CheckAdmission(Struct, gc=False):
 def check_admission(command: CheckAdmission, view: View, context: Context) -> Decision:
     """Admitted and counted, or the reason why not; nothing is recorded for a request that is not admitted."""
     given, now = command.policy, context.now
-    policy = view.get(QuotaPolicy, given.quota_policy_id)
+    execution = view.execution(command.execution_id)
+    policy = _asked_for(view, given.quota_policy_id, given.namespace, execution)
     terms = Terms(window_ms(given.window_seconds), given.max_requests_per_window, given.max_concurrent)
     acts: list[Act] = []
     if policy is None:
         policy = _new(given, now)
         acts.append(insert(policy))
-    execution = view.execution(command.execution_id)
-    names_it = execution is not None and execution.quota_policy_id == policy.quota_policy_id
+    names_it = _names(view, execution, policy)
     stored = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, command.execution_id))
     carried = carried_guard(policy, execution) if execution is not None and names_it else None
     guards = [guard for guard in (stored, carried) if guard is not None]
@@ -135,8 +141,38 @@ def check_admission(command: CheckAdmission, view: View, context: Context) -> De
     taken = policy.active_concurrency - _slots(stored) + counted
     acts += _pushed(view, context, policy, terms, command.dimension, taken)
     if execution is not None and names_it:
-        acts.append(change(execution, admitted_at_ms=BY_GUARD))
+        acts.append(change(execution, admitted_at_ms=BY_GUARD, quota_policy_id=policy.quota_policy_id))
+    elif execution is not None and not execution.guarded:
+        acts.append(change(execution, guarded=True))
     return Decision(Admitted(), tuple(acts))
+
+
+def _asked_for(view: View, name: str, namespace: str | None, execution: Execution | None) -> QuotaPolicy | None:
+    """The policy that a caller names for an execution. It is the operator's or of the execution's namespace; another
+    namespace's is as good as none."""
+    policy = ownership.found(view.get, QuotaPolicy, name, namespace)
+    if policy is None and namespace is None and execution is not None:
+        policy = ownership.found(view.get, QuotaPolicy, name, execution.namespace)
+    if policy is None or execution is None or policy.namespace in (None, execution.namespace):
+        return policy
+    raise NotFound("quota_policy")
+
+
+def named_policy(view: View, execution: Execution) -> QuotaPolicy | None:
+    """The policy that an execution names."""
+    if execution.quota_policy_id is None:
+        return None
+    return ownership.found(view.get, QuotaPolicy, execution.quota_policy_id, execution.namespace)
+
+
+def _names(view: View, execution: Execution | None, policy: QuotaPolicy) -> bool:
+    """Whether it is this policy that the execution names."""
+    if execution is None or execution.quota_policy_id is None:
+        return False
+    if shown_id(execution.quota_policy_id) != shown_id(policy.quota_policy_id):
+        return False
+    named = named_policy(view, execution)
+    return named is None or named.quota_policy_id == policy.quota_policy_id
 
 
 class Entry(NamedTuple):
@@ -144,6 +180,16 @@ class Entry(NamedTuple):
 
     acts: tuple[Act, ...] = ()
     admitted_at_ms: int | None = None
+    #: The name the policy is stored under, if the execution calls it by another: slots are counted by that name.
+    quota_policy_id: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """What of it stands on the execution from now on."""
+        if self.admitted_at_ms is None:
+            return {}
+        if self.quota_policy_id is None:
+            return {"admitted_at_ms": self.admitted_at_ms}
+        return {"admitted_at_ms": self.admitted_at_ms, "quota_policy_id": self.quota_policy_id}
 
 
 #: Of an execution that nothing has to be written for.
@@ -175,7 +221,8 @@ def admit_claim(
         acts.append(insert(entry))
         at = entry.admitted_at_ms
     acts += _pushed(view, context, policy, terms, "", taken)
-    return Entry(tuple(acts), at)
+    name = policy.quota_policy_id
+    return Entry(tuple(acts), at, name if execution.quota_policy_id != name else None)
 
 
 def _pushed(
@@ -288,20 +335,24 @@ class ReleaseAdmission(Struct, gc=False):
     """Give a slot back. ``only_ended`` leaves it to an execution that may still need it."""
 
     quota_policy_id: str
+    namespace: str | None
     execution_id: str
     only_ended: bool
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Execution, self.execution_id), Get(QuotaPolicy, self.quota_policy_id))
+        return (
+            Get(Execution, self.execution_id),
+            *ownership.needs(QuotaPolicy, self.quota_policy_id, self.namespace),
+        )
 
 
 def release_admission(command: ReleaseAdmission, view: View, context: Context) -> Decision:
     """The admission is gone, and its slot if it had one; the request stays in the window. Safe to repeat."""
     execution = view.execution(command.execution_id)
-    policy = view.get(QuotaPolicy, command.quota_policy_id)
+    policy = _asked_for(view, command.quota_policy_id, command.namespace, execution)
     if policy is None:
         return Decision(False)
-    names_it = execution is not None and execution.quota_policy_id == policy.quota_policy_id
+    names_it = _names(view, execution, policy)
     stored = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, command.execution_id))
     carried = carried_guard(policy, execution) if execution is not None and names_it else None
     if command.only_ended:
@@ -334,9 +385,22 @@ def wake(view: View, policy: QuotaPolicy) -> None:
         view.follow(LET_GO_QUOTA, policy.quota_policy_id, 1)
 
 
+def leave_guarded(view: View, context: Context, execution: Execution) -> None:
+    """An execution that ends gives back every slot that it holds by a guard, whether or not it names the quota."""
+    for guard in view.select(QuotaAdmitted, execution_id=execution.execution_id):
+        policy = view.get(QuotaPolicy, guard.quota_policy_id)
+        if policy is not None:
+            _drop_guard(view, context, policy, guard)
+
+
+def _drop_guard(view: View, context: Context, policy: QuotaPolicy, guard: QuotaAdmitted) -> None:
+    """Folded at once: others of the same decision may leave the quota, too."""
+    view.fold(Decision(None, _guard_dropped(policy, guard, context.now)))
+    wake(view, policy)
+
+
 def give_back(view: View, context: Context, execution: Execution) -> None:
-    """An execution that ends leaves its quota. What it carries ends with it; a guard is dropped, and folded at once:
-    others of the same decision may leave the quota too."""
+    """An execution that ends leaves its quota. What it carries ends with it; a guard is dropped."""
     assert execution.quota_policy_id is not None
     if execution.admitted_at_ms == BY_GUARD:
         policy = view.get(QuotaPolicy, execution.quota_policy_id)
@@ -344,8 +408,7 @@ def give_back(view: View, context: Context, execution: Execution) -> None:
             return
         guard = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, execution.execution_id))
         if guard is not None:
-            view.fold(Decision(None, _guard_dropped(policy, guard, context.now)))
-        wake(view, policy)
+            _drop_guard(view, context, policy, guard)
     elif execution.admitted_at_ms is not None or execution.eligibility_state not in lit.ROOM_BLOCKS:
         # One that was never admitted may have been let go and not been claimed: its place is for the next one, too.
         view.follow(SLOT_LEFT, execution.quota_policy_id, 1)

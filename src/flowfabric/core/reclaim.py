@@ -20,6 +20,7 @@ from flowfabric.model.events import Event
 from flowfabric.model.handles import HandleKind
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.policy import read_policy
+from flowfabric.model.quoting import quoted
 from flowfabric.model.records import Attempt, Execution, Grant
 from flowfabric.model.results import Granted, GrantNotFound, NotReclaimable, ReclaimCapExceeded, Reclaimed, ReclaimGrant
 
@@ -126,7 +127,8 @@ def reclaim_execution(command: ReclaimExecution, view: View, context: Context) -
     if grant.worker_id != command.worker_id:
         raise Validation(
             ValidationKind.INVALID_INPUT,
-            f"reclaim_execution: the grant belongs to worker {grant.worker_id!r}, not {command.worker_id!r}",
+            f"reclaim_execution: the grant belongs to worker {quoted(grant.worker_id)}, "
+            f"not {quoted(command.worker_id)}",
         )
     if grant.expires_at_ms <= context.now:
         return Decision(GrantNotFound(shown), (Drop(grant),))

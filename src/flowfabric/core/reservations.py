@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from flowfabric.core import asking, charging, lease
+from flowfabric.core import asking, charging, lease, ownership
 from flowfabric.core.charging import Counters, breached, first_breach, levels, soft_breach, wake
 from flowfabric.core.context import Context
 from flowfabric.core.lapsing import ended, give_back, held_by
@@ -20,6 +20,7 @@ from flowfabric.model.budgets import AlreadyApplied, BudgetAsked, HardBreach, Re
 from flowfabric.model.changes import Act, Change, Decision, Drop, Get, Need, change, insert
 from flowfabric.model.errors import NotFound
 from flowfabric.model.handles import HandlePayload
+from flowfabric.model.ownership import shown_id
 from flowfabric.model.records import Attempt, Execution
 
 
@@ -44,7 +45,8 @@ def reserve_budget(command: ReserveBudget, view: View, context: Context) -> Deci
     """Set aside at every level, or refused as a whole by the first hard limit. A budget that asks suspends the
     execution instead, and lets the same amounts through once they are approved."""
     execution, attempt = lease.held(view, command.handle, context)
-    chain = levels(view, command.budget_id)
+    chain = levels(view, ownership.as_named_by(execution, command.budget_id), execution.namespace)
+    named = chain[0].budget_id
     key = f"reserve:{execution.execution_id}:{command.key}" if command.key else ""
     if key:
         answer = _before(view, context, chain[0], key, attempt)
@@ -57,9 +59,9 @@ def reserve_budget(command: ReserveBudget, view: View, context: Context) -> Deci
     granted: dict[str, dict[str, int]] = {}
     drops: tuple[Act, ...] = ()
     if breach is not None and asking.asks(breach[0]):
-        told = asking.answer(view, execution, command.budget_id, amounts)
+        told = asking.answer(view, execution, named, amounts)
         if told is None:
-            return _asked(command, view, context, execution, attempt, amounts, breach)
+            return _asked(command, view, context, execution, attempt, named, amounts, breach)
         drops = (Drop(told.ask),)
         if told.approved:
             granted = asking.grant(counters, chain, amounts)
@@ -75,7 +77,7 @@ def reserve_budget(command: ReserveBudget, view: View, context: Context) -> Deci
         execution.uuid,
         attempt.attempt_index,
         attempt.lease_epoch,
-        command.budget_id,
+        named,
         msgspec.json.encode(amounts).decode(),
         OPEN,
         context.now,
@@ -90,7 +92,7 @@ def reserve_budget(command: ReserveBudget, view: View, context: Context) -> Deci
     if key:
         outcome = {"reservation_id": command.reservation_id}
         acts.append(charging.remember(view, chain[0], key, context.now, outcome))
-    return Decision(Reserved(command.reservation_id, command.budget_id, amounts), tuple(acts))
+    return Decision(Reserved(command.reservation_id, shown_id(named), amounts), tuple(acts))
 
 
 def _asked(
@@ -99,13 +101,14 @@ def _asked(
     context: Context,
     execution: Execution,
     attempt: Attempt,
+    named: str,
     amounts: dict[str, int],
     breach: tuple[Budget, HardBreach],
 ) -> Decision:
     """The execution waits for somebody to decide; its lease ends, and with it what else was reserved under it."""
     wait = asking.question(command.suspension_id, command.waitpoint_id)
     parked = suspended(view, context, execution, attempt, wait, command.entropy, command.handle)
-    recorded = asking.recorded(view, execution, command.budget_id, amounts, command.suspension_id, context.now)
+    recorded = asking.recorded(view, execution, named, amounts, command.suspension_id, context.now)
     return Decision(
         BudgetAsked(parked.details, parked.handle, breach[1]),
         (*parked.acts, recorded, breached(view, *breach, context.now)),
@@ -126,7 +129,7 @@ def _before(
         return None
     if found.state == SETTLED:
         return AlreadyApplied()
-    return Reserved(found.reservation_id, budget.budget_id, msgspec.json.decode(found.amounts))
+    return Reserved(found.reservation_id, shown_id(budget.budget_id), msgspec.json.decode(found.amounts))
 
 
 class SettleReservation(Struct, gc=False):
@@ -150,7 +153,7 @@ def settle_reservation(command: SettleReservation, view: View, context: Context)
     if reservation.state in (SETTLED, RELEASED):
         return Decision(AlreadyApplied())
     attempt = _lease(view, reservation)
-    chain = levels(view, reservation.budget_id)
+    chain = levels(view, reservation.budget_id, None)
     held = held_by(reservation)
     used = dict(sorted(command.amounts.items()))
     counters = Counters(view, context.now)
@@ -185,7 +188,7 @@ def release_reservation(command: ReleaseReservation, view: View, context: Contex
     if reservation.state != OPEN:
         return Decision(ReservationReleased(reservation.reservation_id, {}))
     attempt = _lease(view, reservation)
-    chain = levels(view, reservation.budget_id)
+    chain = levels(view, reservation.budget_id, None)
     held = held_by(reservation)
     counters = Counters(view, context.now)
     counters.load(chain, held)

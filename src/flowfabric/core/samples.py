@@ -47,5 +47,5 @@ def read_sample(row: SampleRow) -> Sample | None:
     """What a row tells; ``None`` if its document is nothing that charts can draw, which leaves a gap in them."""
     try:
         return _decoder.decode(row.document)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None

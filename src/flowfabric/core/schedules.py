@@ -17,6 +17,7 @@ from flowfabric.core.context import Context
 from flowfabric.core.create import CreateExecution, create_execution
 from flowfabric.core.documents import dump_document, parse_document
 from flowfabric.core.ending import current_attempt
+from flowfabric.core.lanes import refuse_closed
 from flowfabric.core.minting import uuid_text
 from flowfabric.core.view import View
 from flowfabric.model import literals as lit
@@ -30,6 +31,7 @@ from flowfabric.model.results import AlreadySatisfied
 from flowfabric.model.schedules import (
     SCHEDULE_TAG,
     SLOT_TAG,
+    BackfillResult,
     FireResult,
     Overlap,
     PutScheduleResult,
@@ -108,7 +110,7 @@ def _same_document(one: str | None, other: str | None) -> bool:
         return one == other
     try:
         return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
 
 
@@ -190,13 +192,13 @@ def fire_schedule(command: FireSchedule, view: View, context: Context) -> Decisi
     before = slot - 1
     for start in command.starts:
         if start <= before or (following is not None and start >= following):
-            detail = f"starts: {start} does not lie between the slot {slot} and the next one, in order"
+            detail = f"starts: {start} is not between the slot {slot} and the next one, in order"
             raise Validation(ValidationKind.INVALID_INPUT, detail)
         before = start
     if schedule.paused or schedule.next_at_ms != slot or slot > context.now:
         return Decision(FireResult.NotDue(schedule.next_at_ms))
     if before > context.now:
-        raise Validation(ValidationKind.INVALID_INPUT, f"starts: {before} lies ahead, it is {context.now}")
+        raise Validation(ValidationKind.INVALID_INPUT, f"starts: {before} is in the future; it is now {context.now}")
     overlap = Overlap(schedule.overlap)
     # The latest would cancel all the others at once.
     starts = command.starts[-1:] if overlap is Overlap.REPLACE else command.starts
@@ -218,6 +220,49 @@ def trigger_schedule(command: TriggerSchedule, view: View, context: Context) -> 
     schedule = _found(command, view)
     overlap = Overlap(command.overlap or schedule.overlap)
     return _started(view, context, schedule, schedule, [(context.now, uuid_text(command.entropy))], overlap, 0)
+
+
+class BackfillSchedule(_OneSchedule, gc=False):
+    """Start past slots that have no run. ``spec`` is what they were worked out from."""
+
+    starts: tuple[int, ...]
+    spec: tuple[Any, ...]
+    #: Only say what it would start.
+    dry_run: bool
+
+
+def backfill_schedule(command: BackfillSchedule, view: View, context: Context) -> Decision:
+    """One execution for each slot that has none, in one commit, whether or not others run; the schedule's own next
+    slot and what it has started last stay what they are. ``None`` if the row says something else by now."""
+    schedule = _found(command, view)
+    if spec_of(schedule) != command.spec:
+        return Decision(None)
+    before = -1
+    for start in command.starts:
+        if start <= before or start > context.now:
+            raise Validation(ValidationKind.INVALID_INPUT, f"starts: {start} is in the future, or not in order")
+        before = start
+    # What is due is started by the schedule itself.
+    ahead = schedule.next_at_ms
+    starts = [start for start in command.starts if ahead is None or start < ahead]
+    uuids = {start: slot_uuid(schedule.namespace, schedule.schedule_id, start) for start in starts}
+    ids = {start: f"{{fp:{schedule.partition}}}:{uuid}" for start, uuid in uuids.items()}
+    view.require([Get(Lane, schedule.lane_id), *(Get(Execution, each) for each in ids.values())])
+    wanted = [start for start in starts if view.execution(ids[start]) is None]
+    existing = len(starts) - len(wanted)
+    if command.dry_run:
+        first, last = (starts[0], starts[-1]) if starts else (None, None)
+        return Decision(BackfillResult.Previewed(len(starts), existing, first, last))
+    if not wanted:
+        return Decision(BackfillResult.Started((), existing))
+    refuse_closed(view.get(Lane, schedule.lane_id))
+    read_policy(schedule.policy)
+    tags = parse_document(schedule.tags, "tags")
+    for start in wanted:
+        view.fold(create_execution(_creation(schedule, start, uuids[start], tags, 0), view, context))
+    answer = BackfillResult.Started(tuple(ExecutionId.unchecked(ids[start]) for start in wanted), existing)
+    counted = change(schedule, started_count=schedule.started_count + len(wanted))
+    return Decision(answer, (counted,))
 
 
 def _found(command: _OneSchedule, view: View) -> Schedule:

@@ -12,6 +12,7 @@ from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Change, Decision, Get, Need, change, insert
 from flowfabric.model.conditions import COUNTING, Effect, Heard, effect_of, matches, with_signal
+from flowfabric.model.counting import counted
 from flowfabric.model.errors import (
     Contention,
     ContentionKind,
@@ -23,6 +24,7 @@ from flowfabric.model.errors import (
 )
 from flowfabric.model.events import SignalEvent
 from flowfabric.model.policy import read_policy
+from flowfabric.model.quoting import quoted
 from flowfabric.model.records import Execution, Signal, SignalDedup, SigningKey, Suspension, Waitpoint
 from flowfabric.model.suspension import Accepted, DeliverSignalResult
 from flowfabric.model.tokens import Token, parse_token
@@ -116,7 +118,9 @@ def _check_open(command: DeliverSignal, execution: Execution, waitpoint: Waitpoi
         raise State(StateKind.WAITPOINT_NOT_OPEN, f"{where} is {waitpoint.state}")
     limit = _limit(execution) if command.max_signals is None else command.max_signals
     if limit and (execution.signal_count or 0) >= limit:
-        raise Validation(ValidationKind.SIGNAL_LIMIT_EXCEEDED, f"{limit} signals, execution {execution.execution_id}")
+        raise Validation(
+            ValidationKind.SIGNAL_LIMIT_EXCEEDED, f"{counted(limit, 'signal')}, execution {execution.execution_id}"
+        )
 
 
 def _limit(execution: Execution) -> int:
@@ -129,7 +133,7 @@ def _judged(
     """A signal on an active waitpoint: does the condition hold with it?"""
     suspension = view.get(Suspension, (command.partition, command.uuid))
     if suspension is None or suspension.closed_at_ms is not None:
-        raise Contention(ContentionKind.WAITPOINT_NOT_FOUND, f"waitpoint {waitpoint.waitpoint_id}: nobody waits")
+        raise Contention(ContentionKind.WAITPOINT_NOT_FOUND, f"waitpoint {waitpoint.waitpoint_id}: nothing waits on it")
     terms = waits.read_terms(suspension)
     heard = waits.read_heard(suspension)
     key = waitpoint.waitpoint_key
@@ -264,7 +268,7 @@ def deliver_approval(command: DeliverApproval, view: View, context: Context) -> 
     if execution.lane_id != command.lane_id:
         raise Validation(
             ValidationKind.INVALID_INPUT,
-            f"lane_mismatch: the execution is on lane {execution.lane_id!r}, not {command.lane_id!r}",
+            f"lane_mismatch: the execution is on lane {quoted(execution.lane_id)}, not {quoted(command.lane_id)}",
         )
     waitpoint = view.get(Waitpoint, (signal.partition, signal.waitpoint_id))
     if waitpoint is None or waitpoint.uuid != execution.uuid:

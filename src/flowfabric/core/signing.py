@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from typing import ClassVar
 
 from msgspec import Struct
 
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.view import View
 from flowfabric.model.changes import Act, Decision, Drop, Get, Need, Select, change, insert
+from flowfabric.model.discreet import Discreet
 from flowfabric.model.errors import Conflict, ConflictKind, Validation, ValidationKind
 from flowfabric.model.records import SigningKey, Waitpoint
 from flowfabric.model.suspension import AlreadySeeded, RotateSecret, Seeded
@@ -32,6 +34,11 @@ def current_key(view: View) -> SigningKey | None:
     """The key that signs."""
     keys = view.select(SigningKey, active=True)
     return max(keys, key=lambda key: (key.rotated_at_ms, key.kid), default=None)
+
+
+def verifies(key: SigningKey, now: int) -> bool:
+    """Whether what this key has signed is good: it signs still, or its grace is not over."""
+    return key.active or key.expires_at_ms is None or key.expires_at_ms > now
 
 
 def signing_key(view: View, entropy: bytes, now: int) -> tuple[SigningKey, tuple[Act, ...]]:
@@ -71,7 +78,7 @@ def authenticated(
     key = view.get(SigningKey, parts.kid) if parts is not None else None
     if parts is None or key is None:
         raise _refused()
-    if not key.active and key.expires_at_ms is not None and key.expires_at_ms <= now:
+    if not verifies(key, now):
         raise Validation(ValidationKind.INVALID_TOKEN, "token_expired")
     genuine = hmac.compare_digest(parts.digest, _digest(key, execution_id, wanted))
     if waitpoint is None or not genuine:
@@ -85,8 +92,10 @@ def _refused() -> Validation:
 # -- the key store ---------------------------------------------------------------------------------------------------
 
 
-class SeedSecret(Struct, gc=False):
+class SeedSecret(Discreet, Struct, gc=False):
     """Give an empty store its first key."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"secret"})
 
     kid: str
     secret: bytes
@@ -104,13 +113,15 @@ def seed_secret(command: SeedSecret, view: View, context: Context) -> Decision:
     current = current_key(view)
     if current is not None:
         raise Validation(
-            ValidationKind.INVALID_INPUT, f"key {current.kid!r} signs already; use rotate_waitpoint_hmac_secret_all"
+            ValidationKind.INVALID_INPUT, f"key {current.kid!r} already signs; use rotate_waitpoint_hmac_secret_all"
         )
     return Decision(Seeded(command.kid), (insert(SigningKey(command.kid, command.secret, context.now, True)),))
 
 
-class RotateKey(Struct, gc=False):
+class RotateKey(Discreet, Struct, gc=False):
     """Let a new key sign, and the previous one verify for a while."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"secret"})
 
     kid: str
     secret: bytes

@@ -19,12 +19,12 @@ def unsound(execution_id: str, view: View) -> str | None:
         return None
     attempt = view.attempt(execution_id, execution.attempt_index)
     if execution.lifecycle_phase == lit.ACTIVE and attempt is None:
-        return f"it is active, and its attempt {execution.attempt_index} does not exist"
+        return f"it is active, but its attempt {execution.attempt_index + 1} does not exist"
     if execution.lifecycle_phase == lit.SUSPENDED and not _is_suspended(view, execution):
-        return "it is suspended, and no open suspension says for what"
+        return "it is suspended, but has no open suspension"
     waits = lit.is_claimable(execution.lifecycle_phase, execution.eligibility_state)
     if waits and attempt is not None and is_live(attempt):
-        return f"it can be claimed, and worker {attempt.worker_instance_id} holds a lease on it"
+        return f"it can be claimed, but worker {attempt.worker_instance_id} holds a lease on it"
     return None
 
 

@@ -25,9 +25,10 @@ from flowfabric.model.events import Event
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_FLOW_NODES
+from flowfabric.model.quoting import quoted
 from flowfabric.model.records import Execution, Suspension
 from flowfabric.model.results import Created
-from flowfabric.model.steps import Advanced, ChildWait, Forked, Step
+from flowfabric.model.steps import CANCEL_MARK, Advanced, ChildWait, Forked, Step
 from flowfabric.model.suspension import SuspensionReason, TimeoutBehavior
 
 
@@ -42,6 +43,8 @@ class Advance(Struct, gc=False):
     wait: ChildWait | None
     flow: graph.CreateFlow
     suspension_id: str
+    #: Whether the holder knows that the execution was asked to cancel.
+    cancel_known: bool = False
 
     def needs(self) -> tuple[Need, ...]:
         needs: list[Need] = [Get(Execution, self.handle.execution_id)]
@@ -60,13 +63,15 @@ def advance(command: Advance, view: View, context: Context) -> Decision:
     executions, events, execution = _started(command, view, context, execution)
     acts += executions
     wait = command.wait
-    if wait is None:
-        return Decision(Advanced(tuple(steps), False), tuple(acts), tuple(events))
+    asked = execution.cancel_at_ms is not None
+    if wait is None or (asked and not command.cancel_known):
+        # Whoever does not know yet that it was asked to cancel must not go to sleep over it.
+        return Decision(Advanced(tuple(steps), False, (), asked), tuple(acts), tuple(events))
     ended = view.ended_among(EndedAmong(wait.awaited)) if wait.awaited else ()
     left = wait.wake_after - len(ended)
     due = wait.until_ms is not None and wait.until_ms <= context.now
     if (wait.awaited and left <= 0) or due:
-        answer = Advanced(tuple(steps), False, tuple(map(ExecutionId.unchecked, ended)))
+        answer = Advanced(tuple(steps), False, tuple(map(ExecutionId.unchecked, ended)), asked)
         return Decision(answer, tuple(acts), tuple(events))
     terms = Wait(
         command.suspension_id,
@@ -78,7 +83,7 @@ def advance(command: Advance, view: View, context: Context) -> Decision:
     )
     parked = parked_without_waitpoints(view, context, execution, attempt, terms, max(left, 0), command.handle)
     return Decision(
-        Advanced(tuple(steps), True, tuple(map(ExecutionId.unchecked, ended))),
+        Advanced(tuple(steps), True, tuple(map(ExecutionId.unchecked, ended)), asked),
         (*acts, *parked.acts),
         (*events, *parked.events),
         ((execution.execution_id, attempt.attempt_index),),
@@ -115,8 +120,8 @@ def _started(
         if not isinstance(decision.result, Created):
             raise Validation(
                 ValidationKind.INVALID_INPUT,
-                f"child {child.execution_kind!r}: its idempotency key belongs to {decision.result.execution_id}; "
-                "children are told apart by their ids",
+                f"child {quoted(child.execution_kind)}: its idempotency key belongs to {decision.result.execution_id}; "
+                "give each child its own key",
             )
         acts += joined(decision, flow, None, lanes, parent=execution.uuid)
         events += decision.events
@@ -146,14 +151,18 @@ class ForkExecution(Struct, gc=False):
 def fork_execution(command: ForkExecution, view: View, context: Context) -> Decision:
     """The new execution and its copy of the steps, in one commit."""
     if view.execution(command.source_id) is None:
-        raise NotFound("execution", command.source_id)
+        raise NotFound("execution")
     steps = view.select(Step, partition=command.source_partition, uuid=command.source_uuid)
     last = max((step.sequence for step in steps), default=0)
+    if command.at is None:
+        # What was done after a request to cancel belongs to that end.
+        asked = [step.sequence for step in steps if step.name.startswith(CANCEL_MARK)]
+        last = min([last, *(sequence - 1 for sequence in asked)])
     if command.at is not None:
         found = [step.sequence for step in steps if step.name == command.at]
         if not found:
             known = ", ".join(step.name for step in sorted(steps, key=lambda each: each.sequence)[:20]) or "none"
-            raise NotFound("step", f"{command.at!r}; execution {command.source_id} remembers {known}")
+            raise NotFound("step", f"{quoted(command.at)}; execution {command.source_id} remembers {known}")
         last = found[0] - 1
     decision = create_execution(command.create, view, context)
     if not isinstance(decision.result, Created):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowfabric.core.documents import parse_document
+from flowfabric.model.counting import counted
 from flowfabric.model.errors import Validation
 from flowfabric.model.examination import Violation
 from flowfabric.model.frames import decode_summary_document, decode_summary_patch, merge_summary
@@ -27,10 +28,13 @@ def check_stream(
     expect(begun, "frames of an attempt that does not exist")
     if head is None or head.frame_count is None:
         return found
-    expect(head.frame_count == frames, f"its head says {head.frame_count} frames, {frames} are stored")
+    expect(
+        head.frame_count == frames,
+        f"its head counts {counted(head.frame_count, 'frame')}, but {counted(frames, 'is', 'are')} stored",
+    )
     if newest is not None:
         told = (head.last_ts_ms, head.last_seq)
-        expect(told == newest, f"its head says that {_shown(told)} is the newest frame, it is {_shown(newest)}")
+        expect(told == newest, f"its head says that {_shown(told)} is the newest frame, but it is {_shown(newest)}")
     return found
 
 
@@ -47,7 +51,7 @@ def check_summary(
         return [Violation("I33", stream, f"{stored} summary frames, and no summary")] if stored else []
     found: list[Violation] = []
     if summary.version < max(stored, 1):
-        detail = f"its summary has taken in {summary.version} frames, {stored} are stored"
+        detail = f"its summary covers {counted(summary.version, 'frame')}, but {counted(stored, 'is', 'are')} stored"
         found.append(Violation("I33", stream, detail))
     elif deltas:
         try:
@@ -59,9 +63,9 @@ def check_summary(
                 again = merge_summary(again, decode_summary_patch(_payload(fields)))
         except (Validation, ValueError) as error:
             detail = error.detail if isinstance(error, Validation) else str(error)
-            return [Violation("I33", stream, f"its summary cannot be worked out: {detail}")]
+            return [Violation("I33", stream, f"its summary cannot be computed: {detail}")]
         if again != document:
-            found.append(Violation("I33", stream, "its summary is not what its frames make of it"))
+            found.append(Violation("I33", stream, "its summary does not match its frames"))
     return found
 
 

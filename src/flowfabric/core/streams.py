@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,8 +10,11 @@ from msgspec.structs import replace
 from flowfabric.core import lease
 from flowfabric.core.context import Context
 from flowfabric.core.documents import dump_document
+from flowfabric.core.openings import needs as opening_needs, restart_of
+from flowfabric.core.stream_heads import Numbered, parts_of
 from flowfabric.core.view import View
 from flowfabric.model.changes import Act, Change, Decision, Get, Need, TrimStream, change, insert
+from flowfabric.model.counting import counted
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.frames import (
     MAX_FRAME_BYTES,
@@ -28,6 +30,7 @@ from flowfabric.model.frames import (
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Attempt, Execution, FrameRow, StreamHead, StreamSummary
+from flowfabric.model.restarts import BY_ENGINE, BY_WORKER
 
 _MAX_I32 = 2**31 - 1
 _HEAD_FIELDS = (
@@ -41,25 +44,6 @@ _HEAD_FIELDS = (
 _NUMBERED_HEAD_FIELDS = (*_HEAD_FIELDS, "last_numbered")
 
 
-class Numbered(NamedTuple):
-    """An append that carried a number: under which lease, which number, the id of its last frame, and how many they
-    were. Only the last one is remembered, because numbers rise."""
-
-    lease_epoch: int
-    number: int
-    ts_ms: int
-    seq: int
-    frames: int
-
-    @classmethod
-    def read(cls, text: str) -> Numbered:
-        """From what a head remembers."""
-        return cls(*map(int, text.split(".")))
-
-    def __str__(self) -> str:
-        return ".".join(map(str, self))
-
-
 class AppendFrame(Struct, gc=False):
     """The holder writes one frame to its attempt's stream. With a number, it is written once however often it comes."""
 
@@ -70,19 +54,35 @@ class AppendFrame(Struct, gc=False):
     def needs(self) -> tuple[Need, ...]:
         key = (self.handle.execution_id, self.handle.attempt_index)
         core, head = Get(Execution, self.handle.execution_id), Get(StreamHead, key)
+        more = () if self.frame.opens is None else opening_needs(self.handle, self.frame)
         if isinstance(self.frame.mode, DurableSummary):
-            return (core, head, Get(StreamSummary, key))
-        return (core, head)
+            return (core, head, Get(StreamSummary, key), *more)
+        return (core, head, *more)
 
 
 def append_frame(command: AppendFrame, view: View, context: Context) -> Decision:
-    """The frame stored under the next id; in summary mode its payload merged into the rolling document."""
+    """The frame stored under the next id; in summary mode its payload merged into the rolling document. If it opens
+    output that was begun before, a restart frame goes before it."""
     execution, attempt = lease.held(view, command.handle, context)
     _check_size(command.frame)
     before = _before(command.handle, command.number, (command.frame,), view)
     if before is not None:
         return Decision(before[0])
-    return _appended(command.handle, command.frame, command.number, 1, execution, attempt, view, context)
+    _opened(command.handle, command.frame, execution, attempt, view, context)
+    frame, number = command.frame, command.number
+    return _appended(command.handle, frame, number, (frame,), execution, attempt, view, context)
+
+
+def _opened(
+    handle: HandlePayload, frame: Frame, execution: Execution, attempt: Attempt, view: View, context: Context
+) -> None:
+    """Let a restart frame go first, if the frame opens output that starts over."""
+    if frame.opens is None:
+        return
+    own = parts_of(view.get(StreamHead, (handle.execution_id, handle.attempt_index)))
+    restart = restart_of(handle, frame, own, execution, attempt, view)
+    if restart is not None:
+        view.fold(_appended(handle, restart, None, (), execution, attempt, view, context))
 
 
 def _before(
@@ -94,11 +94,11 @@ def _before(
     if number is None or head is None or head.last_numbered is None:
         return None
     last = Numbered.read(head.last_numbered)
-    if last.lease_epoch != handle.lease_epoch or last.number < number:
+    if not last.belongs_to(handle) or last.number < number:
         return None
     if last.number > number or last.frames != len(frames):
-        detail = f"{number} was used already; the last one was {last.number}, with {last.frames} frames"
-        text = f"number: {detail}. Numbers of one lease rise, one append after the other, each with its own frames"
+        detail = f"{number} was used before; the last one was {last.number}, with {counted(last.frames, 'frame')}"
+        text = f"number: {detail}. Use a higher number for each append of a lease"
         raise Validation(ValidationKind.INVALID_INPUT, text)
     version = None
     if isinstance(frames[0].mode, DurableSummary):
@@ -115,17 +115,19 @@ def _appended(
     handle: HandlePayload,
     frame: Frame,
     number: int | None,
-    count_of_append: int,
+    together: tuple[Frame, ...],
     execution: Execution,
     attempt: Attempt,
     view: View,
     context: Context,
 ) -> Decision:
+    """One frame more. ``together`` are all frames of its append; a restart frame is part of none."""
     key = (execution.execution_id, attempt.attempt_index)
     head = view.get(StreamHead, key) or StreamHead(*key[:1], execution.partition, execution.uuid, key[1])
     ts_ms = max(context.now, head.last_ts_ms)
     seq = head.last_seq + 1 if head.frame_count and ts_ms == head.last_ts_ms else 0
-    acts: list[Act] = [insert(_row(execution, attempt.attempt_index, ts_ms, seq, frame, context.now))]
+    source = BY_WORKER if together else BY_ENGINE
+    acts: list[Act] = [insert(_row(execution, attempt.attempt_index, ts_ms, seq, frame, source, context.now))]
     version = None
     if isinstance(frame.mode, DurableSummary):
         summary = _merged(view, execution, attempt.attempt_index, frame, context.now)
@@ -151,7 +153,11 @@ def _appended(
     )
     fields: tuple[str, ...] = _HEAD_FIELDS
     if number is not None:
-        moved.last_numbered = str(Numbered(handle.lease_epoch, number, ts_ms, seq, count_of_append))
+        parts = parts_of(head)
+        if together[0].opens is not None:
+            parts = parts.opened(together[0].step, handle.lease_epoch)
+        told = Numbered(handle.lease_epoch, number, ts_ms, seq, len(together), handle.lease_id, parts)
+        moved.last_numbered = str(told)
         fields = _NUMBERED_HEAD_FIELDS
     acts.append(Change(moved, fields if head.stored else None))
     return Decision(AppendFrameOutcome(f"{ts_ms}-{seq}", count, version), tuple(acts), (), (key,))
@@ -176,12 +182,13 @@ def append_frames(command: AppendFrames, view: View, context: Context) -> Decisi
     before = _before(command.handle, command.number, command.frames, view)
     if before is not None:
         return Decision(before)
+    _opened(command.handle, command.frames[0], *held, view, context)
     outcomes: list[AppendFrameOutcome] = []
     count = len(command.frames)
     for frame in command.frames:
         # The last one brings the number: they are written together or not at all.
         number = command.number if len(outcomes) == count - 1 else None
-        decision = _appended(command.handle, frame, number, count, *held, view, context)
+        decision = _appended(command.handle, frame, number, command.frames, *held, view, context)
         outcomes.append(decision.result)
         if len(outcomes) < count:
             view.fold(decision)
@@ -197,7 +204,9 @@ def _check_size(frame: Frame) -> None:
         )
 
 
-def _row(execution: Execution, attempt_index: int, ts_ms: int, seq: int, frame: Frame, now: int) -> FrameRow:
+def _row(
+    execution: Execution, attempt_index: int, ts_ms: int, seq: int, frame: Frame, source: str, now: int
+) -> FrameRow:
     try:
         payload, encoding = frame.bytes.decode("utf-8"), "utf8"
         if "\x00" in payload:
@@ -208,10 +217,14 @@ def _row(execution: Execution, attempt_index: int, ts_ms: int, seq: int, frame: 
         "frame_type": frame.stored_type,
         "payload": payload,
         "encoding": encoding,
-        "source": "worker",
+        "source": source,
     }
     if frame.correlation_id is not None:
         fields["correlation_id"] = frame.correlation_id
+    if frame.step is not None:
+        fields["step"] = frame.step
+    if frame.content is not None:
+        fields["content"] = str(frame.content)
     return FrameRow(
         execution.execution_id,
         execution.partition,

@@ -19,6 +19,7 @@ from flowfabric.model.errors import Conflict, ConflictKind, Validation, Validati
 from flowfabric.model.events import Event
 from flowfabric.model.flows import ALL_OF, EdgePolicy, EdgeState, FlowSubmitted
 from flowfabric.model.ids import ExecutionId, FlowId
+from flowfabric.model.quoting import quoted
 from flowfabric.model.records import Binding, Edge, Execution, Flow, Lane
 from flowfabric.model.results import Created
 
@@ -72,8 +73,8 @@ def submit_flow(command: SubmitFlow, view: View, context: Context) -> Decision:
         if not isinstance(decision.result, Created):
             raise Validation(
                 ValidationKind.INVALID_INPUT,
-                f"node {name!r}: its id or idempotency key belongs to execution {decision.result.execution_id}; "
-                "a node of a new flow must be new",
+                f"node {quoted(name)}: its id or idempotency key belongs to execution {decision.result.execution_id}; "
+                "use a new one for a new flow",
             )
         acts += joined(decision, command.flow, waiting.get(node.uuid), lanes)
         events += decision.events
@@ -88,7 +89,7 @@ def _check_repeated(command: SubmitFlow, view: View) -> None:
         if execution is None or execution.flow_id != command.flow.flow_id:
             raise Validation(
                 ValidationKind.INVALID_INPUT,
-                f"flow_id: {command.flow.flow_id} exists and node {name!r} is not one of its members; "
+                f"flow_id: {command.flow.flow_id} already exists without the node {quoted(name)}; "
                 "submit a new flow, or add members to this one",
             )
 
@@ -153,7 +154,7 @@ def check_acyclic(names: Sequence[str], joined: Sequence[tuple[str, str]]) -> No
     following: dict[str, list[str]] = {name: [] for name in names}
     for upstream, downstream in joined:
         if upstream == downstream:
-            raise Conflict(ConflictKind.SELF_REFERENCING_EDGE, f"self_referencing_edge: {upstream!r}")
+            raise Conflict(ConflictKind.SELF_REFERENCING_EDGE, f"self_referencing_edge: {quoted(upstream)}")
         open_edges[downstream] += 1
         following[upstream].append(downstream)
     ready = [name for name, count in open_edges.items() if not count]
@@ -167,4 +168,4 @@ def check_acyclic(names: Sequence[str], joined: Sequence[tuple[str, str]]) -> No
                 ready.append(downstream)
     if sorted_count < len(names):
         stuck = min(name for name, count in open_edges.items() if count)
-        raise Conflict(ConflictKind.CYCLE_DETECTED, f"cycle_detected: {stuck!r} waits for itself")
+        raise Conflict(ConflictKind.CYCLE_DETECTED, f"cycle_detected: {quoted(stuck)} waits for itself")

@@ -246,7 +246,9 @@ def suspend(command: Suspend, view: View, context: Context) -> Decision:
     """Suspended, or, if signals that came early satisfy the condition, not at all. Repeated, the first answer."""
     known = view.get(SuspendDedup, (command.partition, command.idempotency_key)) if command.idempotency_key else None
     if known is not None and known.created_at_ms > context.now - DEDUP_MS:
-        return Decision(_remembered(known, context))
+        document = msgspec.json.decode(known.outcome_json)
+        if not _is_anothers(document, command):
+            return Decision(_remembered(document, context))
     execution, attempt = _holder(command, view, context)
     bound = bound_waitpoints(view, context, execution, command.wait, command.entropy)
     decision = (
@@ -255,7 +257,7 @@ def suspend(command: Suspend, view: View, context: Context) -> Decision:
         else _satisfied(command, view, context, execution, attempt, bound)
     )
     if command.idempotency_key:
-        decision.acts += (_remembering(command, decision.result, known, context.now),)
+        decision.acts += (_remembering(command, decision.result, known, attempt, context.now),)
     return decision
 
 
@@ -304,7 +306,7 @@ def _satisfied(
 # -- repeated calls --------------------------------------------------------------------------------------------------
 
 
-def _remembering(command: Suspend, outcome: Any, known: SuspendDedup | None, now: int) -> Act:
+def _remembering(command: Suspend, outcome: Any, known: SuspendDedup | None, attempt: Attempt, now: int) -> Act:
     details = outcome.details
     document = {
         "variant": type(outcome).__name__,
@@ -312,14 +314,15 @@ def _remembering(command: Suspend, outcome: Any, known: SuspendDedup | None, now
             "suspension_id": details.suspension_id,
             "waitpoint_id": details.waitpoint_id,
             "waitpoint_key": details.waitpoint_key,
-            "token": str.__str__(details.waitpoint_token),
+            "token": details.waitpoint_token.reveal(),
             "extras": [
-                (each.waitpoint_id, each.waitpoint_key, str.__str__(each.waitpoint_token))
+                (each.waitpoint_id, each.waitpoint_key, each.waitpoint_token.reveal())
                 for each in details.additional_waitpoints
             ],
         },
         "handle_opaque_hex": outcome.handle.opaque.hex(),
         "handle_kind": outcome.handle.kind.value,
+        "lease": (attempt.lease_epoch, attempt.lease_id),
     }
     row = SuspendDedup(command.partition, command.idempotency_key, waits.dump(document), now)
     if known is None:
@@ -327,9 +330,16 @@ def _remembering(command: Suspend, outcome: Any, known: SuspendDedup | None, now
     return change(known, outcome_json=row.outcome_json, created_at_ms=now)
 
 
-def _remembered(known: SuspendDedup, context: Context) -> Any:
+def _is_anothers(document: dict[str, Any], command: Suspend) -> bool:
+    """Whether the first answer went to another lease that had the caller's epoch. Only a store that has lost writes
+    gives an epoch out twice; whoever comes with another epoch gets the answer that the key stands for."""
+    epoch, lease_id = document.get("lease") or (None, None)
+    caller = command.handle or command.fence
+    return caller is not None and caller.lease_epoch == epoch and lease_id not in (None, caller.lease_id)
+
+
+def _remembered(document: dict[str, Any], context: Context) -> Suspended | SuspendOutcome.AlreadySatisfied:
     """The first answer again, as it was."""
-    document = msgspec.json.decode(known.outcome_json)
     told = document["details"]
     details = SuspendOutcomeDetails(
         told["suspension_id"],

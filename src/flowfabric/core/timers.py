@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from flowfabric.core import holdings, lease
+from flowfabric.core.cancel import cancelled
 from flowfabric.core.conclusion import concluded
 from flowfabric.core.context import Context
 from flowfabric.core.edges import waits_for_members
@@ -18,6 +19,7 @@ from flowfabric.core.view import View
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Act, Decision, Get, Need, change
 from flowfabric.model.events import Event
+from flowfabric.model.ids import CancelSource
 from flowfabric.model.leases import LeaseEnd
 from flowfabric.model.policy import read_policy
 from flowfabric.model.records import Attempt, Execution
@@ -35,7 +37,7 @@ class _OneExecution(Struct, gc=False):
 
 
 class PromoteSubmitted(_OneExecution, gc=False):
-    """Move fresh intake to the queue. Claims do not wait for it."""
+    """Move a fresh execution to phase ``runnable``. Nothing waits for it: claims take fresh work as it is."""
 
 
 def promote_submitted(command: PromoteSubmitted, view: View, context: Context) -> Decision:
@@ -165,7 +167,8 @@ class ExpireExecution(Struct, gc=False):
 
 
 def expire_execution(command: ExpireExecution, view: View, context: Context) -> Decision:
-    """An attempt out of time is retried while its policy allows; an execution past its deadline ends."""
+    """An attempt out of time is retried while its policy allows; an execution past its deadline ends, as cancelled if
+    it was asked to cancel."""
     execution = view.execution(command.execution_id)
     if execution is None or execution.lifecycle_phase in lit.ENDED_PHASES:
         return Decision(False)
@@ -173,6 +176,8 @@ def expire_execution(command: ExpireExecution, view: View, context: Context) -> 
     if command.cause == EXECUTION_DEADLINE:
         if execution.deadline_at_ms is None or execution.deadline_at_ms > context.now:
             return Decision(False)
+        if execution.cancel_at_ms is not None:
+            return _cancelled(view, context, execution.execution_id, attempt)
         return _expired(view, context, execution, attempt, EXECUTION_DEADLINE)
     if (
         execution.lifecycle_phase != lit.ACTIVE
@@ -185,6 +190,14 @@ def expire_execution(command: ExpireExecution, view: View, context: Context) -> 
     if policy is None or execution.retry_count >= policy.max_retries:
         return _expired(view, context, execution, attempt, ATTEMPT_TIMEOUT)
     return _timed_out(view, context, execution, attempt)
+
+
+def _cancelled(view: View, context: Context, execution_id: str, attempt: Attempt | None) -> Decision:
+    """An execution that was asked to cancel has had its time: it ends for the reason it was asked for."""
+    execution = view.full(execution_id)
+    assert execution is not None
+    by = CancelSource.SYSTEM_TIMEOUT
+    return cancelled(view, context, execution, attempt, True, reason="", by=by, revoked_by=lit.BY_RECONCILER)
 
 
 def _timed_out(view: View, context: Context, execution: Execution, attempt: Attempt) -> Decision:

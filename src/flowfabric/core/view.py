@@ -87,8 +87,10 @@ def _belongs(record: Any, purge: PurgeExecution) -> bool:
 class View(GraphView):
     """Loaded records plus folded decisions; see the module's text."""
 
-    def __init__(self, held: Held | None = None, arrive: Arrive | None = None) -> None:
+    def __init__(self, held: Held | None = None, arrive: Arrive | None = None, *, hopeful: bool = False) -> None:
         super().__init__()
+        #: Whether to believe what the commit is going to prove.
+        self._hopeful = hopeful
         self._loaded: dict[Any, dict[Key, Any]] = {}
         self._full: set[str] = set()
         #: First records of a select: how many were asked for, and the keys found.
@@ -101,7 +103,7 @@ class View(GraphView):
         self._ended: dict[EndedAmong, frozenset[str]] = {}
         self._bound: list[Execution] = []
         #: Budgets as executions name them, of which everything that admission looks at is here.
-        self.looked_at: set[str] = set()
+        self.looked_at: set[tuple[str, str | None]] = set()
         self._held = held
         #: Gives an execution that joins a queue its place there.
         self._arrive = arrive
@@ -358,7 +360,20 @@ class View(GraphView):
 
     def attempt(self, execution_id: str, attempt_index: int) -> Attempt | None:
         """One attempt of an execution."""
-        return self.get(Attempt, (execution_id, attempt_index))
+        try:
+            return self.get(Attempt, (execution_id, attempt_index))
+        except Missing:
+            # Claims that compete for an execution would find out one by one, a round for each.
+            if self._hopeful and self._comes_with_this_batch(execution_id, attempt_index):
+                return None
+            raise
+
+    def _comes_with_this_batch(self, execution_id: str, attempt_index: int) -> bool:
+        """Whether an attempt can only be one that this batch begins. Its insert proves it."""
+        if self._puts.get(Execution, {}).get(execution_id, ()) is None:
+            return True
+        before = self._loaded.get(Execution, {}).get(execution_id) or self._believed.get((Execution, execution_id))
+        return before is not None and attempt_index > before.attempt_index
 
     def full(self, execution_id: str) -> Execution | None:
         """The execution with payload, result, raw fields and texts."""

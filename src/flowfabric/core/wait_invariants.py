@@ -77,13 +77,13 @@ def _check_signals(
     heard = Counter(signal.waitpoint_id for signal in signals if signal.waitpoint_key != waits.TIMEOUT_KEY)
     for waitpoint in waitpoints:
         recorded, counted = heard.pop(waitpoint.waitpoint_id, 0), waitpoint.signal_count
-        findings.expect(recorded == counted, "I28", f"{counted} signals counted, {recorded} recorded")
+        findings.expect(recorded == counted, "I28", f"signals counted: {counted}, recorded: {recorded}")
     findings.expect(not heard, "I28", f"signals on unknown waitpoints: {sorted(heard)}")
     # A replay begins to count anew.
     newest = sorted(signal.sequence for signal in signals)[-(execution.signal_count or 0) :]
     count = execution.signal_count
     if count:
-        findings.expect(newest[-1:] == [count], "I28", f"{count} signals counted, the last one is {newest[-1:]}")
+        findings.expect(newest[-1:] == [count], "I28", f"signals counted: {count}, the last one is {newest[-1:]}")
 
 
 def _check_ended_once(

@@ -61,7 +61,7 @@ def read_terms(suspension: Suspension) -> Terms:
     """The suspension's terms. People may have written them: a condition nobody can read is never satisfied."""
     try:
         stored = _decode_terms(suspension.condition)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return Terms(Unreadable())
     try:
         condition = _decode_condition.decode(stored.condition)
@@ -69,7 +69,7 @@ def read_terms(suspension: Suspension) -> Terms:
         condition = Unreadable()
     try:
         policy = _decode_policy(stored.resume_policy)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         policy = ResumePolicy()
     return Terms(condition, policy, stored.requested_by, stored.continuation_metadata_pointer, stored.waitpoints)
 

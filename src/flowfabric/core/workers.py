@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.view import View
-from flowfabric.model.changes import Decision, Drop, Get, Need, change, insert
+from flowfabric.model.changes import Act, Decision, Drop, Get, Need, change, insert
 from flowfabric.model.errors import Validation, ValidationKind
-from flowfabric.model.records import Worker, WorkerEvent
+from flowfabric.model.records import GoneWorker, Worker, WorkerEvent
 from flowfabric.model.results import Marked, NotRegistered, Refreshed, Registered
 
 MAX_REASON_BYTES = 256
@@ -31,6 +31,15 @@ class RegisterWorker(_OneWorker, gc=False):
     lanes: tuple[str, ...]
     capabilities: tuple[str, ...]
     liveness_ttl_ms: int
+    slots: int | None = None
+
+    def needs(self) -> tuple[Need, ...]:
+        return _with_gone(self)
+
+
+def _with_gone(command: _OneWorker) -> tuple[Need, ...]:
+    key = (command.namespace, command.worker_instance_id)
+    return (Get(Worker, key), Get(GoneWorker, key))
 
 
 def is_alive(worker: Worker, now: int) -> bool:
@@ -47,8 +56,11 @@ def register_worker(command: RegisterWorker, view: View, context: Context) -> De
         "capabilities_csv": ",".join(command.capabilities),
         "last_heartbeat_ms": context.now,
         "liveness_ttl_ms": command.liveness_ttl_ms,
+        "slots": command.slots,
     }
     event = _event(command, "registered", context.now)
+    gone = view.get(GoneWorker, (command.namespace, command.worker_instance_id))
+    back = () if gone is None else (Drop(gone),)
     if known is None:
         worker = Worker(
             command.namespace,
@@ -56,9 +68,9 @@ def register_worker(command: RegisterWorker, view: View, context: Context) -> De
             registered_at_ms=context.now,
             **fields,  # type: ignore[arg-type]
         )
-        return Decision(Registered(), (insert(worker), insert(event)))
+        return Decision(Registered(), (insert(worker), insert(event), *back))
     if not is_alive(known, context.now):
-        return Decision(Registered(), (change(known, registered_at_ms=context.now, **fields), insert(event)))
+        return Decision(Registered(), (change(known, registered_at_ms=context.now, **fields), insert(event), *back))
     if known.worker_id != command.worker_id:
         raise Validation(ValidationKind.INVALID_INPUT, "instance_id reassigned")
     answer = Refreshed(saturate(context.now + command.liveness_ttl_ms))
@@ -85,6 +97,9 @@ class MarkWorkerDead(_OneWorker, gc=False):
 
     reason: str
 
+    def needs(self) -> tuple[Need, ...]:
+        return _with_gone(self)
+
 
 def mark_worker_dead(command: MarkWorkerDead, view: View, context: Context) -> Decision:
     """Gone from the registry, the reason kept."""
@@ -97,11 +112,15 @@ def mark_worker_dead(command: MarkWorkerDead, view: View, context: Context) -> D
     if worker is None:
         return Decision(NotRegistered())
     event = _event(command, "marked_dead", context.now, command.reason)
-    return Decision(Marked(), (Drop(worker), insert(event)))
+    gone = _gone(view, worker, context.now, command.reason)
+    return Decision(Marked(), (Drop(worker), insert(event), *gone))
 
 
 class SweepWorker(_OneWorker, gc=False):
     """Remove a worker process that has been silent for too long."""
+
+    def needs(self) -> tuple[Need, ...]:
+        return _with_gone(self)
 
 
 def sweep_worker(command: SweepWorker, view: View, context: Context) -> Decision:
@@ -109,7 +128,28 @@ def sweep_worker(command: SweepWorker, view: View, context: Context) -> Decision
     worker = view.get(Worker, (command.namespace, command.worker_instance_id))
     if worker is None or is_alive(worker, context.now):
         return Decision(False)
-    return Decision(True, (Drop(worker), insert(_event(command, "ttl_swept", context.now))))
+    gone = _gone(view, worker, context.now, None)
+    return Decision(True, (Drop(worker), insert(_event(command, "ttl_swept", context.now)), *gone))
+
+
+def _gone(view: View, worker: Worker, now: int, reason: str | None) -> tuple[Act, ...]:
+    """Keep for a while who it was."""
+    record = GoneWorker(
+        worker.namespace,
+        worker.worker_instance_id,
+        worker.worker_id,
+        worker.lanes,
+        worker.capabilities_csv,
+        worker.last_heartbeat_ms,
+        worker.registered_at_ms,
+        now,
+        reason,
+        worker.slots,
+    )
+    before = view.get(GoneWorker, worker.key)
+    if before is None:
+        return (insert(record),)
+    return (change(before, **{name: getattr(record, name) for name in record.__struct_fields__}),)
 
 
 def _event(command: _OneWorker, event_kind: str, now: int, reason: str | None = None) -> WorkerEvent:

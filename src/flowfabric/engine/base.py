@@ -5,45 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from flowfabric.core.admitting import LetGo
 from flowfabric.core.charging import LET_GO_QUOTA
+from flowfabric.core.limited import unwrapped
 from flowfabric.core.view import View
-from flowfabric.engine import checks
-from flowfabric.engine.batcher import Batcher
+from flowfabric.engine import checks, hints
+from flowfabric.engine.batcher import Abandoned, Batcher
 from flowfabric.engine.held import HeldRecords
 from flowfabric.engine.observing import Observer
 from flowfabric.engine.transact import Outcome, Settings, run_batch
-from flowfabric.engine.waiting import HEARD, EventWaiters, LaneWaiters, StreamWaiters, stream_bucket
-from flowfabric.model.changes import Need
-from flowfabric.model.errors import Transport, Unavailable
-from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
+from flowfabric.engine.waiting import HEARD, EventWaiters, LaneWaiters, StreamWaiters
+from flowfabric.model.changes import Get, Need
+from flowfabric.model.credentials import Credential
+from flowfabric.model.errors import Transport, Unavailable, Validation, ValidationKind
 from flowfabric.model.handles import Handle, HandlePayload, decode_for
-from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
+from flowfabric.model.limits import INTAKE_MS, MAX_BATCH, MAX_QUEUE
 from flowfabric.model.partitions import PartitionCounts, flow_partition
+from flowfabric.model.quoting import quoted
+from flowfabric.model.records import Execution
 from flowfabric.stores.protocol import Store
 from flowfabric.stores.questions import MAX_WAITED_FOR, WaitedFor
 
 _log = logging.getLogger("flowfabric.engine")
-
-#: Prefixes of what processes tell each other.
-LANE_TOPIC = "lane:"
-STREAM_TOPIC = "stream:"
-EVENT_TOPIC = "events:"
-#: Sent by the database itself with the transaction that leaves a request.
-ENQUEUE_TOPIC = "enqueue"
-#: One letter for each kind of event, so that a commit with several is one hint.
-EVENT_LETTERS: Mapping[Any, str] = {
-    CompletionEvent: "c",
-    LeaseEvent: "l",
-    OperatorEvent: "o",
-    SignalEvent: "s",
-    InstanceTagEvent: "t",
-}
-_KINDS_BY_LETTER = {letter: kind for kind, letter in EVENT_LETTERS.items()}
-
 
 #: After slots were left that nobody waited for, this long passes before the next look.
 OFFER_PAUSE_S = 0.05
@@ -57,6 +43,7 @@ class EngineBase:
         store: Store,
         *,
         reclaim_grace_ms: int = 0,
+        intake_ms: int = INTAKE_MS,
         max_batch: int = MAX_BATCH,
         max_queue: int = MAX_QUEUE,
     ) -> None:
@@ -64,13 +51,15 @@ class EngineBase:
         self._held = HeldRecords()
         if hasattr(store, "forget"):
             store.forget = self._held.forget
-        self._settings = Settings(store, self._held, reclaim_grace_ms)
+        self._settings = Settings(store, self._held, reclaim_grace_ms, intake_ms)
         self._batcher = Batcher(
             self._run, self._after_commit, self._after_failure, store.parallel, max_batch, max_queue
         )
         self._lanes = LaneWaiters()
         self._streams = StreamWaiters()
         self._events = EventWaiters()
+        #: Told of credentials that were made or taken away here, or ``None`` if others may have done so.
+        self._credential_watchers: list[Callable[[Credential | None], None]] = []
         self._listener: asyncio.Task[None] | None = None
         self._timer: Any = None
         self._closed = False
@@ -92,40 +81,69 @@ class EngineBase:
 
     # -- commands ------------------------------------------------------------------------------------------------
 
-    async def _submit(self, command: Any) -> Any:
-        return await self._batcher.call(command)
+    #: The namespaces that the caller is limited to; see ``Engine.limited_to``.
+    _within: frozenset[str] | None = None
+
+    async def _submit(self, command: Any, abandoned: Abandoned | None = None) -> Any:
+        return await self._batcher.call(command, abandoned)
+
+    async def _submit_many(self, commands: Sequence[Any]) -> list[Any]:
+        return await self._batcher.call_all(commands)
+
+    def _owner(self, namespace: str | None) -> str | None:
+        """Whose budget or quota a call is about: that of the namespace it names, or else of the caller."""
+        within = self._within
+        if namespace is None and within is not None:
+            if len(within) > 1:
+                raise checks.invalid("namespace: the caller may use several; name one")
+            return next(iter(within), "")
+        owner = None if namespace is None else checks.text(namespace, "namespace")
+        if within is not None and owner not in within:
+            raise Validation(ValidationKind.UNAUTHORIZED, f"the caller has no access to namespace {quoted(owner)}")
+        return owner
+
+    def _owners(self, namespaces: Iterable[str] | None) -> frozenset[str] | None:
+        """The namespaces whose budgets or quotas are listed; ``None`` means all."""
+        wanted = checks.namespaces(namespaces)
+        if self._within is None:
+            return wanted
+        return self._within if wanted is None else self._within & wanted
 
     async def _run(self, commands: list[Any]) -> Outcome:
         outcome: Outcome = await self.store.run(lambda: run_batch(self._settings, commands), alone=len(commands) == 1)
         return outcome
 
-    def _after_commit(self, commands: list[Any], outcome: Outcome) -> None:
-        topics = set()
-        for lane_id, work in outcome.fresh.items():
-            self._lanes.feed(lane_id, work)
-            topics.add(LANE_TOPIC + lane_id)
+    def _after_commit(self, commands: Sequence[Any], outcome: Outcome) -> None:
+        self._lanes.feed_soon(outcome.fresh)
         if outcome.streams:
             self._streams.wake(outcome.streams)
-            topics.update({f"{STREAM_TOPIC}{stream_bucket(stream)}" for stream in outcome.streams})
-        urgent = bool(topics)
-        if outcome.writes is not None and outcome.writes.events:
-            kinds = set(map(type, outcome.writes.events))
-            self._events.wake(kinds)
-            topics.add(EVENT_TOPIC + "".join(sorted([EVENT_LETTERS[kind] for kind in kinds])))
-        if topics:
-            self.store.publish(topics, urgent=urgent)
+        writes = outcome.writes
+        if writes is not None:
+            for key in writes.puts.get(Credential, ()):
+                self._tell_of_credentials(writes.records[Credential][key])
+            if writes.events:
+                kinds = set(map(type, writes.events))
+                self._events.wake(kinds)
+                if not writes.hints:
+                    self.store.publish([hints.event_topic(kinds)], urgent=False)
+            if writes.hints and not self.store.sends_hints:
+                self.store.publish(writes.hints)
         for command in outcome.then:
             self._go_on(command)
         if outcome.slots_left:
             self._leave_slots(outcome.slots_left)
-        if self._timer is not None and outcome.writes is not None:
-            self._timer.notice(outcome.writes)
+        if self._timer is not None and writes is not None:
+            self._timer.notice(writes)
         if self.observer is not None:
-            self.observer.committed(commands, outcome)
+            self.observer.committed(unwrapped(commands)[0], outcome)
 
-    def _after_failure(self, commands: list[Any], error: BaseException) -> None:
+    def _tell_of_credentials(self, changed: Credential | None) -> None:
+        for watcher in self._credential_watchers:
+            watcher(changed)
+
+    def _after_failure(self, commands: Sequence[Any], error: BaseException) -> None:
         if self.observer is not None:
-            self.observer.failed(commands, error)
+            self.observer.failed(unwrapped(commands)[0], error)
 
     def _go_on(self, command: Any) -> None:
         """Submit what carries on a committed change, without anybody waiting for it."""
@@ -184,6 +202,16 @@ class EngineBase:
             raise
         return view
 
+    async def _foreign(self, execution_ids: Iterable[str], namespaces: tuple[str, ...] | None) -> frozenset[str]:
+        """Which of these executions are in none of these namespaces; ``None`` means all namespaces."""
+        named = () if namespaces is None else tuple(dict.fromkeys(execution_ids))
+        if not named:
+            return frozenset()
+        view = await self._view(*(Get(Execution, each) for each in named))
+        found = (view.execution(each) for each in named)
+        own = namespaces or ()
+        return frozenset(each.execution_id for each in found if each is not None and each.namespace not in own)
+
     async def _ask(self, question: Any) -> Any:
         self._check_open()
         try:
@@ -220,15 +248,17 @@ class EngineBase:
                 self._streams.stir()
                 self._events.stir()
                 self._hasten_requests()
-            elif topic == ENQUEUE_TOPIC:
+                self._tell_of_credentials(None)
+            elif topic == hints.CREDENTIALS:
+                self._tell_of_credentials(None)
+            elif topic == hints.ENQUEUE:
                 self._hasten_requests()
-            elif topic.startswith(LANE_TOPIC):
-                self._lanes.stir(topic[len(LANE_TOPIC) :], HEARD)
-            elif topic.startswith(STREAM_TOPIC):
-                self._streams.stir(int(topic[len(STREAM_TOPIC) :]))
-            elif topic.startswith(EVENT_TOPIC):
-                letters = topic[len(EVENT_TOPIC) :]
-                self._events.wake([_KINDS_BY_LETTER[letter] for letter in letters if letter in _KINDS_BY_LETTER])
+            elif topic.startswith(hints.LANE):
+                self._lanes.stir(topic[len(hints.LANE) :], HEARD)
+            elif topic.startswith(hints.STREAM):
+                self._streams.stir(int(topic[len(hints.STREAM) :]))
+            elif topic.startswith(hints.EVENTS):
+                self._events.wake(hints.event_kinds(topic))
 
     async def drain(self, grace_ms: int) -> int:
         """Stop the timers and finish what is queued; how many tasks were still busy when the grace was over."""

@@ -11,13 +11,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from flowfabric.engine.transact import Outcome
 from flowfabric.model.errors import Bug, BugKind, Contention, EngineError, Transport, TransportKind, Unavailable
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
 
 _log = logging.getLogger("flowfabric.engine")
+
+#: Takes an answer whose caller has stopped waiting.
+Abandoned: TypeAlias = Callable[[Any], None]
+#: A command, who waits for its answer, and who takes it otherwise.
+_Item: TypeAlias = tuple[Any, "asyncio.Future[Any]", Abandoned | None]
 
 #: Below this many commands it is not worth spreading a queue over several connections.
 _WORTH_SPLITTING = 32
@@ -45,7 +50,7 @@ class Batcher:
         self._parallel = parallel
         self._max_batch = max_batch
         self._max_queue = max_queue
-        self._queue: deque[tuple[Any, asyncio.Future[Any]]] = deque()
+        self._queue: deque[_Item] = deque()
         self._room: deque[asyncio.Future[None]] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._runners: list[asyncio.Task[None]] = []
@@ -54,8 +59,9 @@ class Batcher:
         self._patience: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def call(self, command: Any) -> Any:
-        """The answer to a command, once it is durable; or the error it met, nothing having changed."""
+    async def call(self, command: Any, abandoned: Abandoned | None = None) -> Any:
+        """The answer to a command, once it is durable; or the error it met, nothing having changed. If the caller stops
+        waiting when it is too late to take the command back, ``abandoned`` gets the answer."""
         if self._closed:
             raise Unavailable("engine is closed")
         while len(self._queue) >= self._max_queue:
@@ -63,10 +69,16 @@ class Batcher:
             if self._closed:
                 raise Unavailable("engine is closed")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._queue.append((command, future))
+        self._queue.append((command, future, abandoned))
         if not self._hungry:
             self._feed()
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # The answer may have been on its way already.
+            if abandoned is not None and not future.cancelled() and future.exception() is None:
+                abandoned(future.result())
+            raise
 
     async def call_all(self, commands: Sequence[Any]) -> list[Any]:
         """The answers to many commands, or their errors, in order. Cheaper than as many calls side by side."""
@@ -79,7 +91,7 @@ class Batcher:
                 await self._wait_for_room()
             future: asyncio.Future[Any] = loop.create_future()
             futures.append(future)
-            self._queue.append((command, future))
+            self._queue.append((command, future, None))
             if not self._hungry:
                 self._feed()
         try:
@@ -135,7 +147,7 @@ class Batcher:
                 await self._run_one(taken)
             except Exception as error:
                 # Whoever is told of commits has a fault. Those who were answered keep their answer, and work goes on.
-                _log.exception("what follows a batch failed")
+                _log.exception("work after a batch failed")
                 _fail(taken, error)
             self._hungry += 1
 
@@ -149,7 +161,7 @@ class Batcher:
             before = waiting
             await asyncio.sleep(0)
 
-    def _take(self) -> list[tuple[Any, asyncio.Future[Any]]]:
+    def _take(self) -> list[_Item]:
         """The next batch. A long queue is shared with runners that have nothing to do."""
         waiting = len(self._queue)
         size = min(waiting, self._max_batch)
@@ -173,10 +185,10 @@ class Batcher:
             return True
         return False
 
-    async def _run_one(self, items: list[tuple[Any, asyncio.Future[Any]]]) -> None:
+    async def _run_one(self, items: list[_Item]) -> None:
         if not items:
             return
-        commands = [command for command, _ in items]
+        commands = [command for command, _, _ in items]
         try:
             outcome = await self._run(commands)
         except Exception as error:
@@ -188,12 +200,14 @@ class Batcher:
                 for item in items:
                     await self._run_one([item])
             return
-        for (_, future), answer in zip(items, outcome.answers, strict=True):
+        for (_, future, abandoned), answer in zip(items, outcome.answers, strict=True):
             if not future.done():
                 if isinstance(answer, EngineError):
                     future.set_exception(answer)
                 else:
                     future.set_result(answer)
+            elif abandoned is not None and not isinstance(answer, EngineError):
+                abandoned(answer)
         self._committed(commands, outcome)
 
     async def close(self) -> None:
@@ -203,8 +217,9 @@ class Batcher:
             self._patience.cancel()
         while self._idle:
             self._start_another()
-        if self._runners:
-            await asyncio.gather(*self._runners, return_exceptions=True)
+        # One that takes a long queue may start another meanwhile.
+        while busy := [runner for runner in self._runners if not runner.done()]:
+            await asyncio.wait(busy)
         self._give_room(len(self._room))
 
 
@@ -215,10 +230,10 @@ def _may_be_one_commands_fault(error: Exception) -> bool:
     return isinstance(error, EngineError) and not isinstance(error, Contention)
 
 
-def _fail(items: list[tuple[Any, asyncio.Future[Any]]], error: Exception) -> None:
+def _fail(items: list[_Item], error: Exception) -> None:
     shown = error if isinstance(error, EngineError) else Bug(BugKind.INTERNAL_ERROR, repr(error))
     if shown is not error:
         shown.__cause__ = error
-    for _, future in items:
+    for _, future, _ in items:
         if not future.done():
             future.set_exception(shown)

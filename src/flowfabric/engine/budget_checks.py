@@ -7,7 +7,9 @@ from typing import Any
 
 from flowfabric.engine.checks import integer, invalid, sequence, text
 from flowfabric.model.budgets import UsageDimensions
+from flowfabric.model.counting import counted
 from flowfabric.model.limits import MAX_DIMENSIONS
+from flowfabric.model.quoting import quoted
 
 _MAX_I64 = 2**63 - 1
 
@@ -28,7 +30,7 @@ def amounts(value: Any, name: str) -> dict[str, int]:
         raise invalid(f"{name}: expected amounts by dimension, got {type(value).__name__}")
     if len(value) > MAX_DIMENSIONS:
         raise invalid(f"{name}: {len(value)} dimensions, at most {MAX_DIMENSIONS} are allowed")
-    return {dimension(key, f"{name} dimension"): amount(each, f"{name}[{key!r}]") for key, each in value.items()}
+    return {dimension(key, f"{name} dimension"): amount(each, f"{name}[{quoted(key)}]") for key, each in value.items()}
 
 
 def optional_amounts(value: Any, name: str) -> dict[str, int]:
@@ -40,9 +42,10 @@ def parallel_amounts(names: Any, values: Any, what: str) -> dict[str, int]:
     """Amounts by dimension from two lists of the same length."""
     keys, given = list(sequence(names, "dimensions")), list(sequence(values, what))
     if len(keys) != len(given):
-        raise invalid(f"{what}: {len(given)} entries for {len(keys)} dimensions; give one for each")
+        found, wanted = counted(len(given), "entry", "entries"), counted(len(keys), "dimension")
+        raise invalid(f"{what}: {found} for {wanted}; give one for each")
     if len(set(map(str, keys))) != len(keys):
-        raise invalid("dimensions: each may be named once")
+        raise invalid("dimensions: name each one only once")
     return amounts(dict(zip((dimension(key, "dimensions") for key in keys), given, strict=True)), what)
 
 

@@ -26,7 +26,7 @@ class BudgetTimers(EngineBase):
 
     async def _tick_budget_reset(self, limit: int) -> int:
         due = await self._ask(ListGates("budget_reset", await self.now_ms(), None, limit))
-        return len(await self._submit_each([ResetBudget(each, True) for each in due]))
+        return len(await self._submit_each([ResetBudget(each, None, True) for each in due]))
 
     async def _tick_quota_window(self, limit: int) -> int:
         """Let those go whom a sliding window has room for."""
@@ -47,7 +47,7 @@ class BudgetTimers(EngineBase):
         """Give back slots of executions that have ended, count the rest again, and forget what no longer counts."""
         now = await self.now_ms()
         stale = await self._ask(ExpiredGuards(now, limit))
-        done = await self._counted([ReleaseAdmission(policy, execution, True) for policy, execution in stale])
+        done = await self._counted([ReleaseAdmission(policy, None, execution, True) for policy, execution in stale])
         drifted = await self._ask(ListGates("quota_drift", now, None, limit))
         done += await self._counted([ReconcileQuota(each) for each in drifted])
         for _ in range(TRIM_ROUNDS):

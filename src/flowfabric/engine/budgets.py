@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flowfabric.core.budgets import CreateBudget, RecordSpend, ReleaseBudget, ReportUsage, ResetBudget, SetBudgetLimits
 from flowfabric.core.charging import ancestors
+from flowfabric.core.documents import UNREADABLE
+from flowfabric.core.ownership import found
 from flowfabric.core.reservations import ReleaseReservation, ReserveBudget, SettleReservation
 from flowfabric.core.view import View
 from flowfabric.engine import budget_checks, checks
@@ -34,10 +36,11 @@ from flowfabric.model.budgets import (
     read_terms,
 )
 from flowfabric.model.changes import Get, Select
-from flowfabric.model.errors import NotFound
+from flowfabric.model.errors import NotFound, Validation
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.ownership import places, shown_id, stored_name
 from flowfabric.model.partitions import budget_partition
 from flowfabric.stores.questions import ListGates
 
@@ -61,12 +64,16 @@ class Budgets(EngineBase):
         hard_limits: Iterable[int] = (),
         soft_limits: Iterable[int] = (),
         parent_budget_id: str | None = None,
+        namespace: str | None = None,
         now: int | None = None,
     ) -> CreateBudgetResult.Created | CreateBudgetResult.AlreadySatisfied:
         """Define a budget. Limits stand beside their dimensions, 0 means none. What is charged to it is charged to the
-        budget it stands under, too."""
+        budget it stands under, too.
+
+        It belongs to a namespace, whose executions may name it, or to the operator. Two namespaces may use one id.
+        """
         checks.optional_time_ms(now, "now")
-        budget_id = checks.uuid(budget_id, "budget_id")
+        budget_id, owner = checks.uuid(budget_id, "budget_id"), self._owner(namespace)
         names = list(checks.sequence(dimensions, "dimensions"))
         terms = BudgetTerms(
             budget_checks.parallel_amounts(names, hard_limits, "hard_limits"),
@@ -78,7 +85,8 @@ class Budgets(EngineBase):
         answer: CreateBudgetResult.Created | CreateBudgetResult.AlreadySatisfied = await self._submit(
             CreateBudget(
                 budget_partition(budget_id, self.partitions),
-                budget_id,
+                stored_name(budget_id, owner),
+                owner,
                 checks.text(scope_type, "scope_type"),
                 checks.text(scope_id, "scope_id"),
                 checks.text(enforcement_mode, "enforcement_mode"),
@@ -94,12 +102,13 @@ class Budgets(EngineBase):
         budget_id: str,
         hard_limits: Mapping[str, int] | None = None,
         soft_limits: Mapping[str, int] | None = None,
+        namespace: str | None = None,
     ) -> LimitsSet:
         """Raise or lower limits by dimension, 0 for none; what is not named stays. Whoever waits for the room that a
         raised limit makes goes on at once."""
         answer: LimitsSet = await self._submit(
             SetBudgetLimits(
-                checks.uuid(budget_id, "budget_id"),
+                *self._budget_name(budget_id, namespace),
                 budget_checks.optional_amounts(hard_limits, "hard_limits"),
                 budget_checks.optional_amounts(soft_limits, "soft_limits"),
             )
@@ -110,9 +119,10 @@ class Budgets(EngineBase):
 
     async def report_usage(self, handle: Handle, budget_id: str, usage: UsageDimensions) -> ReportUsageResult:
         """Charge what a worker has used. A lease that was lost meanwhile does not matter: used is used."""
-        self._payload(handle)
+        execution_id = self._payload(handle).execution_id
         custom, built_in, key = budget_checks.usage(usage)
-        return await self._charge(ReportUsage(checks.uuid(budget_id, "budget_id"), custom, built_in, key))
+        name = checks.uuid(budget_id, "budget_id")
+        return await self._charge(ReportUsage(name, None, custom, built_in, key, execution_id))
 
     async def report_usage_admin(
         self,
@@ -121,13 +131,14 @@ class Budgets(EngineBase):
         dimensions: Iterable[str],
         deltas: Iterable[int],
         dedup_key: str | None = None,
+        namespace: str | None = None,
         now: int | None = None,
     ) -> ReportUsageResult:
         """Charge amounts beside their dimensions."""
         checks.optional_time_ms(now, "now")
         amounts = budget_checks.parallel_amounts(list(checks.sequence(dimensions, "dimensions")), deltas, "deltas")
         key = budget_checks.key(dedup_key, "dedup_key")
-        return await self._charge(ReportUsage(checks.uuid(budget_id, "budget_id"), amounts, {}, key))
+        return await self._charge(ReportUsage(*self._budget_name(budget_id, namespace), amounts, {}, key))
 
     async def record_spend(
         self,
@@ -143,21 +154,24 @@ class Budgets(EngineBase):
         identity = checks.execution_id(execution_id)
         amounts = budget_checks.amounts(deltas, "deltas")
         key = budget_checks.key(idempotency_key, "idempotency_key")
-        return await self._charge(
-            RecordSpend(checks.uuid(budget_id, "budget_id"), str.__str__(identity.uuid_text), amounts, key)
-        )
+        return await self._charge(RecordSpend(*_spender(budget_id, identity), amounts, key))
 
     async def release_budget(self, *, budget_id: str, execution_id: ExecutionId | str, now: int | None = None) -> None:
         """Give back what ``record_spend`` has charged for an execution since the budget's last reset."""
         checks.optional_time_ms(now, "now")
         identity = checks.execution_id(execution_id)
-        await self._submit(ReleaseBudget(checks.uuid(budget_id, "budget_id"), str.__str__(identity.uuid_text)))
+        await self._submit(ReleaseBudget(*_spender(budget_id, identity)))
 
-    async def reset_budget(self, *, budget_id: str, now: int | None = None) -> Reset:
-        """Begin anew with counters at 0. Reservations stay."""
+    async def reset_budget(self, *, budget_id: str, namespace: str | None = None, now: int | None = None) -> Reset:
+        """Set the counters back to 0. Reservations stay."""
         checks.optional_time_ms(now, "now")
-        answer: Reset = await self._submit(ResetBudget(checks.uuid(budget_id, "budget_id"), False))
+        answer: Reset = await self._submit(ResetBudget(*self._budget_name(budget_id, namespace), False))
         return answer
+
+    def _budget_name(self, budget_id: Any, namespace: str | None) -> tuple[str, str | None]:
+        """What a caller's id means: the name it is stored under, and whose it is."""
+        owner = self._owner(namespace)
+        return stored_name(checks.uuid(budget_id, "budget_id"), owner), owner
 
     async def _charge(self, command: Any) -> ReportUsageResult:
         answer: ReportUsageResult = await self._submit(command)
@@ -216,49 +230,71 @@ class Budgets(EngineBase):
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
-    async def get_budget_status(self, budget_id: str) -> BudgetStatus:
+    async def get_budget_status(self, budget_id: str, namespace: str | None = None) -> BudgetStatus:
         """A budget with its counters and limits."""
-        [status] = await self._statuses([checks.uuid(budget_id, "budget_id")])
+        status = await self._status(budget_id, namespace)
         if status is None:
             raise NotFound("budget")
         return status
 
-    async def read_budget_usage_and_limits(self, budget_id: str) -> UsageAndLimits:
+    async def _status(self, budget_id: Any, namespace: str | None) -> BudgetStatus | None:
+        name, owner = self._budget_name(budget_id, namespace)
+        view = await self._view(*(Get(Budget, place) for place in places(name, owner)))
+        budget = found(view.get, Budget, name, owner)
+        return None if budget is None else (await self._statuses([budget.budget_id]))[0]
+
+    async def read_budget_usage_and_limits(self, budget_id: str, namespace: str | None = None) -> UsageAndLimits:
         """Counters and limits as texts; empty for a budget that does not exist."""
-        [status] = await self._statuses([checks.uuid(budget_id, "budget_id")])
+        status = await self._status(budget_id, namespace)
         if status is None:
             return UsageAndLimits({}, {})
         limits = {f"hard:{name}": str(limit) for name, limit in status.hard_limits.items()}
         limits |= {f"soft:{name}": str(limit) for name, limit in status.soft_limits.items()}
         return UsageAndLimits(limits, {name: str(value) for name, value in status.usage.items()})
 
-    async def list_budgets(self, after: str | None = None, limit: int = 100) -> BudgetPage:
-        """Budgets in the order of their ids, from behind ``after`` on."""
+    async def list_budgets(
+        self, after: str | None = None, limit: int = 100, namespaces: Iterable[str] | None = None
+    ) -> BudgetPage:
+        """Budgets in the order of their ids, from behind ``after`` on; only those of some namespaces if any are
+        given."""
         size = checks.integer(limit, "limit", 1, MAX_PAGE)
-        cursor = None if after is None else checks.uuid(after, "after")
-        ids = await self._ask(ListGates("budgets", 0, cursor, size + 1))
-        found = await self._statuses(ids[:size])
+        cursor = None if after is None else checks.gate_name(after, "after")
+        ids = await self._ask(ListGates("budgets", 0, cursor, size + 1, self._owners(namespaces)))
+        statuses = await self._statuses(ids[:size], _listed_terms)
         following = ids[size - 1] if len(ids) > size else None
-        return BudgetPage(tuple(each for each in found if each is not None), following)
+        return BudgetPage(tuple(each for each in statuses if each is not None), following)
 
-    async def _statuses(self, ids: list[str]) -> list[BudgetStatus | None]:
+    async def _statuses(
+        self, ids: list[str], terms: Callable[[str], BudgetTerms] = read_terms
+    ) -> list[BudgetStatus | None]:
         view = await self._view(*(Get(Budget, each) for each in ids))
         budgets = [view.get(Budget, each) for each in ids]
         counters = await self._view(*(_counters(budget) for budget in budgets if budget is not None))
-        return [None if budget is None else _status(budget, counters) for budget in budgets]
+        return [None if each is None else _status(each, terms(each.policy_json), counters) for each in budgets]
+
+
+def _spender(budget_id: Any, execution: ExecutionId) -> tuple[str, None, str, str]:
+    """A budget as an execution names it, and the execution."""
+    return checks.uuid(budget_id, "budget_id"), None, str.__str__(execution), str.__str__(execution.uuid_text)
 
 
 def _counters(budget: Budget) -> Select:
     return Select(BudgetUsage, ("partition", "budget_id"), (budget.partition, budget.budget_id))
 
 
-def _status(budget: Budget, view: View) -> BudgetStatus:
+def _listed_terms(document: str) -> BudgetTerms:
+    try:
+        return read_terms(document)
+    except Validation:
+        return BudgetTerms(on_hard_limit=UNREADABLE, on_soft_limit=UNREADABLE)
+
+
+def _status(budget: Budget, terms: BudgetTerms, view: View) -> BudgetStatus:
     rows = view.select(BudgetUsage, partition=budget.partition, budget_id=budget.budget_id)
     rows = [row for row in rows if row.dimensions_key != "_init"]
-    terms = read_terms(budget.policy_json)
     above = ancestors(budget)
     return BudgetStatus(
-        budget.budget_id,
+        shown_id(budget.budget_id),
         budget.scope_type,
         budget.scope_id,
         budget.enforcement_mode,
@@ -274,8 +310,9 @@ def _status(budget: Budget, view: View) -> BudgetStatus:
         {row.dimensions_key: row.reserved_value for row in rows if row.reserved_value},
         terms.on_hard_limit,
         terms.on_soft_limit,
-        above[0] if above else None,
+        shown_id(above[0]) if above else None,
         _text(budget.breached_at_ms),
+        budget.namespace,
     )
 
 

@@ -32,6 +32,6 @@ class Bursts(Intake):
         creation = self._creation_of(execution)
         for name in _OWN:
             if execution.get(name) is not None:
-                raise checks.invalid(f"execution.{name}: starts that fall together share one execution; leave it out")
+                raise checks.invalid(f"execution.{name}: debounced starts share one execution; leave this out")
         answer: Debounced = await self._submit(DebounceExecution(key, wait, most, creation))
         return answer

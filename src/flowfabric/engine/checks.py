@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.flows import AllOf, AnyOf, EdgePolicy, OnSatisfied, Quorum
-from flowfabric.model.frames import BestEffortLive, Durable, DurableSummary, Frame, FrameKind, PatchKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import (
     ExecutionId,
@@ -21,9 +21,9 @@ from flowfabric.model.ids import (
     check_capabilities as _check_tokens,
     check_tag_key,
 )
-from flowfabric.model.jsontext import holds_nul
+from flowfabric.model.jsontext import holds_nul, nests_deeper
 from flowfabric.model.limits import (
-    MAX_FRAMES,
+    MAX_JSON_DEPTH,
     MAX_LANES,
     MAX_NAME_BYTES,
     MAX_NAMESPACES,
@@ -34,14 +34,14 @@ from flowfabric.model.limits import (
     MAX_WEIGHT,
 )
 from flowfabric.model.literals import INSTANCE_TAG
+from flowfabric.model.ownership import is_name
+from flowfabric.model.quoting import quoted
 from flowfabric.model.results import ClaimPolicy, ExpiredLeaseCursor, ResumeGrant, ResumeToken, ScannerFilter
 from flowfabric.model.subscriptions import EventFamily, event_id_of
 
 _MAX_I64 = 2**63 - 1
 _MAX_I32 = 2**31 - 1
 _known_lanes: set[str] = set()
-_FRAME_KINDS = tuple(FrameKind)
-_PATCH_KINDS = tuple(PatchKind)
 _ON_SATISFIED = tuple(OnSatisfied)
 
 
@@ -90,7 +90,7 @@ def integer(value: Any, name: str, low: int, high: int) -> int:
             raise invalid(f"{name}: expected a whole number, got {type(value).__name__}")
         value = int(value)
     if not low <= value <= high:
-        raise invalid(f"{name}: {value} is not between {low} and {high}")
+        raise invalid(f"{name}: {quoted(value)} is not between {low} and {high}")
     return int(value)
 
 
@@ -131,16 +131,16 @@ def priority(value: Any) -> int:
     return saturating(value, "priority", -_MAX_I32 - 1, _MAX_I32)
 
 
-def execution_id(value: Any) -> ExecutionId:
+def execution_id(value: Any, name: str = "execution_id") -> ExecutionId:
     """A well-formed execution id."""
     if type(value) is ExecutionId:
         return value
     if not isinstance(value, str):
-        raise invalid(f"execution_id: expected text, got {type(value).__name__}")
+        raise invalid(f"{name}: expected text, got {type(value).__name__}")
     try:
         return ExecutionId.parse(value)
     except ExecutionIdError as error:
-        raise invalid(f"execution_id: {error}") from None
+        raise invalid(f"{name}: {error}") from None
 
 
 def flow_id(value: Any) -> str:
@@ -156,16 +156,23 @@ def uuid(value: Any, name: str) -> str:
     return str.__str__(found)
 
 
-def lane(value: Any) -> str:
+def gate_name(value: Any, name: str) -> str:
+    """What a budget or quota is stored under, as a page's cursor says it."""
+    if not isinstance(value, str) or not is_name(value):
+        raise invalid(f"{name}: not a cursor of this list; pass the cursor of a page unchanged")
+    return str.__str__(value)
+
+
+def lane(value: Any, name: str = "lane_id") -> str:
     """A lane name within the rules for them."""
     if type(value) is str and value in _known_lanes:
         return value
     if not isinstance(value, str):
-        raise invalid(f"lane_id: expected text, got {type(value).__name__}")
+        raise invalid(f"{name}: expected text, got {type(value).__name__}")
     try:
         checked = str.__str__(LaneId(value))
     except LaneIdError as error:
-        raise invalid(f"lane_id: {error}") from None
+        raise invalid(f"{name}: {error}") from None
     if len(_known_lanes) < 10_000:
         _known_lanes.add(checked)
     return checked
@@ -176,8 +183,11 @@ def weighted_lanes(value: Any) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, Mapping):
         raise invalid(f"lanes: expected a mapping of lanes to weights, got {type(value).__name__}")
     if not 1 <= len(value) <= MAX_LANES:
-        raise invalid(f"lanes: {len(value)}, between 1 and {MAX_LANES} can be served together")
-    lanes = {lane(name): integer(weight, f"weight of {name!r}", 1, MAX_WEIGHT) for name, weight in value.items()}
+        raise invalid(f"lanes: expected 1 to {MAX_LANES}, got {len(value)}")
+    lanes = {
+        lane(name, "lanes"): integer(weight, f"weight of {quoted(name)}", 1, MAX_WEIGHT)
+        for name, weight in value.items()
+    }
     return tuple(sorted(lanes.items()))
 
 
@@ -195,7 +205,7 @@ def edge_policy(value: Any) -> EdgePolicy:
     if not isinstance(value, AnyOf | Quorum):
         raise invalid(f"policy: expected AllOf, AnyOf or Quorum, got {type(value).__name__}")
     if value.on_satisfied not in _ON_SATISFIED:
-        raise invalid(f"policy.on_satisfied: {value.on_satisfied!r:.100} is none of {', '.join(_ON_SATISFIED)}")
+        raise invalid(f"policy.on_satisfied: {quoted(value.on_satisfied)} is not one of {', '.join(_ON_SATISFIED)}")
     mode = OnSatisfied(value.on_satisfied)
     if isinstance(value, AnyOf):
         return AnyOf(mode)
@@ -218,7 +228,7 @@ def _edge_policy_of(value: Mapping[Any, Any]) -> Any:
         case "quorum":
             return Quorum(value.get("k"), mode)  # type: ignore[arg-type]
         case kind:
-            raise invalid(f"policy.kind: {kind!r:.100} is none of all_of, any_of, quorum")
+            raise invalid(f"policy.kind: {quoted(kind)} is not one of all_of, any_of, quorum")
 
 
 def sequence(value: Any, name: str) -> Iterable[Any]:
@@ -239,10 +249,28 @@ def payload(value: Any, name: str) -> bytes | None:
     if len(value) > MAX_PAYLOAD_BYTES:
         raise Validation(
             ValidationKind.PAYLOAD_TOO_LARGE,
-            f"{name}: {len(value)} bytes, at most {MAX_PAYLOAD_BYTES} are stored; keep large data elsewhere "
+            f"{name}: {len(value)} bytes, at most {MAX_PAYLOAD_BYTES} are allowed; keep large data elsewhere "
             "and pass a reference",
         )
     return value
+
+
+def encoded_payload(value: Any, name: str, encoding: Any) -> bytes | None:
+    """The same; what is said to be JSON nests no deeper than whoever reads it can follow."""
+    found = payload(value, name)
+    if found is not None and encoding == "json" and nests_deeper(found, MAX_JSON_DEPTH) and _is_json(found):
+        raise invalid(f"{name}: JSON may nest at most {MAX_JSON_DEPTH} levels; make it flatter, or store it elsewhere")
+    return found
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data)
+    except msgspec.MsgspecError:
+        return False
+    except RecursionError:
+        return True
+    return True
 
 
 def tags(value: Any) -> dict[str, str] | None:
@@ -255,7 +283,7 @@ def tags(value: Any) -> dict[str, str] | None:
         raise invalid(f"tags: expected a mapping, got {type(value).__name__}")
     if len(value) > MAX_TAGS:
         raise invalid(f"tags: {len(value)}, at most {MAX_TAGS} are allowed")
-    return {text(key, "tag key"): text(each, f"tag {key!r}", MAX_REASON_BYTES) for key, each in value.items()}
+    return {text(key, "tag key"): text(each, f"tag {quoted(key)}", MAX_REASON_BYTES) for key, each in value.items()}
 
 
 def tag_key(value: Any) -> str:
@@ -277,7 +305,7 @@ def dotted_tags(value: Any) -> dict[str, str]:
             tag_key(key)
         except Validation as error:
             raise Validation(ValidationKind.INVALID_TAG_KEY, error.detail) from None
-    return {str.__str__(key): text(each, f"tag {key!r}", MAX_REASON_BYTES) for key, each in value.items()}
+    return {str.__str__(key): text(each, f"tag {quoted(key)}", MAX_REASON_BYTES) for key, each in value.items()}
 
 
 def json_object(value: Any, name: str) -> str:
@@ -289,7 +317,7 @@ def json_object(value: Any, name: str) -> str:
         document = msgspec.json.decode(found)
     except (msgspec.MsgspecError, RecursionError):
         document = None
-    if not isinstance(document, dict) or holds_nul(found):
+    if not isinstance(document, dict) or holds_nul(found) or nests_deeper(found.encode(), MAX_JSON_DEPTH):
         raise invalid(f"{name}: not a JSON object that can be stored")
     return found
 
@@ -307,17 +335,23 @@ def fence(value: Any) -> LeaseFence | None:
         return None
     if not isinstance(value, LeaseFence):
         raise invalid(f"fence: expected a LeaseFence, got {type(value).__name__}")
-    optional_text(value.lease_id, "fence.lease_id")
+    found = lease_id(value.lease_id, "fence.lease_id")
     optional_text(value.attempt_id, "fence.attempt_id")
     if value.lease_epoch is not None:
         saturating(value.lease_epoch, "fence.lease_epoch", 0, _MAX_I64)
-    return value
+    return value if found == value.lease_id else replace(value, lease_id=found)
+
+
+def lease_id(value: Any, name: str) -> str | None:
+    """The id of a lease as it is stored, if it is one; another text fits no lease."""
+    text = optional_text(value, name)
+    return text if text is None else canonical_uuid(text) or text
 
 
 def claim_policy(value: Any) -> ClaimPolicy:
     """Who claims; its members are checked one by one."""
     if not isinstance(value, ClaimPolicy):
-        raise invalid("policy: a ClaimPolicy with worker_id and worker_instance_id is required")
+        raise invalid("policy: expected a ClaimPolicy with worker_id and worker_instance_id")
     return value
 
 
@@ -336,53 +370,15 @@ def resume_token(value: Any) -> ResumeToken:
     )
 
 
-def append_number(value: Any) -> int | None:
-    """The number of an append within its lease, if it has one."""
-    return None if value is None else integer(value, "number", 1, 2**62)
-
-
-def frame(value: Any) -> Frame:
-    """A frame with a kind and a mode that exist. Its size is judged behind the gate."""
-    if not isinstance(value, Frame):
-        raise invalid(f"frame: expected a Frame, got {type(value).__name__}")
-    if not isinstance(value.bytes, bytes):
-        raise invalid(f"frame: expected bytes, got {type(value.bytes).__name__}")
-    if value.kind not in _FRAME_KINDS:
-        raise Validation(ValidationKind.INVALID_FRAME_TYPE, f"kind: {value.kind!r} is none of {', '.join(FrameKind)}")
-    text(value.frame_type, "frame_type")
-    optional_text(value.correlation_id, "correlation_id")
-    mode = value.mode
-    if isinstance(mode, BestEffortLive):
-        for name in ("ttl_ms", "maxlen_floor", "maxlen_ceiling"):
-            saturating(getattr(mode, name), name, 0, _MAX_I64)
-        if isinstance(mode.ema_alpha, bool) or not isinstance(mode.ema_alpha, int | float):
-            raise invalid(f"ema_alpha: expected a number, got {type(mode.ema_alpha).__name__}")
-    elif isinstance(mode, DurableSummary):
-        if mode.patch_kind not in _PATCH_KINDS:
-            raise invalid(f"patch_kind: {mode.patch_kind!r} is none of {', '.join(PatchKind)}")
-    elif not isinstance(mode, Durable):
-        raise invalid(f"mode: {mode!r} is neither Durable, DurableSummary nor BestEffortLive")
-    return value
-
-
-def durable_frames(value: Any) -> tuple[Frame, ...]:
-    """Frames that are kept as they are, and not more than one step may bring."""
-    frames = tuple(map(frame, sequence(value, "frames")))
-    if len(frames) > MAX_FRAMES:
-        raise invalid(f"frames: at most {MAX_FRAMES} at once, got {len(frames)}")
-    for each in frames:
-        if not isinstance(each.mode, Durable):
-            raise invalid(f"frames: only durable ones can be appended together, not {each.mode.wire}")
-    return frames
-
-
 def lease_cursor(value: Any) -> tuple[int, str] | tuple[None, None]:
     """The position after an expired lease, or the beginning."""
     if value is None:
         return None, None
     if not isinstance(value, ExpiredLeaseCursor):
         raise invalid(f"after: expected an ExpiredLeaseCursor, got {type(value).__name__}")
-    return time_ms(value.expires_at_ms, "after.expires_at_ms"), str.__str__(execution_id(value.execution_id))
+    return time_ms(value.expires_at_ms, "after.expires_at_ms"), str.__str__(
+        execution_id(value.execution_id, "after.execution_id")
+    )
 
 
 def scanner_filter(value: Any) -> ScannerFilter:
@@ -408,21 +404,21 @@ def event_filter(value: Any) -> tuple[str | None, str | None]:
         return wanted.namespace, None
     key, tag = wanted.instance_tag
     if key != INSTANCE_TAG:
-        raise invalid(f"filter.instance_tag: events are filtered by the tag {INSTANCE_TAG!r} only, not {key!r}")
+        raise invalid(f"filter.instance_tag: events are filtered by the tag {INSTANCE_TAG!r} only, not {quoted(key)}")
     return wanted.namespace, tag
 
 
 def event_cursor(value: Any) -> int | None:
     """The event a cursor stands behind; nothing for the cursor that means "from now on"."""
     if not isinstance(value, bytes):
-        raise invalid(f"cursor: expected bytes, got {type(value).__name__}; cursor_from_text turns text into one")
+        raise invalid(f"cursor: expected bytes, got {type(value).__name__}; use cursor_from_text to convert text")
     return event_id_of(value) if value else None
 
 
 def event_family(value: Any) -> EventFamily:
     """One of the outboxes."""
     if value not in tuple(EventFamily):
-        raise invalid(f"family: {value!r:.80} is none of {', '.join(EventFamily)}")
+        raise invalid(f"family: {quoted(value)} is not one of {', '.join(EventFamily)}")
     return EventFamily(value)
 
 
@@ -436,7 +432,7 @@ def optional_callable(value: Any, name: str) -> Any:
 def choice(value: Any, name: str, known: tuple[str, ...]) -> str:
     """One of some words."""
     if type(value) is not str or value not in known:
-        raise invalid(f"{name}: {value!r:.80} is none of {', '.join(known)}")
+        raise invalid(f"{name}: {quoted(value)} is not one of {', '.join(known)}")
     return value
 
 

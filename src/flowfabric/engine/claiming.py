@@ -60,7 +60,7 @@ class Claiming(EngineBase):
     ) -> list[Handle]:
         """Up to ``limit`` executions in claim order, in one transaction."""
         policy = checks.claim_policy(policy)
-        lane_id = checks.lane(lane)
+        lane_id = checks.lane(lane, "lane")
         able = checks.capabilities(capabilities)
         limit = checks.integer(limit, "limit", 1, MAX_CLAIM)
         worker_id = checks.text(policy.worker_id, "worker_id", empty=False)
@@ -93,9 +93,9 @@ class Claiming(EngineBase):
 
     async def _claim_now(self, command: Callable[[], Any]) -> Any:
         """The answer to a claim, which may have to make its way past many that are not admitted."""
-        answer = await self._submit(command())
+        answer = await self._submit(command(), self._give_back)
         while type(answer) is Unfinished:
-            answer = await self._submit(command())
+            answer = await self._submit(command(), self._give_back)
         return answer
 
     async def claim_from_lanes(
@@ -127,7 +127,8 @@ class Claiming(EngineBase):
             answer: LanesClaimed | None = None
             try:
                 answer = await self._submit(
-                    ClaimFromLanes(weighted, began[0], able, worker_id, instance, ttl_ms, limit, entropy(), within)
+                    ClaimFromLanes(weighted, began[0], able, worker_id, instance, ttl_ms, limit, entropy(), within),
+                    self._give_back,
                 )
             finally:
                 rotation.end(began, answer)
@@ -167,7 +168,7 @@ class Claiming(EngineBase):
         while True:
             waiter = self._lanes.park(*where)
             try:
-                handles = await self._kept_look(look)
+                handles = await look()
                 remaining = deadline - loop.time()
                 if handles and (hearsay or waiter.future.done()):
                     # There may be more than what this claim was woken for, or was served with when it was woken:
@@ -175,33 +176,28 @@ class Claiming(EngineBase):
                     self._stir(lane_ids)
                 if handles or remaining <= 0:
                     return handles
+                if waiter.counted_on:
+                    continue  # somebody else was quicker, and nobody will wake this one any more
                 self._lanes.rounds.keep(SAFETY_POLL_S)
                 await asyncio.wait((waiter.future,), timeout=remaining)
                 hearsay = waiter.hearsay
             except asyncio.CancelledError:
-                if waiter.future.done():
+                if waiter.future.done() or waiter.counted_on:
                     # The wake-up meant for this claim must not be lost with it.
                     self._stir(lane_ids)
                 raise
             finally:
-                self._lanes.leave(lane_ids, waiter)
+                self._lanes.leave(waiter)
 
-    async def _kept_look(self, look: Callable[[], Awaitable[list[Handle]]]) -> list[Handle]:
-        """What is there now. Whoever stops waiting meanwhile leaves no lease behind: it goes back to the queue."""
-        looking = asyncio.ensure_future(look())
-        try:
-            return await asyncio.shield(looking)
-        except asyncio.CancelledError:
-            looking.add_done_callback(self._give_back)
-            raise
-
-    def _give_back(self, looking: asyncio.Future[list[Handle]]) -> None:
-        if looking.cancelled() or looking.exception() is not None:
-            return
-        for handle in looking.result():
+    def _give_back(self, answer: Any) -> None:
+        """A claim whose caller has stopped waiting leaves no lease behind: its work goes back to the queue."""
+        handles = answer.handles if isinstance(answer, LanesClaimed) else answer
+        for handle in handles if isinstance(handles, list) else ():
             held = handle.payload
-            lease_id = shown_lease(self.store.shown, held)
-            self._go_on(RevokeLease(held.execution_id, lease_id, held.worker_instance_id, "nobody waits for it"))
+            shown = shown_lease(self.store.shown, held)
+            self._go_on(
+                RevokeLease(held.execution_id, shown, held.worker_instance_id, "nobody waits for it", held.lease_id)
+            )
 
     def _stir(self, lane_ids: tuple[str, ...]) -> None:
         for lane_id in lane_ids:
@@ -213,10 +209,10 @@ def _entropy(policy: ClaimPolicy, limit: int) -> Callable[[], bytes]:
     again, key = checks.flag(policy.again, "again"), checks.optional_text(policy.key, "key")
     if key is None:
         if again:
-            raise checks.invalid("again: give the key of the claim whose answer was lost")
+            raise checks.invalid("again: pass the key of the claim whose answer was lost")
         return lambda: os.urandom(32 * limit)
     if len(key) < MIN_KEY:
-        raise checks.invalid(f"key: expected at least {MIN_KEY} characters that nobody can guess")
+        raise checks.invalid(f"key: expected at least {MIN_KEY} random characters")
     digest = hashlib.shake_256(f"{policy.worker_instance_id}\0{key}".encode())
     return lambda: digest.digest(32 * limit)
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from flowfabric.core.admission import BlockExecution, UnblockExecution
-from flowfabric.core.cancel import CancelExecution
+from flowfabric.core.cancel import CancelExecution, RequestCancel
 from flowfabric.core.flow_cancel import (
     CANCEL_POLICIES,
     FLOW_CANCELLED,
@@ -27,14 +27,17 @@ from flowfabric.model.changes import Get
 from flowfabric.model.errors import Contention, Timeout, Transport, Unavailable
 from flowfabric.model.handles import Handle, shown_lease
 from flowfabric.model.ids import CancelSource, ExecutionId
-from flowfabric.model.limits import MAX_PAGE, MAX_REASON_BYTES
-from flowfabric.model.records import Flow, Worker
+from flowfabric.model.limits import GONE_KEPT_MS, MAX_GONE_SHOWN, MAX_HELD_COUNTED, MAX_PAGE, MAX_REASON_BYTES
+from flowfabric.model.quoting import quoted
+from flowfabric.model.records import Flow, GoneWorker, Worker
 from flowfabric.model.results import (
     AlreadySatisfied,
     Blocked,
     CancelFlowHeader,
     CancelFlowResult,
     Cancelled,
+    Cancelling,
+    GoneWorkerEntry,
     Marked,
     NotRegistered,
     PriorityChanged,
@@ -45,9 +48,10 @@ from flowfabric.model.results import (
     Revoked,
     Unblocked,
     WorkerEntry,
+    WorkerLoad,
     WorkerPage,
 )
-from flowfabric.stores.questions import ListWorkers, SearchWorkers
+from flowfabric.stores.questions import GoneWorkers, HeldLeases, ListWorkers, SearchWorkers
 
 _log = logging.getLogger("flowfabric.engine")
 
@@ -70,7 +74,8 @@ class Control(EngineBase):
         attempt_id: str | None = None,
         now: int | None = None,
     ) -> Cancelled:
-        """Cancel from any state. Anyone but an operator must show the epoch of a standing lease."""
+        """Cancel from any state. Anyone but an operator must show the epoch of a standing lease. A ``lease_id`` is
+        compared as well: the one inside the handle, or the one that ``describe_execution`` shows."""
         answer: Cancelled = await self._submit(
             CancelExecution(
                 checks.execution_id(execution_id),
@@ -78,7 +83,16 @@ class Control(EngineBase):
                 checks.text(source, "source"),
                 None if lease_epoch is None else checks.saturating(lease_epoch, "lease_epoch", 0, 2**63 - 1),
                 checks.optional_time_ms(now, "now"),
+                checks.lease_id(lease_id, "lease_id"),
             )
+        )
+        return answer
+
+    async def request_cancel(self, *, execution_id: ExecutionId | str, reason: str = "") -> Cancelled | Cancelling:
+        """Ask an execution to cancel. If it has started and its policy has ``cancel_grace_ms``, its code has that long
+        to clean up; then it is cancelled. Any other is cancelled at once. Asking again changes nothing."""
+        answer: Cancelled | Cancelling = await self._submit(
+            RequestCancel(checks.execution_id(execution_id), checks.reason(reason))
         )
         return answer
 
@@ -107,7 +121,11 @@ class Control(EngineBase):
         held = self._payload(handle)
         answer: Revoked | AlreadySatisfied = await self._submit(
             RevokeLease(
-                held.execution_id, shown_lease(self.store.shown, held), held.worker_instance_id, checks.reason(reason)
+                held.execution_id,
+                shown_lease(self.store.shown, held),
+                held.worker_instance_id,
+                checks.reason(reason),
+                held.lease_id,
             )
         )
         return answer
@@ -210,7 +228,7 @@ class Control(EngineBase):
         """
         flow = checks.flow_id(flow_id)
         if str(policy) not in CANCEL_POLICIES:
-            raise checks.invalid(f"policy: {str(policy)!r} is none of {', '.join(CANCEL_POLICIES)}")
+            raise checks.invalid(f"policy: {quoted(str(policy))} is not one of {', '.join(CANCEL_POLICIES)}")
         ceiling = CANCEL_CEILING_MS if wait_ms is None else min(checks.time_ms(wait_ms, "wait_ms"), CANCEL_CEILING_MS)
         partition = self._flow_partition(flow)
         found: CancelledMembers = await self._submit(
@@ -229,6 +247,14 @@ class Control(EngineBase):
         if ceiling:
             await self._until_cancelled(partition, flow, ceiling)
         return answer
+
+    async def await_flow_cancelled(self, flow_id: str, wait_ms: int | None = None) -> None:
+        """Wait until a flow that was cancelled has no member left to cancel, as ``cancel_flow`` does."""
+        flow = checks.flow_id(flow_id)
+        ceiling = CANCEL_CEILING_MS if wait_ms is None else min(checks.time_ms(wait_ms, "wait_ms"), CANCEL_CEILING_MS)
+        # Whoever waits may be told to go home by another process.
+        self._listen()
+        await self._until_cancelled(self._flow_partition(flow), flow, ceiling)
 
     async def _until_cancelled(self, partition: int, flow: str, ceiling_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -253,16 +279,19 @@ class Control(EngineBase):
         liveness_ttl_ms: int = 60_000,
         namespace: str = "default",
         now: int | None = None,
+        slots: int | None = None,
     ) -> Registered | Refreshed:
-        """Announce a worker process; work that waited for its capabilities is let go at once."""
+        """Announce a worker process that runs ``slots`` executions at once; work that waited for its capabilities is
+        let go at once."""
         answer: Registered | Refreshed = await self._submit(
             RegisterWorker(
                 checks.text(namespace, "namespace"),
                 checks.text(worker_instance_id, "worker_instance_id", empty=False),
                 checks.text(worker_id, "worker_id", empty=False),
-                tuple(checks.lane(lane) for lane in checks.sequence(lanes, "lanes")),
+                tuple(checks.lane(lane, "lanes") for lane in checks.sequence(lanes, "lanes")),
                 checks.capability_list(capabilities),
                 checks.ttl_ms(liveness_ttl_ms, "liveness_ttl_ms"),
+                None if slots is None else checks.integer(slots, "slots", 0, 2**31 - 1),
             )
         )
         await self._worker_arrived()
@@ -317,6 +346,14 @@ class Control(EngineBase):
         entries = tuple(map(_entry, found[:size]))
         return WorkerPage(entries, paired(found[size - 1].key) if len(found) > size else None)
 
+    async def read_worker_load(self, *, namespaces: Iterable[str] | None = None) -> WorkerLoad:
+        """How many executions of these namespaces, or of all, each worker instance holds, and which workers have gone
+        within a day."""
+        own, now = names(namespaces), await self.now_ms()
+        held: dict[str, int] = await self._ask(HeldLeases(now, MAX_HELD_COUNTED, own))
+        gone: list[GoneWorker] = await self._ask(GoneWorkers(now - GONE_KEPT_MS, MAX_GONE_SHOWN, own))
+        return WorkerLoad(held, tuple(map(_gone_entry, gone)), GONE_KEPT_MS)
+
 
 def _entry(worker: Worker) -> WorkerEntry:
     return WorkerEntry(
@@ -328,4 +365,20 @@ def _entry(worker: Worker) -> WorkerEntry:
         worker.last_heartbeat_ms,
         worker.liveness_ttl_ms,
         worker.registered_at_ms,
+        worker.slots,
+    )
+
+
+def _gone_entry(worker: GoneWorker) -> GoneWorkerEntry:
+    return GoneWorkerEntry(
+        worker.worker_id,
+        worker.worker_instance_id,
+        worker.namespace,
+        worker.lanes,
+        tuple(worker.capabilities_csv.split(",")) if worker.capabilities_csv else (),
+        worker.last_heartbeat_ms,
+        worker.registered_at_ms,
+        worker.gone_at_ms,
+        worker.reason,
+        worker.slots,
     )

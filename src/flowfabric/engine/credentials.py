@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from flowfabric.core.credentials import CreateCredential, RevokeCredential
+from flowfabric.core.credentials import CreateCredential, RevokeCredential, shown
+from flowfabric.core.documents import UNREADABLE
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model.changes import Get
@@ -19,15 +20,16 @@ from flowfabric.model.credentials import (
     CredentialRevoked,
     Scope,
 )
-from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.errors import Validation
 from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.quoting import quoted
 from flowfabric.model.results import AlreadySatisfied
-from flowfabric.security import tokens
+from flowfabric.model.tokens import revealed
+from flowfabric.security.tokens import is_its_secret, mint, parse
 from flowfabric.stores.questions import ListCredentials
 
 #: Namespaces one credential may name.
 MAX_NAMESPACES = 100
-_names = msgspec.json.Decoder(list[str])
 
 
 class Credentials(EngineBase):
@@ -41,11 +43,11 @@ class Credentials(EngineBase):
         namespaces: Iterable[str] | None = None,
         expires_at: int | None = None,
     ) -> CredentialCreated:
-        """Let somebody call from outside. The token is shown this once; only its digest is kept.
+        """Let somebody call from outside. The token is given this once (``token.reveal()``); only its digest is kept.
 
         Without ``namespaces`` it is good for all of them.
         """
-        minted = tokens.mint()
+        minted = mint()
         own = None if namespaces is None else _namespaces(namespaces)
         wanted = Credential(
             minted.credential_id,
@@ -57,10 +59,10 @@ class Credentials(EngineBase):
             checks.optional_time_ms(expires_at, "expires_at"),
         )
         stored: Credential = await self._submit(CreateCredential(wanted))
-        return CredentialCreated(minted.token, _info(stored))
+        return CredentialCreated(minted.token, shown(stored))
 
     async def revoke_credential(self, credential_id: str) -> CredentialRevoked | AlreadySatisfied:
-        """Take a credential away; whoever uses it is refused within seconds."""
+        """Take a credential away: servers of this process refuse it at once, others within a second."""
         answer: CredentialRevoked | AlreadySatisfied = await self._submit(
             RevokeCredential(checks.text(credential_id, "credential_id", empty=False))
         )
@@ -70,22 +72,44 @@ class Credentials(EngineBase):
         """Credentials by id, revoked ones too, without their secrets."""
         size = checks.integer(limit, "limit", 1, MAX_PAGE)
         found = await self._ask(ListCredentials(checks.optional_text(after, "after"), size + 1))
-        page = tuple(map(_info, found[:size]))
+        page = tuple(map(_listed, found[:size]))
         return CredentialPage(page, page[-1].credential_id if len(found) > size else None)
 
     async def verify_credential(self, token: str) -> CredentialInfo | None:
         """Whose token this is; ``None`` if it is nobody's, or not any more."""
-        parts = tokens.parse(checks.text(token, "token"))
+        return (await self.verify_credentials([token]))[0]
+
+    async def verify_credentials(self, tokens: Iterable[str]) -> list[CredentialInfo | None]:
+        """Whose tokens these are, in one read."""
+        parts = [parse(checks.text(revealed(each), "token")) for each in checks.sequence(tokens, "tokens")]
         self._check_open()
-        if parts is None:
-            return None
-        identity, secret = parts
-        found = (await self._view(Get(Credential, identity))).get(Credential, identity)
-        if found is None or not tokens.is_its_secret(secret, found.digest) or found.revoked_at_ms is not None:
-            return None
-        if found.expires_at_ms is not None and found.expires_at_ms <= await self.now_ms():
-            return None
-        return _info(found)
+        if self._credential_watchers:
+            self._listen()
+        needs = {found[0]: Get(Credential, found[0]) for found in parts if found is not None}
+        if not needs:
+            return [None] * len(parts)
+        view = await self._view(*needs.values())
+        found = [None if each is None else _genuine(view.get(Credential, each[0]), each[1]) for each in parts]
+        if any(each is not None and each.expires_at_ms is not None for each in found):
+            now = await self.now_ms()
+            found = [None if each is None or _is_over(each, now) else each for each in found]
+        return [None if each is None else shown(each) for each in found]
+
+    def watch_credentials(self, watcher: Callable[[Credential | None], None]) -> None:
+        """Call ``watcher`` with each credential that is made or taken away through this engine, right after the commit
+        and before anybody is answered; and with ``None`` whenever another process may have done so."""
+        if not callable(watcher):
+            raise checks.invalid(f"watcher: expected a function, got {type(watcher).__name__}")
+        self._credential_watchers.append(watcher)
+
+
+def _genuine(found: Credential | None, secret: str) -> Credential | None:
+    good = found is not None and is_its_secret(secret, found.digest) and found.revoked_at_ms is None
+    return found if good else None
+
+
+def _is_over(found: Credential, now: int) -> bool:
+    return found.expires_at_ms is not None and found.expires_at_ms <= now
 
 
 def _namespaces(value: Any) -> list[str]:
@@ -100,25 +124,16 @@ def _scopes(value: Any) -> list[str]:
     given = []
     for each in checks.sequence(value, "scopes"):
         if not isinstance(each, str) or str.__str__(each) not in known:
-            raise checks.invalid(f"scopes: {each!r:.80} is none of {', '.join(known)}")
+            raise checks.invalid(f"scopes: {quoted(each)} is not one of {', '.join(known)}")
         given.append(str.__str__(each))
     if not given:
-        raise checks.invalid(f"scopes: at least one of {', '.join(known)}")
+        raise checks.invalid(f"scopes: expected at least one of {', '.join(known)}")
     return sorted(set(given))
 
 
-def _info(stored: Credential) -> CredentialInfo:
+def _listed(stored: Credential) -> CredentialInfo:
     try:
-        scopes = tuple(map(Scope, stored.scopes.split(",")))
-        own = None if stored.namespaces is None else tuple(_names.decode(stored.namespaces))
-    except (ValueError, msgspec.DecodeError):
-        raise Validation(ValidationKind.CORRUPTION, f"ff_credential: {stored.credential_id}") from None
-    return CredentialInfo(
-        stored.credential_id,
-        stored.name,
-        scopes,
-        own,
-        stored.created_at_ms,
-        stored.expires_at_ms,
-        stored.revoked_at_ms,
-    )
+        return shown(stored)
+    except Validation:
+        times = (stored.created_at_ms, stored.expires_at_ms, stored.revoked_at_ms)
+        return CredentialInfo(stored.credential_id, f"{stored.name} {UNREADABLE}", (), (), *times)

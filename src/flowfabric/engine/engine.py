@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from flowfabric.core.limited import Limited
 from flowfabric.engine import checks
+from flowfabric.engine.batcher import Abandoned
 from flowfabric.engine.budgets import Budgets
 from flowfabric.engine.bursts import Bursts
 from flowfabric.engine.control import Control
@@ -20,6 +22,7 @@ from flowfabric.engine.explaining import Explaining
 from flowfabric.engine.flow_reads import FlowReads
 from flowfabric.engine.flow_timers import FlowTimers
 from flowfabric.engine.flows import Flows
+from flowfabric.engine.kind_definitions import KindDefinitions
 from flowfabric.engine.lanes import Lanes
 from flowfabric.engine.leases import Leases
 from flowfabric.engine.overview import Overview
@@ -34,10 +37,14 @@ from flowfabric.engine.streams import Streams
 from flowfabric.engine.subscriptions import Subscriptions
 from flowfabric.engine.suspension import Suspensions
 from flowfabric.model.errors import RequiresDevMode
-from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
+from flowfabric.model.limits import INTAKE_MS, MAX_BATCH, MAX_QUEUE
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.results import Applied, NoOp, StoreCapabilities
+from flowfabric.stores.kinds import kind_of, needed
 from flowfabric.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from flowfabric.stores.valkey.durability import Durability
 
 _log = logging.getLogger("flowfabric.engine")
 
@@ -62,6 +69,7 @@ class Engine(
     Credentials,
     Doors,
     Samples,
+    KindDefinitions,
     Explaining,
     Examining,
     Streams,
@@ -85,21 +93,42 @@ class Engine(
         timers: bool = False,
         clock: Callable[[], int] | None = None,
         partitions: PartitionCounts | None = None,
+        new_partitions: PartitionCounts | None = None,
         reclaim_grace_ms: int | None = None,
         max_batch: int = MAX_BATCH,
         max_queue: int = MAX_QUEUE,
         **store_options: Any,
     ) -> Self:
-        """Open the store behind a URL: ``sqlite:///file``, ``postgresql://…`` or ``memory://``.
+        """Open the store behind a URL: ``sqlite:///file``, ``postgresql://…``, ``valkey://…`` or ``memory://``.
 
-        ``clock`` returns milliseconds and replaces the store's time, for tests and simulation.
+        ``clock`` returns milliseconds and replaces the store's time, for tests and simulation. ``partitions`` are what
+        the store must have, ``new_partitions`` what it gets if it is new and nothing else was said.
         """
-        store = await open_store(url, single_node=single_node, clock=clock, partitions=partitions, **store_options)
-        grace = _grace_ms() if reclaim_grace_ms is None else checks.time_ms(reclaim_grace_ms, "reclaim_grace_ms")
-        engine = cls(store, reclaim_grace_ms=grace, max_batch=max_batch, max_queue=max_queue)
+        # A wrong setting is refused before there is a store to close again.
+        grace = checks.optional_time_ms(reclaim_grace_ms, "reclaim_grace_ms")
+        grace = _milliseconds("FF_RECLAIM_GRACE_MS", 0) if grace is None else grace
+        intake_ms = _milliseconds("FF_INTAKE_INTERVAL_MS", INTAKE_MS)
+        store = await open_store(
+            url,
+            single_node=single_node,
+            clock=clock,
+            partitions=partitions,
+            new_partitions=new_partitions,
+            **store_options,
+        )
+        engine = cls(store, reclaim_grace_ms=grace, intake_ms=intake_ms, max_batch=max_batch, max_queue=max_queue)
         if timers:
             engine.start_timers()
         return engine
+
+    def limited_to(self, namespaces: Iterable[str]) -> Engine:
+        """This engine for a caller who is limited to some namespaces: whatever a call names must belong to one of
+        them, which is checked in the commit, and what does not looks as if it were not there. The caller of a read
+        still has to name those namespaces."""
+        own = checks.namespaces(namespaces)
+        if own is None:
+            raise checks.invalid("namespaces: pass the namespaces the caller is limited to")
+        return LimitedEngine(self, own)
 
     async def __aenter__(self) -> Self:
         return self
@@ -114,6 +143,12 @@ class Engine(
         """``sqlite``, ``postgres``, ``valkey`` or ``memory``."""
         label: str = self.store.label
         return label
+
+    @property
+    def durability(self) -> Durability | None:
+        """What a commit survives, where the store depends on how a server was set up."""
+        found: Durability | None = getattr(self.store, "durability", None)
+        return found
 
     async def ping(self) -> None:
         """Fail if the store does not answer."""
@@ -141,16 +176,36 @@ class Engine(
         )
 
 
+class LimitedEngine(Engine):
+    """An engine for a caller who is limited to some namespaces. It shares everything with the one it was made from."""
+
+    __slots__ = ("_within",)
+
+    def __init__(self, engine: Engine, within: frozenset[str]) -> None:
+        self.__dict__ = engine.__dict__
+        self._within = within
+
+    async def _submit(self, command: Any, abandoned: Abandoned | None = None) -> Any:
+        return await self._batcher.call(self._limited(command), abandoned)
+
+    async def _submit_many(self, commands: Sequence[Any]) -> list[Any]:
+        return await self._batcher.call_all([self._limited(each) for each in commands])
+
+    def _limited(self, command: Any) -> Limited:
+        assert self._within is not None
+        return Limited(command, self._within)
+
+
 #: The public operations of the engine: what a store must carry.
 OPERATIONS: tuple[str, ...] = tuple(
     name for name in dir(Engine) if not name.startswith("_") and inspect.iscoroutinefunction(getattr(Engine, name))
 )
 
 
-def _grace_ms() -> int:
-    text = os.environ.get("FF_RECLAIM_GRACE_MS", "0")
+def _milliseconds(variable: str, default: int) -> int:
+    text = os.environ.get(variable, str(default))
     if not text.isdigit():
-        raise checks.invalid(f"FF_RECLAIM_GRACE_MS: {text!r} is not a number of milliseconds")
+        raise checks.invalid(f"{variable}: {text!r} is not a number of milliseconds")
     return int(text)
 
 
@@ -160,25 +215,30 @@ async def open_store(
     single_node: bool = False,
     clock: Callable[[], int] | None = None,
     partitions: PartitionCounts | None = None,
+    new_partitions: PartitionCounts | None = None,
     **options: Any,
 ) -> Any:
     """The store behind a URL."""
-    if not url:
-        raise checks.invalid("store URL: expected sqlite:///file, postgresql://host/database or memory://")
-    if url.startswith("memory:"):
+    kind = kind_of(url)
+    if kind == "memory":
         from flowfabric.stores.memory import MemoryStore
 
-        return MemoryStore(partitions, clock)
-    if url.startswith(("postgresql:", "postgres:")):
-        from flowfabric.stores.postgres.store import PostgresStore
+        return MemoryStore(partitions or new_partitions, clock)
+    if kind == "postgres":
+        with needed(kind):
+            from flowfabric.stores.postgres.store import PostgresStore
 
-        return await PostgresStore.open(url, partitions=partitions, clock=clock, **options)
-    if url.startswith(("sqlite:", "file:")):
-        if not single_node and os.environ.get("FF_DEV_MODE") != "1":
-            raise RequiresDevMode()
-        from flowfabric.stores.sqlite.store import SqliteStore
+        return await PostgresStore.open(
+            url, clock=clock, partitions=partitions, new_partitions=new_partitions, **options
+        )
+    if kind == "valkey":
+        with needed(kind):
+            from flowfabric.stores.valkey.store import ValkeyStore
 
-        _log.info("SQLite runs on a single node: every process must share this machine's file system")
-        return await SqliteStore.open(url, clock=clock, partitions=partitions, **options)
-    scheme = url.partition(":")[0]
-    raise checks.invalid(f"store URL: {scheme!r} is not a store; use sqlite:, postgresql: or memory:")
+        return await ValkeyStore.open(url, clock=clock, partitions=partitions, new_partitions=new_partitions, **options)
+    if not single_node and os.environ.get("FF_DEV_MODE") != "1":
+        raise RequiresDevMode()
+    from flowfabric.stores.sqlite.store import SqliteStore
+
+    _log.info("SQLite runs on a single node: every process must share this machine's file system")
+    return await SqliteStore.open(url, clock=clock, partitions=partitions, new_partitions=new_partitions, **options)

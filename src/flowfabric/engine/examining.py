@@ -9,10 +9,19 @@ from typing import Any, TypeVar
 from flowfabric.core.budget_invariants import check_ledger, check_quota
 from flowfabric.core.flow_invariants import check_flow
 from flowfabric.core.invariants import check_execution, standing
+from flowfabric.core.owner_invariants import (
+    check_block,
+    check_budget_owners,
+    check_quota_owner,
+    check_schedule_owner,
+    holder_of,
+)
 from flowfabric.core.view import View
 from flowfabric.core.wait_invariants import check_waits
 from flowfabric.engine import checks
 from flowfabric.engine.examining_log import LOGS, ExaminingLog
+from flowfabric.engine.places import pair, paired
+from flowfabric.model import literals as lit
 from flowfabric.model.budget_records import (
     OPEN,
     Budget,
@@ -26,8 +35,9 @@ from flowfabric.model.budget_records import (
 from flowfabric.model.changes import Get, GetFull, Select
 from flowfabric.model.errors import EngineError, Validation
 from flowfabric.model.examination import Examination, Violation
-from flowfabric.model.ids import ExecutionId, canonical_uuid
+from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.ownership import is_name
 from flowfabric.model.records import (
     Attempt,
     Edge,
@@ -40,15 +50,18 @@ from flowfabric.model.records import (
     Suspension,
     Waitpoint,
 )
-from flowfabric.stores.questions import CountRows, Integrity, ListExecutions, ListFlows, ListGates
+from flowfabric.model.start_records import Schedule
+from flowfabric.stores.questions import CountRows, Integrity, ListExecutions, ListFlows, ListGates, SearchSchedules
 
 #: What is looked at, in this order.
-_STAGES = ("store", "executions", "flows", "budgets", "quotas", "ends", "events")
+_STAGES = ("store", "executions", "flows", "budgets", "quotas", "schedules", "ends", "events")
 #: Rows are not read at one moment, and what a commit sets off may be under way: what is not so any more after one of
 #: these pauses was never wrong.
 _PAUSES_S = (0.05, 0.2, 1.0)
 #: Budgets whose ledgers are compared; those above each other must be looked at together.
 _MOST_BUDGETS = 10_000
+#: Where executions wait for room, by their state.
+_GATES: dict[str, type[Budget] | type[QuotaPolicy]] = {lit.BLOCKED_BY_BUDGET: Budget, lit.BLOCKED_BY_QUOTA: QuotaPolicy}
 #: What is loaded of an execution besides itself.
 _OF_EXECUTIONS = (Attempt, Grant, Waitpoint, Signal, StreamHead, StreamSummary)
 
@@ -62,8 +75,9 @@ class Examining(ExaminingLog):
     async def examine(self, cursor: str | None = None, limit: int = 500) -> Examination:
         """Look at the next stretch of a store that may be busy, and say which promises its rows break.
 
-        Begins with the database's own pages, goes on with executions and their streams, flows, budgets, quotas and the
-        log of events. ``limit`` is how many are looked at; pass ``next_cursor`` to go on. Nothing is changed.
+        Begins with the database's own pages, goes on with executions and their streams, flows, budgets, quotas,
+        schedules and the log of events. ``limit`` is how many are looked at; pass ``next_cursor`` to go on. Nothing is
+        changed.
         """
         size = checks.integer(limit, "limit", 1, MAX_PAGE)
         stage, partition, after = _place(cursor)
@@ -74,6 +88,8 @@ class Examining(ExaminingLog):
             return await self._stretch(stage, partition, after, size, self._ids, self._judge_executions)
         if stage == "flows":
             return await self._stretch(stage, partition, after, size, self._flows, self._judge_flows)
+        if stage == "schedules":
+            return await self._schedules(after, size)
         if stage == "ends":
             return Examination(0, await self._surely([stage], lambda _: self._judge_ends()), "events.0.")
         if stage == "events":
@@ -82,7 +98,10 @@ class Examining(ExaminingLog):
 
     async def _pages(self) -> tuple[Violation, ...]:
         found: list[str] = await self._ask(Integrity())
-        return tuple(Violation("store", "database", text) for text in found)
+        # A store that may lose what it has acknowledged knows what was missed.
+        lost: list[str] = await self.store.losses() if hasattr(self.store, "losses") else []
+        broken = [Violation("store", "database", text) for text in found]
+        return (*broken, *(Violation("lost", "server", text) for text in lost))
 
     async def _stretch(
         self,
@@ -137,12 +156,25 @@ class Examining(ExaminingLog):
             now = await self.now_ms()
             for identity in ids:
                 found += _judged(view, identity, now)
+            found += await self._judge_blocks(ids, view)
             found += await self._judge_streams(ids, view)
         except Validation as error:
             # One row that cannot be read must not hide the others.
             if len(ids) == 1:
                 return [Violation("I12", ids[0], f"it cannot be read: {error.detail}")]
             found = [one for each in ids for one in await self._judge_executions([each])]
+        return found
+
+    async def _judge_blocks(self, ids: list[str], view: View) -> list[Violation]:
+        """Whoever is kept waiting, with what keeps it."""
+        executions = [each for identity in ids if (each := view.full(identity)) is not None]
+        waiting = [each for each in executions if each.blocked_by and each.eligibility_state in _GATES]
+        needs = [Get(_GATES[each.eligibility_state], each.blocked_by or "") for each in waiting]
+        gates = await self._view(*dict.fromkeys(needs))
+        found: list[Violation] = []
+        for execution, need in zip(waiting, needs, strict=True):
+            gate = gates.get(need.kind, need.key)
+            found += [] if gate is None else check_block(execution, gate)
         return found
 
     # -- flows ---------------------------------------------------------------------------------------------------
@@ -164,7 +196,7 @@ class Examining(ExaminingLog):
                     continue
                 members = (await self._view(Select(Execution, *where))).select(Execution, **equal)
             except EngineError as error:
-                found.append(Violation("I24", flow, f"it could not be looked at: {error}"))
+                found.append(Violation("I24", flow, f"it could not be checked: {error}"))
                 continue
             broken = check_flow(members, edges, view.select(EdgeGroup, **equal))
             found += [Violation(one.invariant, f"flow {flow}", f"{one.subject}: {one.detail}") for one in broken]
@@ -191,12 +223,18 @@ class Examining(ExaminingLog):
                 spends += (await self._view(Select(BudgetSpend, *own[0]))).select(BudgetSpend, budget_id=each)
             except EngineError:  # more than can be added up here; the rest of the ledger is still compared
                 continue
-        return check_ledger(budgets, usage, held, spends)
+        executions = await self._executions_of({holder_of(each) for each in held})
+        return check_ledger(budgets, usage, held, spends) + check_budget_owners(budgets, held, executions)
+
+    async def _executions_of(self, ids: set[str]) -> dict[str, Execution]:
+        """Those of some executions that exist, by their ids."""
+        view = await self._view(*(Get(Execution, each) for each in sorted(ids)))
+        return {each: found for each in ids if (found := view.execution(each)) is not None}
 
     async def _quotas(self, after: str | None, size: int) -> Examination:
         listed: list[str] = await self._ask(ListGates("quotas", 0, after, size + 1))
         ids = listed[:size]
-        following = f"quotas.0.{ids[-1]}" if len(listed) > size else "ends.0."
+        following = f"quotas.0.{ids[-1]}" if len(listed) > size else "schedules.0."
         return Examination(len(ids), await self._surely(ids, self._judge_quotas), following)
 
     async def _judge_quotas(self, ids: list[str]) -> list[Violation]:
@@ -207,8 +245,29 @@ class Examining(ExaminingLog):
             for policy in view.select(QuotaPolicy, quota_policy_id=each):
                 guards = view.select(QuotaAdmitted, quota_policy_id=each)
                 windows = view.select(QuotaWindow, quota_policy_id=each)
-                found += check_quota(policy, guards, windows, await self._named_by(each))
+                named = await self._named_by(each)
+                found += check_quota(policy, guards, windows, named)
+                executions = await self._executions_of({guard.execution_id for guard in guards})
+                executions |= {execution.execution_id: execution for execution in named}
+                found += check_quota_owner(policy, guards, executions)
         return found
+
+    # -- schedules -----------------------------------------------------------------------------------------------
+
+    async def _schedules(self, after: str | None, size: int) -> Examination:
+        listed: list[Schedule] = await self._ask(SearchSchedules(size + 1, None, pair(after)))
+        found = listed[:size]
+        following = f"schedules.0.{paired(found[-1].key)}" if len(listed) > size else "ends.0."
+        keys = [each.key for each in found]
+        return Examination(len(found), await self._surely(keys, self._judge_schedules), following)
+
+    async def _judge_schedules(self, keys: list[tuple[str, str]]) -> list[Violation]:
+        view = await self._view(*(Get(Schedule, each) for each in keys))
+        schedules = [each for key in keys if (each := view.get(Schedule, key)) is not None]
+        started = await self._executions_of({each.last_execution_id for each in schedules if each.last_execution_id})
+        return [
+            one for each in schedules for one in check_schedule_owner(each, started.get(each.last_execution_id or ""))
+        ]
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -258,9 +317,10 @@ def _place(cursor: Any) -> tuple[str, int, str | None]:
     stage, _, rest = checks.text(cursor, "cursor").partition(".")
     number, dot, after = rest.partition(".")
     numbered = number.isascii() and number.isdigit() and len(number) < 6
-    named = not after or canonical_uuid(after) is not None
+    # Places of schedules are checked where they are read.
+    named = not after or stage == "schedules" or is_name(after)
     if stage == "events":
         named = (not after or (after.isascii() and after.isdigit() and len(after) < 19)) and number in _LOG_NUMBERS
     if stage not in _STAGES or not numbered or not dot or not named:
-        raise checks.invalid("cursor: it is none; pass the next_cursor of an examination, unchanged")
+        raise checks.invalid("cursor: not a valid cursor; pass the next_cursor of an examination unchanged")
     return stage, int(number), after or None

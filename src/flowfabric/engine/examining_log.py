@@ -10,7 +10,7 @@ from flowfabric.core.view import View
 from flowfabric.engine.base import EngineBase
 from flowfabric.engine.subscriptions import shown
 from flowfabric.model.changes import Get, GetFull
-from flowfabric.model.errors import EngineError
+from flowfabric.model.errors import EngineError, Validation
 from flowfabric.model.events import CompletionEvent
 from flowfabric.model.examination import Violation
 from flowfabric.model.frames import MAX_STREAM_READ_COUNT, MODE_SUMMARY
@@ -56,7 +56,7 @@ class ExaminingLog(EngineBase):
     async def _events_there(self) -> int:
         """About how many events there are."""
         states: list[LogState] = [await self._ask(EventLog(SHOWN[each][0])) for each in LOGS]
-        return sum(max(each.top - each.trimmed, 0) for each in states)
+        return sum(map(_size, states))
 
     async def _stretch_of(self, family: EventFamily, after: int, size: int) -> Stretch:
         """The next events of a log behind a number."""
@@ -71,7 +71,8 @@ class ExaminingLog(EngineBase):
         through = None if stretch.is_last else stretch.through
         page: EventRows = await self._ask(ReadEvents(kind, stretch.after, through, max(stretch.size, 1)))
         if self.store.numbers_without_breaks:
-            found += check_numbers(log, max(stretch.after, page.trimmed), [number for number, _ in page.rows])
+            numbers = [number for number, _ in page.rows]
+            found += check_numbers(log, max(stretch.after, page.trimmed), numbers, page.breaks)
         readable: list[tuple[int, Any]] = []
         for number, row in page.rows:
             event = shown(show, stretch.family, number, row)
@@ -85,12 +86,16 @@ class ExaminingLog(EngineBase):
         if stretch.is_last:
             state: LogState = await self._ask(EventLog(kind))
             dense = self.store.numbers_without_breaks
-            found += check_bounds(log, state.trimmed, state.top, state.last, dense=dense)
+            found += check_bounds(log, state.trimmed, state.top, state.last, state.breaks, dense=dense)
         return found
 
     async def _judge_outcomes(self, events: list[CompletionEvent]) -> list[Violation]:
         ids = [str.__str__(ExecutionId.of(each.partition, each.uuid)) for each in events]
-        view = await self._view(*(Get(Execution, each) for each in dict.fromkeys(ids)))
+        try:
+            view = await self._view(*(Get(Execution, each) for each in dict.fromkeys(ids)))
+        except Validation:
+            # One that cannot be read is told of among the executions, and hides no other.
+            return [one for each in events for one in await self._judge_outcomes([each])] if len(events) > 1 else []
         there = {identity: each for identity in dict.fromkeys(ids) if (each := view.execution(identity)) is not None}
         attempts = await self._view(*(Get(Attempt, (name, each.attempt_index)) for name, each in there.items()))
         found: list[Violation] = []
@@ -133,7 +138,7 @@ class ExaminingLog(EngineBase):
             streams = heads.keys() | summaries.keys() | {index for name, index in stored if name == identity}
             for index in sorted(streams):
                 frames = stored.get((identity, index)) or StoredStream(identity, index, 0, 0, _FIRST)
-                stream = f"{identity} attempt {index}"
+                stream = f"{identity} attempt {index + 1}"
                 newest = frames.newest if frames.frames else None
                 found += check_stream(stream, frames.frames, newest, heads.get(index), index in begun)
                 summary = summaries.get(index)
@@ -149,3 +154,9 @@ class ExaminingLog(EngineBase):
         where = (parsed.partition, parsed.uuid_text, stream.attempt_index)
         rows = await self._ask(ReadFrames(*where, _FIRST, _LAST, stream.frames))
         return [fields for _, _, fields, mode in rows if mode == MODE_SUMMARY]
+
+
+def _size(log: LogState) -> int:
+    """About how many events a log has."""
+    skipped = sum(start - max(end, log.trimmed) for end, start in log.breaks if log.trimmed < start <= log.top)
+    return max(log.top - log.trimmed - skipped, 0)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from flowfabric.core import explaining, grant_keys
+from flowfabric.core import causes, explaining, grant_keys, previewing
 from flowfabric.core.context import Context
 from flowfabric.core.graphview import Missing
+from flowfabric.core.operator import ReplayExecution
 from flowfabric.core.soundness import unsound
 from flowfabric.core.view import View
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
-from flowfabric.model.changes import Get
+from flowfabric.engine.places import names
+from flowfabric.model.changes import Get, Need
 from flowfabric.model.errors import Bug, BugKind
 from flowfabric.model.explain import Explanation, Gate
 from flowfabric.model.grant_keys import GrantCheck
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_PAGE, MAX_REASON_BYTES, MAX_ROUNDS
-from flowfabric.model.records import Execution
-from flowfabric.stores.questions import ListExecutions, LiveWorkers, ScanEligible
+from flowfabric.model.preview import Preview
+from flowfabric.model.records import Execution, Worker
+from flowfabric.stores.questions import ListExecutions, LiveWorkers, ScanEligible, SearchWorkers
 
 _log = logging.getLogger("flowfabric.timers")
 _Answer = TypeVar("_Answer")
@@ -35,24 +38,53 @@ class Explaining(EngineBase):
 
     _reconciled: tuple[int, str | None] = (0, None)
 
-    async def explain(self, execution_id: ExecutionId | str) -> Explanation:
-        """Why an execution is not running: the gate it stands before, since when, until when, and one sentence.
+    async def explain(self, execution_id: ExecutionId | str, *, namespaces: Iterable[str] | None = None) -> Explanation:
+        """Why an execution is not running: the gate it stands before, since when, until when, and one sentence. If it
+        waits for other executions, the chain is followed to what the last one waits for. With ``namespaces``
+        executions and workers of others are neither named nor counted.
+
+        Looks at what is committed and changes nothing. Unknown ids are refused with ``NotFound``.
+        """
+        identity, own = checks.execution_id(execution_id), names(namespaces)
+        context = self._settings.context(await self.now_ms())
+        view = await self._view(Get(Execution, identity))
+        first = await self._judged(view, lambda: explaining.explain(identity, view, context, own))
+        foreign = await self._foreign(explaining.named(first), own)
+        workers = _Workers(self, context.now, own)
+        chain = [await workers.placed(explaining.without(first, foreign), view)]
+        while len(chain) < causes.MAX_LINKS and causes.is_followed(chain[-1]):
+            following = await self._next(chain, view, context, own, workers)
+            if following is None:
+                break
+            chain.append(following)
+        chain[-1] = await workers.queued(chain[-1], view)
+        return await self._judged(view, lambda: causes.told(chain, view, context.now))
+
+    async def preview_actions(self, execution_id: ExecutionId | str) -> Preview:
+        """What cancelling, terminating, replaying, forking, moving or taking away an execution would do to it now.
 
         Looks at what is committed and changes nothing. Unknown ids are refused with ``NotFound``.
         """
         identity = checks.execution_id(execution_id)
-        now = await self.now_ms()
-        context = Context(now, self.store.tag, self.store.shown, self._settings.reclaim_grace_ms)
-        found = await self._look(lambda view: explaining.explain(identity, view, context), Get(Execution, identity))
-        if found.gate is not Gate.WAITING_FOR_WORKER:
-            return found
-        workers = await self._ask(LiveWorkers(now, _MAX_WORKERS))
-        queue: list[str] = await self._ask(ScanEligible(found.lane_id, None, MAX_PAGE, now))
-        view = await self._view(Get(Execution, identity))
-        execution = view.execution(identity)
-        required = () if execution is None else execution.required_capabilities
-        ahead = queue.index(identity) if identity in queue else None
-        return explaining.with_workers(found, required, workers, ahead)
+        context = self._settings.context(await self.now_ms())
+        command = ReplayExecution(identity, None)
+        return await self._look(lambda view: previewing.preview(identity, view, context), *command.needs())
+
+    async def _next(
+        self,
+        chain: list[Explanation],
+        view: View,
+        context: Context,
+        own: tuple[str, ...] | None,
+        workers: _Workers,
+    ) -> Explanation | None:
+        """The execution to follow among those that the last link waits for."""
+        seen = {str(each.execution_id) for each in chain}
+        looked = await self._judged(view, lambda: causes.looked_at(chain[-1], seen, view, context, own))
+        found = causes.telling([await workers.placed(each, view) for each in looked])
+        if found is None:
+            return None
+        return explaining.without(found, await self._foreign(explaining.named(found), own))
 
     async def verify_grant(self, grant_key: str, *, worker_id: str, worker_instance_id: str) -> GrantCheck:
         """What a grant key is worth in the hands of a worker. Looking does not use it up."""
@@ -61,15 +93,18 @@ class Explaining(EngineBase):
             checks.text(worker_id, "worker_id", empty=False),
             checks.text(worker_instance_id, "worker_instance_id", empty=False),
         )
-        context = Context(await self.now_ms(), self.store.tag, self.store.shown)
+        context = self._settings.context(await self.now_ms())
         return await self._look(lambda view: grant_keys.verify(text, worker, view, context))
 
-    async def _look(self, judge: Callable[[View], _Answer], *needs: Get) -> _Answer:
+    async def _look(self, judge: Callable[[View], _Answer], *needs: Need) -> _Answer:
         """The answer of something that looks through a view, as often as it misses something."""
         view = await self._view(*needs)
+        return await self._judged(view, lambda: judge(view))
+
+    async def _judged(self, view: View, judge: Callable[[], _Answer]) -> _Answer:
         for _ in range(MAX_ROUNDS):
             try:
-                return judge(view)
+                return judge()
             except Missing as missing:
                 await self.store.read(missing.needs, view)
         raise Bug(BugKind.INTERNAL_ERROR, f"a look still missed records after {MAX_ROUNDS} rounds")
@@ -85,7 +120,7 @@ class Explaining(EngineBase):
             again = await self._look(lambda view, each=execution_id: unsound(each, view), *needs)  # type: ignore[misc]
             if again is not None:
                 violations += 1
-                _log.error("execution %s is not sound: %s", execution_id, again)
+                _log.error("execution %s is inconsistent: %s", execution_id, again)
         return violations
 
     async def _sample(self, limit: int) -> list[str]:
@@ -101,3 +136,37 @@ class Explaining(EngineBase):
             partition, after = (partition + 1) % self.partitions.flow, None
         self._reconciled = (partition, after)
         return list(dict.fromkeys(found))
+
+
+class _Workers:
+    """Who could take what waits for a worker. The workers are read once, when they are first needed."""
+
+    def __init__(self, engine: Explaining, now: int, own: tuple[str, ...] | None) -> None:
+        self._engine = engine
+        self._now = now
+        self._own = own
+        self._alive: list[Worker] | None = None
+
+    async def placed(self, found: Explanation, view: View, ahead: int | None = None) -> Explanation:
+        """The explanation, with the workers that could run it."""
+        if found.gate not in (Gate.WAITING_FOR_WORKER, Gate.MISSING_CAPABILITY):
+            return found
+        if self._alive is None:
+            own = self._own
+            question = (
+                LiveWorkers(self._now, _MAX_WORKERS) if own is None else SearchWorkers(self._now, _MAX_WORKERS, own)
+            )
+            self._alive = await self._engine._ask(question)
+        execution = view.execution(found.execution_id)
+        required = () if execution is None else execution.required_capabilities
+        said = explaining.cancelling(execution, self._now)
+        limited = self._own is not None
+        return explaining.with_workers(found, required, self._alive, ahead, limited=limited, said_first=said)
+
+    async def queued(self, found: Explanation, view: View) -> Explanation:
+        """The same with its place in the queue."""
+        if found.gate not in (Gate.WAITING_FOR_WORKER, Gate.MISSING_CAPABILITY):
+            return found
+        queue: list[str] = await self._engine._ask(ScanEligible(found.lane_id, None, MAX_PAGE, self._now, self._own))
+        identity = str(found.execution_id)
+        return await self.placed(found, view, queue.index(identity) if identity in queue else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from flowfabric.core.documents import parse_document
@@ -9,6 +10,7 @@ from flowfabric.core.edges import applied_total
 from flowfabric.core.graph import edge_snapshot, number
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
+from flowfabric.engine.places import names
 from flowfabric.model.changes import Get, Select
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.flows import (
@@ -33,9 +35,12 @@ from flowfabric.stores.questions import ListFlows
 class FlowReads(EngineBase):
     """The part of the engine that answers questions about flows."""
 
-    async def describe_flow(self, flow_id: FlowId | str) -> FlowSnapshot | None:
-        """What a person asks first about a flow; ``None`` if there is none."""
-        flow = checks.flow_id(flow_id)
+    async def describe_flow(
+        self, flow_id: FlowId | str, *, namespaces: Iterable[str] | None = None
+    ) -> FlowSnapshot | None:
+        """What a person asks first about a flow; ``None`` if there is none. With ``namespaces`` the groups of members
+        of others are left out."""
+        flow, own = checks.flow_id(flow_id), names(namespaces)
         key = (self._flow_partition(flow), flow)
         groups = Select(EdgeGroup, ("partition", "flow_id"), key)
         view = await self._view(Get(Flow, key), groups)
@@ -44,6 +49,8 @@ class FlowReads(EngineBase):
             return None
         raw = parse_document(record.raw_fields, "ff_flow_core.raw_fields")
         cancelled = record.public_flow_state == "cancelled"
+        members = tuple(map(_group_snapshot, view.select(EdgeGroup, partition=key[0], flow_id=key[1])))
+        foreign = await self._foreign((each.downstream_execution_id for each in members), own)
         return FlowSnapshot(
             FlowId.unchecked(flow),
             _text(raw.get("flow_kind")) or "",
@@ -58,7 +65,7 @@ class FlowReads(EngineBase):
             _text(raw.get("cancel_reason")),
             _text(raw.get("cancellation_policy")),
             {name: value for name, value in sorted(raw.items()) if "." in name and isinstance(value, str)},
-            tuple(map(_group_snapshot, view.select(EdgeGroup, partition=key[0], flow_id=key[1]))),
+            tuple(each for each in members if each.downstream_execution_id not in foreign),
         )
 
     async def list_flows(self, partition: int, cursor: FlowId | str | None = None, limit: int = 100) -> FlowPage:
@@ -72,19 +79,33 @@ class FlowReads(EngineBase):
         page = tuple(FlowSummary(FlowId.unchecked(flow), at, flow_status(state)) for flow, at, state in found[:size])
         return FlowPage(page, page[-1].flow_id if len(found) > size else None)
 
-    async def list_edges(self, flow_id: FlowId | str, direction: Outgoing | Incoming) -> list[EdgeSnapshot]:
-        """The edges out of a member or into one, by edge id."""
+    async def list_flow_edges(
+        self, flow_id: FlowId | str, *, namespaces: Iterable[str] | None = None
+    ) -> list[EdgeSnapshot]:
+        """All edges of a flow, by edge id; with ``namespaces`` those between members of these."""
+        flow = checks.flow_id(flow_id)
+        return await self._edges({"partition": self._flow_partition(flow), "flow_id": flow}, names(namespaces))
+
+    async def list_edges(
+        self, flow_id: FlowId | str, direction: Outgoing | Incoming, *, namespaces: Iterable[str] | None = None
+    ) -> list[EdgeSnapshot]:
+        """The edges out of a member or into one, by edge id; with ``namespaces`` those between members of these."""
         flow = checks.flow_id(flow_id)
         if isinstance(direction, Outgoing):
-            end, node = "upstream", checks.execution_id(direction.from_node)
+            end, node = "upstream", checks.execution_id(direction.from_node, "upstream")
         elif isinstance(direction, Incoming):
-            end, node = "downstream", checks.execution_id(direction.to_node)
+            end, node = "downstream", checks.execution_id(direction.to_node, "downstream")
         else:
             raise checks.invalid(f"direction: expected Outgoing or Incoming, got {type(direction).__name__}")
         # A member's partition is its flow's; any other id names nobody in this flow.
-        where: dict[str, Any] = {"partition": node.partition, "flow_id": flow, end: node.uuid_text}
+        return await self._edges({"partition": node.partition, "flow_id": flow, end: node.uuid_text}, names(namespaces))
+
+    async def _edges(self, where: dict[str, Any], own: tuple[str, ...] | None) -> list[EdgeSnapshot]:
         view = await self._view(Select(Edge, tuple(where), tuple(where.values())))
-        return [edge_snapshot(edge) for edge in view.select(Edge, **where)]
+        found = [edge_snapshot(edge) for edge in view.select(Edge, **where)]
+        ends = {each.edge_id: (each.upstream_execution_id, each.downstream_execution_id) for each in found}
+        foreign = await self._foreign((end for both in ends.values() for end in both), own)
+        return [each for each in found if foreign.isdisjoint(ends[each.edge_id])]
 
     async def describe_edge(self, flow_id: FlowId | str, edge_id: EdgeId | str) -> EdgeSnapshot | None:
         """One edge; ``None`` if there is none."""

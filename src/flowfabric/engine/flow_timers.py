@@ -133,7 +133,7 @@ def is_acknowledged(execution_id: str, answer: object) -> bool:
     if not isinstance(answer, BaseException):
         return True
     if isinstance(answer, Validation | Bug):
-        _log.warning("cancel_reconciler: %s: given up: %s", execution_id, answer)
+        _log.warning("cancel_reconciler: %s: gave up: %s", execution_id, answer)
         return True
     if isinstance(answer, NotFound):
         return True

@@ -38,6 +38,7 @@ from flowfabric.model.flows import (
 )
 from flowfabric.model.ids import EdgeId, ExecutionId, FlowId
 from flowfabric.model.limits import MAX_FLOW_EDGES, MAX_FLOW_NODES
+from flowfabric.model.quoting import quoted
 
 
 class Flows(Intake):
@@ -105,8 +106,8 @@ class Flows(Intake):
                 self._flow_partition(flow),
                 flow,
                 checks.uuid(edge_id, "edge_id"),
-                str.__str__(checks.execution_id(upstream_execution_id)),
-                str.__str__(checks.execution_id(downstream_execution_id)),
+                str.__str__(checks.execution_id(upstream_execution_id, "upstream_execution_id")),
+                str.__str__(checks.execution_id(downstream_execution_id, "downstream_execution_id")),
                 checks.text(dependency_kind, "dependency_kind"),
                 checks.optional_text(data_passing_ref, "data_passing_ref"),
                 checks.integer(expected_graph_revision, "expected_graph_revision", 0, 2**63 - 1),
@@ -136,8 +137,8 @@ class Flows(Intake):
                 self._flow_partition(flow),
                 flow,
                 checks.uuid(edge_id, "edge_id"),
-                str.__str__(checks.execution_id(upstream_execution_id)),
-                str.__str__(checks.execution_id(downstream_execution_id)),
+                str.__str__(checks.execution_id(upstream_execution_id, "upstream_execution_id")),
+                str.__str__(checks.execution_id(downstream_execution_id, "downstream_execution_id")),
                 checks.optional_text(data_passing_ref, "data_passing_ref"),
                 checks.optional_time_ms(now, "now"),
             )
@@ -158,7 +159,7 @@ class Flows(Intake):
             SetEdgeGroupPolicy(
                 self._flow_partition(flow),
                 flow,
-                checks.execution_id(downstream_execution_id).uuid_text,
+                checks.execution_id(downstream_execution_id, "downstream_execution_id").uuid_text,
                 checks.edge_policy(policy),
             )
         )
@@ -188,19 +189,22 @@ class Flows(Intake):
         items = []
         for name, node in nodes.items():
             if not isinstance(node, Mapping):
-                raise checks.invalid(f"node {name!r}: expected a mapping of arguments, got {type(node).__name__}")
+                raise checks.invalid(f"node {quoted(name)}: expected a mapping of arguments, got {type(node).__name__}")
             own = {"execution_id": f"{{fp:{flow.partition}}}:{_derived(space, name)}", "namespace": flow.namespace}
             try:
                 item = self._creation_of({**own, **node})
             except Validation as error:
-                raise Validation(error.kind, f"node {name!r}: {error.detail}") from error
+                raise Validation(error.kind, f"node {quoted(name)}: {error.detail}") from error
             if item.partition != flow.partition:
-                raise checks.invalid(f"node {name!r}: partition_mismatch: its id is not in the flow's partition")
+                raise checks.invalid(f"node {quoted(name)}: partition_mismatch: its id is not in the flow's partition")
             items.append(item)
         uuids = {name: item.uuid for name, item in zip(nodes, items, strict=True)}
         _check_distinct(items)
         found = [_edge(edge, position) for position, edge in enumerate(checks.sequence(graph.edges, "edges"))]
-        joined = [(_known(edge.upstream, uuids), _known(edge.downstream, uuids)) for edge in found]
+        joined = [
+            (_known(edge.upstream, uuids, "edges.upstream"), _known(edge.downstream, uuids, "edges.downstream"))
+            for edge in found
+        ]
         check_acyclic(tuple(nodes), joined)
         edges = tuple(
             NewEdge(
@@ -218,7 +222,9 @@ class Flows(Intake):
             raise checks.invalid("edges: an edge_id is used twice")
         if not isinstance(graph.groups, Mapping):
             raise checks.invalid(f"groups: expected a mapping of names, got {type(graph.groups).__name__}")
-        groups = {uuids[_known(name, uuids)]: checks.edge_policy(policy) for name, policy in graph.groups.items()}
+        groups = {
+            uuids[_known(name, uuids, "groups")]: checks.edge_policy(policy) for name, policy in graph.groups.items()
+        }
         return SubmitFlow(flow, tuple(nodes), tuple(items), edges, groups)
 
     # -- by hand -------------------------------------------------------------------------------------------------
@@ -249,8 +255,8 @@ class Flows(Intake):
                 self._flow_partition(flow),
                 flow,
                 checks.uuid(edge_id, "edge_id"),
-                str.__str__(checks.execution_id(upstream_execution_id)),
-                str.__str__(checks.execution_id(downstream_execution_id)),
+                str.__str__(checks.execution_id(upstream_execution_id, "upstream_execution_id")),
+                str.__str__(checks.execution_id(downstream_execution_id, "downstream_execution_id")),
                 checks.text(upstream_outcome, "upstream_outcome", empty=False),
             )
         )
@@ -287,9 +293,9 @@ def _edge(value: Any, position: int) -> FlowEdge:
     return value
 
 
-def _known(name: Any, uuids: Mapping[str, str]) -> str:
+def _known(name: Any, uuids: Mapping[str, str], where: str) -> str:
     if not isinstance(name, str) or name not in uuids:
-        raise checks.invalid(f"{name!r:.200} is not the name of a node")
+        raise checks.invalid(f"{where}: {quoted(name)} is not the name of a node")
     return name
 
 

@@ -16,6 +16,7 @@ from flowfabric.core.view import Held
 from flowfabric.model.changes import Key, Writes
 from flowfabric.model.literals import LEASED
 from flowfabric.model.records import Attempt, Execution, Lane, SigningKey
+from flowfabric.stores.protocol import Version
 
 #: Running executions one process keeps in mind; beyond that the oldest are read again when needed.
 CAPACITY = 20_000
@@ -26,11 +27,11 @@ class HeldRecords(Held):
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._executions: dict[str, tuple[Execution, int | None]] = {}
-        self._attempts: dict[tuple[str, int], tuple[Attempt, int | None]] = {}
-        self._lanes: dict[str, tuple[Lane, int | None]] = {}
-        self._keys: dict[str, tuple[SigningKey, int | None]] = {}
-        self._tables: dict[Any, dict[Any, tuple[Any, int | None]]] = {
+        self._executions: dict[str, tuple[Execution, Version | None]] = {}
+        self._attempts: dict[tuple[str, int], tuple[Attempt, Version | None]] = {}
+        self._lanes: dict[str, tuple[Lane, Version | None]] = {}
+        self._keys: dict[str, tuple[SigningKey, Version | None]] = {}
+        self._tables: dict[Any, dict[Any, tuple[Any, Version | None]]] = {
             Execution: self._executions,
             Attempt: self._attempts,
             Lane: self._lanes,
@@ -44,18 +45,22 @@ class HeldRecords(Held):
         entry = table.get(key)
         return (None, False) if entry is None else (entry[0], True)
 
-    def version(self, kind: Any, key: Key) -> int | None:
+    def version(self, kind: Any, key: Key) -> Version | None:
         """The row version a held record was written with."""
         table = self._tables.get(kind)
         entry = None if table is None else table.get(key)
         return None if entry is None else entry[1]
+
+    def record(self, kind: Any, key: Key) -> Any:
+        """A held record, or ``None``."""
+        return self.find(kind, key)[0]
 
     def forget(self) -> None:
         """Trust nothing any more."""
         for table in self._tables.values():
             table.clear()
 
-    def learn(self, writes: Writes, version: int | None) -> None:
+    def learn(self, writes: Writes, version: Version | None) -> None:
         """Take over what a commit has written."""
         self._learn_executions(writes, version)
         attempts = writes.puts.get(Attempt)
@@ -74,7 +79,7 @@ class HeldRecords(Held):
         for purge in writes.purges:
             self._executions.pop(purge.execution_id, None)
 
-    def _learn_executions(self, writes: Writes, version: int | None) -> None:
+    def _learn_executions(self, writes: Writes, version: Version | None) -> None:
         puts = writes.puts.get(Execution)
         if not puts:
             return
@@ -92,11 +97,11 @@ class HeldRecords(Held):
             index = held.pop(oldest)[0].attempt_index
             self._attempts.pop((oldest, index), None)
 
-    def learn_lane(self, lane: Lane, version: int | None) -> None:
+    def learn_lane(self, lane: Lane, version: Version | None) -> None:
         """Keep a lane as it was read."""
         self._lanes[lane.lane_id] = (lane, version)
 
-    def learn_key(self, key: SigningKey, version: int | None) -> None:
+    def learn_key(self, key: SigningKey, version: Version | None) -> None:
         """Keep a signing key as it was read."""
         self._keys[key.kid] = (key, version)
 

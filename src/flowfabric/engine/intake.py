@@ -18,6 +18,7 @@ from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_BULK, MAX_REASON_BYTES
 from flowfabric.model.partitions import lane_partition
 from flowfabric.model.policy import PolicyInput, parse_policy, read_policy
+from flowfabric.model.quoting import quoted
 from flowfabric.model.records import Flow
 from flowfabric.model.results import CreateResult
 from flowfabric.tracing import current_trace
@@ -140,7 +141,8 @@ class Intake(EngineBase):
             partition, uuid = identity.partition, identity.uuid_text
             if partition >= self.partitions.flow:
                 raise checks.invalid(
-                    f"execution_id: partition {partition} does not exist here, there are {self.partitions.flow}"
+                    f"execution_id: there is no partition {partition}, this store has {self.partitions.flow} (from 0 "
+                    "on): make ids for that many, leave the id out, or begin with a new store that has more"
                 )
         stored_policy = None if policy is None else parse_policy(policy)
         stored_tags = checks.tags(tags)
@@ -153,7 +155,7 @@ class Intake(EngineBase):
             checks.text(namespace, "namespace"),
             lane,
             checks.text(execution_kind, "execution_kind"),
-            checks.payload(input_payload, "input_payload"),
+            checks.encoded_payload(input_payload, "input_payload", payload_encoding),
             checks.optional_text(payload_encoding, "payload_encoding"),
             checks.priority(priority),
             checks.text(creator_identity, "creator_identity"),
@@ -234,4 +236,4 @@ _KNOWN = frozenset(_ARGUMENTS) | {"partition_id"}
 
 
 def _tag_value(key: str, value: Any) -> str:
-    return checks.text(value, f"tag {key!r}", MAX_REASON_BYTES)
+    return checks.text(value, f"tag {quoted(key)}", MAX_REASON_BYTES)

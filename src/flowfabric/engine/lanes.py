@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import structs
+
 from flowfabric.core.admission import UnblockExecution
 from flowfabric.core.fairness import BY_NAMESPACE, BY_TAG, RankAnew, SetLaneFairness
 from flowfabric.core.lanes import SeedLanes, SetLaneState
-from flowfabric.engine import checks
-from flowfabric.engine.base import LANE_TOPIC
+from flowfabric.engine import checks, hints
+from flowfabric.engine.places import names
 from flowfabric.engine.timers import Timers
 from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get, Select
@@ -18,6 +20,7 @@ from flowfabric.model.ids import LaneId, LaneIdError
 from flowfabric.model.lanes import LaneFairnessChanged, LaneSnapshot, LaneStateChanged
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.partitions import lane_partition
+from flowfabric.model.quoting import quoted
 from flowfabric.model.records import Lane
 from flowfabric.model.results import AlreadySatisfied, LanePage
 from flowfabric.model.states import LaneState
@@ -50,12 +53,12 @@ class Lanes(Timers):
             # Also when nothing changed: whoever repeats the call finishes what a lost process has left.
             await self._released(lane)
             self._lanes.stir(lane)
-            self.store.publish({LANE_TOPIC + lane})
+            self.store.publish({hints.LANE + lane})
         return answer
 
     async def seed_lanes(self, lane_ids: Iterable[str]) -> int:
         """Make lanes known before anything is created in them; how many were new."""
-        lanes = tuple(dict.fromkeys(checks.lane(each) for each in checks.sequence(lane_ids, "lane_ids")))
+        lanes = tuple(dict.fromkeys(checks.lane(each, "lane_ids") for each in checks.sequence(lane_ids, "lane_ids")))
         if len(lanes) > MAX_PAGE:
             raise checks.invalid(f"lane_ids: at most {MAX_PAGE} at once, got {len(lanes)}")
         added: int = await self._submit(SeedLanes(lanes)) if lanes else 0
@@ -85,24 +88,35 @@ class Lanes(Timers):
             if not done:
                 return
 
-    async def describe_lane(self, lane_id: str) -> LaneSnapshot | None:
-        """A lane as it is; ``None`` if it was never used, which means active."""
-        lane = checks.lane(lane_id)
-        found = (await self._view(Get(Lane, lane))).get(Lane, lane)
-        return None if found is None else _snapshot(found)
+    async def describe_lane(self, lane_id: str, *, namespaces: Iterable[str] | None = None) -> LaneSnapshot | None:
+        """A lane as it is; ``None`` if it was never used, which means active. To ``namespaces`` a lane that they do
+        not use looks unused, and what is told about the others leaves out what other namespaces do there."""
+        lane, own = checks.lane(lane_id), names(namespaces)
+        if own is None:
+            found = (await self._view(Get(Lane, lane))).get(Lane, lane)
+            return None if found is None else _snapshot(found)
+        first: list[Lane] = await self._ask(ListLanes(lane, 1, own, await self.now_ms(), inclusive=True))
+        if not first or first[0].lane_id != lane:
+            return None
+        return structs.replace(_snapshot(first[0]), registered_at_ms=None, registered_by=None, fair_pending=None)
 
-    async def list_lanes(self, cursor: str | None = None, limit: int = 100) -> LanePage:
-        """Every lane ever used, by name, with its state."""
+    async def list_lanes(
+        self, cursor: str | None = None, limit: int = 100, *, namespaces: Iterable[str] | None = None
+    ) -> LanePage:
+        """Every lane ever used, by name, with its state; with ``namespaces`` only the lanes that these use: those that
+        have an execution that has not ended, a schedule or a live worker of one of them."""
         size = min(checks.integer(limit, "limit", 0, 2**31), MAX_PAGE)
+        own = names(namespaces)
         if size == 0:
             return LanePage((), None)
         after = None if cursor is None else checks.text(cursor, "cursor")
-        found: list[Lane] = await self._ask(ListLanes(after, size + 1))
+        now = 0 if own is None else await self.now_ms()
+        found: list[Lane] = await self._ask(ListLanes(after, size + 1, own, now))
         page = [_snapshot(lane) for lane in found[:size]]
-        names = tuple(lane.lane_id for lane in page)
+        listed = tuple(lane.lane_id for lane in page)
         return LanePage(
-            names,
-            names[-1] if len(found) > size else None,
+            listed,
+            listed[-1] if len(found) > size else None,
             tuple(lane.state for lane in page),
             tuple(lane.state_reason for lane in page),
             tuple(lane.fair_by for lane in page),
@@ -112,7 +126,7 @@ class Lanes(Timers):
 def _state(value: Any) -> str:
     known = [each.value for each in LaneState]
     if not isinstance(value, str) or str.__str__(value) not in known:
-        raise checks.invalid(f"state: {value!r} is none of {', '.join(known)}")
+        raise checks.invalid(f"state: {quoted(value)} is not one of {', '.join(known)}")
     return str.__str__(value)
 
 
@@ -121,7 +135,7 @@ def _fair_by(value: Any) -> str | None:
         return None
     by = checks.text(value, "by")
     if by != BY_NAMESPACE and not (by.startswith(BY_TAG) and by != BY_TAG and by.isprintable()):
-        raise checks.invalid(f"by: {by!r} is neither {BY_NAMESPACE!r} nor {BY_TAG + '<key>'!r} nor None")
+        raise checks.invalid(f"by: {quoted(by)} is neither {BY_NAMESPACE!r} nor {BY_TAG + '<key>'!r} nor None")
     return by
 
 

@@ -15,7 +15,7 @@ from flowfabric.core.grants import ClaimForWorker, IssueClaimGrant
 from flowfabric.core.holding import Delay, Progress, Renew, RenewLease, WaitChildren
 from flowfabric.core.reclaim import IssueReclaimGrant, ReclaimExecution
 from flowfabric.core.streams import AppendFrame, AppendFrames
-from flowfabric.engine import checks, step_checks
+from flowfabric.engine import checks, frame_checks, step_checks
 from flowfabric.engine.claiming import Claiming
 from flowfabric.model.errors import EngineError
 from flowfabric.model.frames import AppendFrameOutcome, Frame
@@ -129,7 +129,8 @@ class Leases(Claiming):
         execution_deadline_at: int | None = None,
         now: int | None = None,
     ) -> Claimed:
-        """Redeem a claim grant. ``expected_attempt_index`` is advisory."""
+        """Redeem a claim grant. ``lease_id`` must be new, as for every lease; ``expected_attempt_index`` is
+        advisory."""
         answer: Claimed = await self._submit(
             ClaimExecution(
                 checks.execution_id(execution_id),
@@ -159,7 +160,7 @@ class Leases(Claiming):
         remaining_attempt_timeout_ms: int | None = None,
         now: int | None = None,
     ) -> Claimed:
-        """Continue an interrupted attempt by name."""
+        """Continue an interrupted attempt by name. ``lease_id`` must be new, as for every lease."""
         remaining = remaining_attempt_timeout_ms
         answer: Claimed = await self._submit(
             ClaimResumedExecution(
@@ -242,7 +243,8 @@ class Leases(Claiming):
         old_worker_instance_id: str | None = None,
         current_attempt_index: int | None = None,
     ) -> Reclaimed | NotReclaimable | ReclaimCapExceeded | GrantNotFound:
-        """Use a reclaim grant: the execution goes on under a new attempt."""
+        """Use a reclaim grant: the execution goes on under a new attempt. ``lease_id`` must be new, as for every
+        lease."""
         identity = checks.execution_id(execution_id)
         cap = max_reclaim_count
         answer: Reclaimed | NotReclaimable | ReclaimCapExceeded | GrantNotFound = await self._submit(
@@ -275,7 +277,7 @@ class Leases(Claiming):
         if len(given) > MAX_CLAIM:
             raise checks.invalid(f"handles: at most {MAX_CLAIM} at once, got {len(given)}")
         commands = [Renew(self._payload(handle)) for handle in given]
-        return await self._batcher.call_all(commands) if commands else []
+        return await self._submit_many(commands) if commands else []
 
     async def renew_lease(
         self,
@@ -302,12 +304,13 @@ class Leases(Claiming):
         """Write one frame to the attempt's stream.
 
         With a ``number``, asking again after a lost answer writes nothing and gives the same id: numbers of a lease
-        rise, and are used one after the other.
+        rise, and are used one after the other. A frame that ``opens`` output which was begun before (by an earlier
+        holder, in an earlier attempt, at an earlier try of its step) is preceded by a restart frame.
         """
         payload = self._payload(handle)
-        answer: AppendFrameOutcome = await self._submit(
-            AppendFrame(payload, checks.frame(frame), checks.append_number(number))
-        )
+        numbered = frame_checks.append_number(number)
+        (checked,) = frame_checks.opening((frame_checks.frame(frame),), numbered)
+        answer: AppendFrameOutcome = await self._submit(AppendFrame(payload, checked, numbered))
         return answer
 
     async def append_frames(
@@ -316,11 +319,12 @@ class Leases(Claiming):
         """Write several durable frames in one step: all of them or none, in this order; ``number`` as in
         ``append_frame``, one for all of them."""
         payload = self._payload(handle)
-        checked = checks.durable_frames(frames)
+        checked = frame_checks.durable_frames(frames)
         if not checked:
             return []
+        numbered = frame_checks.append_number(number)
         answer: list[AppendFrameOutcome] = await self._submit(
-            AppendFrames(payload, checked, checks.append_number(number))
+            AppendFrames(payload, frame_checks.opening(checked, numbered), numbered)
         )
         return answer
 

@@ -5,27 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from flowfabric.core.admitting import named_budgets
 from flowfabric.core.documents import parse_document
-from flowfabric.core.graph import number
+from flowfabric.core.kinds import Seen, by_kind
 from flowfabric.core.lease import how_it_ended, is_live, last_instance
+from flowfabric.core.ownership import found
+from flowfabric.core.view import View
 from flowfabric.engine import checks
+from flowfabric.engine.flow_lists import FlowLists
 from flowfabric.engine.places import names
-from flowfabric.engine.searching import Searching, place
+from flowfabric.engine.searching import place
 from flowfabric.engine.steps import FORKED_FROM
-from flowfabric.model.budget_records import BudgetSpend
+from flowfabric.model.budget_records import Budget, BudgetSpend
 from flowfabric.model.changes import Get, GetFull, Select
 from flowfabric.model.errors import NotFound
-from flowfabric.model.ids import ExecutionId, FlowId
+from flowfabric.model.ids import ExecutionId
 from flowfabric.model.leases import LeaseEnd, PastLease
-from flowfabric.model.limits import MAX_COUNTED, MAX_LEASES_SHOWN, MAX_PAGE
+from flowfabric.model.limits import MAX_COUNTED, MAX_KINDS_SAMPLED, MAX_KINDS_WINDOW_MS, MAX_LEASES_SHOWN, MAX_PAGE
+from flowfabric.model.literals import SCOPE_NAMED
 from flowfabric.model.overview import (
     AttemptLine,
     Ended,
     EndedCounts,
-    FlowLine,
-    FlowSearchPage,
     History,
+    KindFigures,
     LeaseLine,
+    NamedBudget,
     Pulse,
     SignalLine,
     SpendLine,
@@ -34,20 +39,23 @@ from flowfabric.model.overview import (
     SuspensionLine,
     WaitpointLine,
 )
-from flowfabric.model.records import Attempt, Flow, Signal, StreamSummary, Suspension, Waitpoint
-from flowfabric.model.states import BlockingReason
+from flowfabric.model.ownership import places, shown_id, shown_ids, shown_policy
+from flowfabric.model.quoting import quoted
+from flowfabric.model.records import Attempt, Execution, Signal, StreamSummary, Suspension, Waitpoint
+from flowfabric.model.states import BlockingReason, canonical_public_state
 from flowfabric.stores.questions import (
     CountEnded,
     CountUnended,
     ListNamespaces,
     LiveWorkers,
-    SearchFlows,
+    SearchExecutions,
     SearchSuspended,
     SummaryRow,
 )
+from flowfabric.stores.searchquestions import MOST_MERGED
 
 
-class Overview(Searching):
+class Overview(FlowLists):
     """The part of the engine that answers those who look after it."""
 
     async def list_namespaces(self, after: str | None = None, limit: int = 100) -> tuple[str, ...]:
@@ -55,29 +63,31 @@ class Overview(Searching):
         size = checks.integer(limit, "limit", 1, MAX_PAGE)
         return tuple(await self._ask(ListNamespaces(checks.optional_text(after, "after"), size)))
 
-    async def search_flows(
-        self,
-        *,
-        namespaces: Iterable[str] | None = None,
-        states: Iterable[str] = (),
-        flow_kind: str | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> FlowSearchPage:
-        """Flows that fit all that is given, newest first."""
-        size = checks.integer(limit, "limit", 1, MAX_PAGE)
-        found: list[Flow] = await self._ask(
-            SearchFlows(
-                size + 1,
-                place(cursor),
-                names(namespaces),
-                tuple(checks.text(each, "states") for each in checks.sequence(states, "states")),
-                checks.optional_text(flow_kind, "flow_kind"),
-            )
+    async def read_kinds(self, *, namespaces: Iterable[str] | None = None, window_ms: int = 3_600_000) -> KindFigures:
+        """What was created in the last ``window_ms``, by kind: how much, how many failed, how long they took. Looks at
+        the newest ``MAX_KINDS_SAMPLED`` executions at most."""
+        window = checks.integer(window_ms, "window_ms", 1_000, MAX_KINDS_WINDOW_MS)
+        now = await self.now_ms()
+        since = max(now - window, 0)
+        own: tuple[str | None, ...] | None = names(namespaces)
+        if own is None:
+            known = await self._ask(ListNamespaces(None, MOST_MERGED))
+            own = (None, *known) if len(known) < MOST_MERGED else None
+        found: list[SummaryRow] = await self._ask(
+            SearchExecutions(MAX_KINDS_SAMPLED + 1, None, own, created_from_ms=since)
         )
-        last = found[size - 1] if len(found) > size else None
-        following = None if last is None else f"{last.created_at_ms}.{last.partition}.{last.flow_id}"
-        return FlowSearchPage(tuple(map(_flow_line, found[:size])), following)
+        complete = len(found) <= MAX_KINDS_SAMPLED
+        looked = found[:MAX_KINDS_SAMPLED]
+        lines = by_kind(
+            Seen(
+                each.execution_kind or "",
+                canonical_public_state(each.public_state),
+                each.started_at_ms,
+                each.terminal_at_ms,
+            )
+            for each in looked
+        )
+        return KindFigures(since if complete else looked[-1].created_at_ms, now, complete, lines)
 
     async def search_suspended(
         self,
@@ -139,12 +149,16 @@ class Overview(Searching):
         if execution is None:
             raise NotFound("execution", identity)
         stream = Get(StreamSummary, (identity, execution.attempt_index))
-        summary = (await self._view(stream)).get(StreamSummary, stream.key)
+        spends = [each for each in view.select(BudgetSpend, uuid=key[1]) if each.delta_total]
+        charged = {each.budget_id for each in spends}.union(
+            *(places(name, execution.namespace) for name in named_budgets(execution.budget_ids or ""))
+        )
+        more = await self._view(stream, *(Get(Budget, each) for each in charged))
+        summary = more.get(StreamSummary, stream.key)
         attempts = view.select(Attempt, partition=key[0], uuid=key[1])
         past = view.select(PastLease, partition=key[0], uuid=key[1])
         waitpoints = view.select(Waitpoint, partition=key[0], uuid=key[1])
         signals = view.select(Signal, partition=key[0], uuid=key[1])
-        spends = view.select(BudgetSpend, uuid=key[1])
         raw = parse_document(execution.raw_fields, "raw_fields")
         tags = raw.get("tags")
         return History(
@@ -163,38 +177,26 @@ class Overview(Searching):
             payload_encoding=raw.get("payload_encoding") or None,
             parent=None if execution.parent is None else ExecutionId.of(identity.partition, execution.parent),
             forked_from=tags.get(FORKED_FROM) if isinstance(tags, dict) else None,
-            budget_ids=tuple(filter(None, (execution.budget_ids or "").split(","))),
-            quota_policy_id=execution.quota_policy_id,
+            budget_ids=shown_ids(execution.budget_ids),
+            quota_policy_id=None if execution.quota_policy_id is None else shown_id(execution.quota_policy_id),
             required_capabilities=tuple(execution.required_capabilities),
-            policy=execution.policy,
+            policy=shown_policy(execution.policy),
             has_summary=summary is not None,
             attempts=tuple(_attempt_line(each) for each in sorted(attempts, key=lambda each: each.attempt_index)),
             leases=_lease_lines(past, attempts)[-MAX_LEASES_SHOWN:],
             suspension=_suspension_line(view.get(Suspension, key)),
             waitpoints=tuple(_waitpoint_line(each) for each in sorted(waitpoints, key=lambda each: each.created_at_ms)),
             signals=tuple(_signal_line(each) for each in sorted(signals, key=lambda each: each.sequence)),
-            spends=tuple(_spend_line(each) for each in spends if each.delta_total),
+            spends=tuple(_spend_line(each, more.get(Budget, each.budget_id), self._within) for each in spends),
+            budgets=_budgets_of(execution, more, self._within),
         )
 
 
 def _reason(value: Any) -> str:
     known = [each.value for each in BlockingReason]
     if not isinstance(value, str) or str.__str__(value) not in known:
-        raise checks.invalid(f"reasons: {value!r:.80} is none of {', '.join(known)}")
+        raise checks.invalid(f"reasons: {quoted(value)} is not one of {', '.join(known)}")
     return str.__str__(value)
-
-
-def _flow_line(flow: Flow) -> FlowLine:
-    raw = parse_document(flow.raw_fields, "ff_flow_core.raw_fields")
-    return FlowLine(
-        FlowId.unchecked(flow.flow_id),
-        str(raw.get("flow_kind") or ""),
-        str(raw.get("namespace") or ""),
-        flow.public_flow_state,
-        number(raw.get("node_count")),
-        flow.created_at_ms,
-        flow.terminal_at_ms,
-    )
 
 
 def _attempt_line(attempt: Attempt) -> AttemptLine:
@@ -292,5 +294,21 @@ def _signal_line(signal: Signal) -> SignalLine:
     )
 
 
-def _spend_line(spend: BudgetSpend) -> SpendLine:
-    return SpendLine(spend.budget_id, spend.dimensions_key, spend.delta_total)
+def _spend_line(spend: BudgetSpend, budget: Budget | None, within: frozenset[str] | None) -> SpendLine:
+    owner = None if budget is None else budget.namespace
+    name = None if budget is None or not (within is None or owner in within) else _budget_name(budget)
+    return SpendLine(shown_id(spend.budget_id), spend.dimensions_key, spend.delta_total, owner, name)
+
+
+def _budget_name(budget: Budget) -> str | None:
+    return budget.scope_id if budget.scope_type == SCOPE_NAMED and budget.scope_id else None
+
+
+def _budgets_of(execution: Execution, view: View, within: frozenset[str] | None) -> tuple[NamedBudget, ...]:
+    """The budgets that an execution names; for a caller who is limited to namespaces, those of them."""
+    named = (found(view.get, Budget, name, execution.namespace) for name in named_budgets(execution.budget_ids or ""))
+    return tuple(
+        NamedBudget(shown_id(each.budget_id), each.namespace, _budget_name(each))
+        for each in named
+        if each is not None and (within is None or each.namespace in within)
+    )

@@ -24,7 +24,7 @@ def pair(cursor: Any) -> tuple[str, str] | None:
     try:
         first, second = _TEXTS.decode(checks.text(cursor, "cursor"))
     except msgspec.DecodeError:
-        raise checks.invalid("cursor: it is none; pass the cursor of a page, unchanged") from None
+        raise checks.invalid("cursor: not a valid cursor; pass the cursor of a page unchanged") from None
     return checks.text(first, "cursor"), checks.text(second, "cursor")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import UNSET
 
-from flowfabric.core.documents import parse_document
+from flowfabric.core.cancelling import is_asked
+from flowfabric.core.documents import listed_document, parse_document
 from flowfabric.core.edges import is_waiting
 from flowfabric.core.lease import refusal
 from flowfabric.core.view import View
@@ -18,7 +19,9 @@ from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get, GetFull
 from flowfabric.model.handles import Handle, HandlePayload
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.leases import LeaseLook
 from flowfabric.model.limits import MAX_CLAIM, MAX_EXPIRED_PAGE, MAX_PAGE
+from flowfabric.model.ownership import shown_id, shown_ids, shown_policy
 from flowfabric.model.records import Attempt, EdgeGroup, Execution, StreamHead, Suspension
 from flowfabric.model.results import (
     AttemptSummary,
@@ -60,6 +63,13 @@ _ALIASES = {
     "cancel_reason": "cancellation_reason",
 }
 _RAW_FIELDS = ("current_waitpoint_id", "budget_ids", "quota_policy_id")
+#: Names of budgets and quotas are shown as the ids they were given as.
+_SHOWN: Mapping[str, Callable[[str], str | None]] = {
+    "budget_ids": lambda names: ",".join(shown_ids(names)),
+    "quota_policy_id": shown_id,
+    "blocked_by": shown_id,
+    "policy": shown_policy,
+}
 
 
 class Reads(EngineBase):
@@ -164,31 +174,48 @@ class Reads(EngineBase):
     async def read_execution_context(self, execution_id: ExecutionId | str) -> ExecutionContext:
         """What a worker needs to start."""
         _, execution, _ = await self._present(execution_id)
-        return _context(execution.payload, execution.raw_fields)
+        asked = (execution.cancel_at_ms, execution.cancellation_reason)
+        return _context(execution.payload, parse_document(execution.raw_fields, "raw_fields"), *asked)
 
     async def read_execution_contexts(
-        self, execution_ids: Iterable[ExecutionId | str]
+        self, execution_ids: Iterable[ExecutionId | str], most_bytes: int | None = None
     ) -> dict[ExecutionId, ExecutionContext]:
-        """What a worker needs to start many, in one read; those that do not exist are left out."""
-        ids = [checks.execution_id(each) for each in checks.sequence(execution_ids, "execution_ids")]
+        """What a worker needs to start many, in one read; those that do not exist are left out.
+
+        With ``most_bytes`` the answer ends with the input that reaches it: ask again for the others."""
+        ids = [checks.execution_id(each, "execution_ids") for each in checks.sequence(execution_ids, "execution_ids")]
+        most = None if most_bytes is None else checks.integer(most_bytes, "most_bytes", 1, 2**62)
         if len(ids) > MAX_CLAIM:
             raise checks.invalid(f"execution_ids: at most {MAX_CLAIM} at once, got {len(ids)}")
         if not ids:
             return {}
-        found = await self._ask(ReadContexts(tuple(map(str, ids))))
-        return {ExecutionId.unchecked(each): _context(payload, raw) for each, payload, raw in found}
+        found = await self._ask(ReadContexts(tuple(dict.fromkeys(map(str, ids))), most if len(ids) > 1 else None))
+        return {
+            ExecutionId.unchecked(each): _context(payload, listed_document(raw, "execution_kind"), *asked)
+            for each, payload, raw, *asked in found
+        }
 
     async def lost_leases(self, handles: Iterable[Handle]) -> list[Handle]:
         """Those of the handles whose lease was taken away or whose execution has ended, in one read. One that has
         only run out is not among them: its renewal will tell."""
+        return (await self.look_at_leases(handles)).lost
+
+    async def look_at_leases(self, handles: Iterable[Handle]) -> LeaseLook:
+        """The handles that are lost, as ``lost_leases`` says, and those whose execution was asked to cancel."""
         given = list(checks.sequence(handles, "handles"))
         if len(given) > MAX_CLAIM:
             raise checks.invalid(f"handles: at most {MAX_CLAIM} at once, got {len(given)}")
         payloads = [self._payload(handle) for handle in given]
         if not payloads:
-            return []
+            return LeaseLook([], [])
         view = await self._view(*(Get(Execution, each) for each in {payload.execution_id for payload in payloads}))
-        return [handle for handle, payload in zip(given, payloads, strict=True) if _is_lost(view, payload)]
+        look = LeaseLook([], [])
+        for handle, payload in zip(given, payloads, strict=True):
+            if _is_lost(view, payload):
+                look.lost.append(handle)
+            elif (execution := view.execution(payload.execution_id)) is not None and is_asked(execution):
+                look.cancelling.append(handle)
+        return look
 
     async def read_current_attempt_index(self, execution_id: ExecutionId | str) -> int:
         """The attempt the execution is at."""
@@ -241,6 +268,8 @@ class Reads(EngineBase):
         value = getattr(execution, name, None) if name in Execution.__struct_fields__ else None
         if value is None or value is UNSET:
             return None
+        if name in _SHOWN:
+            return _SHOWN[name](value)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     async def evaluate_flow_eligibility(self, execution_id: ExecutionId | str) -> str:
@@ -276,7 +305,7 @@ class Reads(EngineBase):
         size = min(checks.integer(limit, "limit", 0, 2**31), MAX_PAGE)
         if size == 0:
             return ExecutionPage((), None)
-        after = None if cursor is None else checks.execution_id(cursor).uuid_text
+        after = None if cursor is None else checks.execution_id(cursor, "cursor").uuid_text
         found = await self._ask(ListExecutions(checks.partition(partition), after, size + 1))
         page = tuple(ExecutionId.unchecked(each) for each in found[:size])
         return ExecutionPage(page, page[-1] if len(found) > size else None)
@@ -288,7 +317,7 @@ class Reads(EngineBase):
         size = min(checks.integer(limit, "limit", 0, 2**31), MAX_PAGE)
         if size == 0:
             return SuspendedPage((), None)
-        after = None if cursor is None else checks.execution_id(cursor).uuid_text
+        after = None if cursor is None else checks.execution_id(cursor, "cursor").uuid_text
         found = await self._ask(ListSuspended(checks.partition(partition), after, size + 1))
         entries = tuple(SuspendedEntry(ExecutionId.unchecked(each), at, why) for each, at, why in found[:size])
         return SuspendedPage(entries, entries[-1].execution_id if len(found) > size else None)
@@ -385,10 +414,13 @@ def _is_lost(view: View, payload: HandlePayload) -> bool:
     return refusal(payload, execution, view.attempt(payload.execution_id, payload.attempt_index), -1) is not None
 
 
-def _context(payload: Any, raw_fields: Any) -> ExecutionContext:
-    raw = parse_document(raw_fields, "raw_fields")
+def _context(payload: Any, raw: dict[str, Any], cancel_at: int | None, cancel_reason: Any) -> ExecutionContext:
     return ExecutionContext(
-        payload if isinstance(payload, bytes) else b"", _text(raw.get("execution_kind")), _tags(raw)
+        payload if isinstance(payload, bytes) else b"",
+        _text(raw.get("execution_kind")),
+        _tags(raw),
+        cancel_at,
+        "" if cancel_at is None else _text(cancel_reason),
     )
 
 

@@ -123,7 +123,7 @@ class Requests(Intake, Timers):
             return 0
         poison.succeeded(request.request_id)
         if isinstance(answer, RequestRefused):
-            _log.error("request %s was refused and waits for an operator: %s", answer.request_id, answer.error)
+            _log.error("request %s was refused and needs an operator: %s", answer.request_id, answer.error)
         return answer is not None
 
     def _acceptance(self, request: EnqueueRequest) -> AcceptRequest:
@@ -141,7 +141,7 @@ class Requests(Intake, Timers):
         if not isinstance(command, dict):
             raise checks.invalid("command: not a JSON object")
         if sum(name in command for name in (INPUT, INPUT_BASE64, "input_payload")) > 1:
-            raise checks.invalid(f"command: {INPUT} and {INPUT_BASE64} exclude each other")
+            raise checks.invalid(f"command: give {INPUT} or {INPUT_BASE64}, not both")
         if INPUT in command:
             command["input_payload"] = msgspec.json.encode(command.pop(INPUT))
             command.setdefault("payload_encoding", "json")

@@ -23,7 +23,7 @@ class Samples(EngineBase):
     """The part of the engine that remembers how it went."""
 
     async def record_sample(self, *, pulse: Pulse, budgets: Mapping[str, float] | None = None) -> Sample:
-        """Write down how it goes, with how full budgets are by id. One sample is kept of every minute: the first one,
+        """Write down how it goes, with how full budgets are by name. One sample is kept of every minute: the first one,
         which is returned."""
         levels = {} if budgets is None else _levels(budgets)
         answer: Sample = await self._submit(RecordSample(sample_of(_pulse(pulse), levels)))
@@ -57,13 +57,13 @@ def _queue(value: Any) -> QueueDepth:
 
 def _levels(value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
-        raise checks.invalid(f"budgets: expected a mapping of ids to levels, got {type(value).__name__}")
+        raise checks.invalid(f"budgets: expected a mapping of names to levels, got {type(value).__name__}")
     return {checks.text(name, "budgets", empty=False): _level(level) for name, level in value.items()}
 
 
 def _level(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise checks.invalid(f"budgets: expected a number as level, got {type(value).__name__}")
+        raise checks.invalid(f"budgets: expected a number as the level, got {type(value).__name__}")
     if not (math.isfinite(value) and 0 <= value <= _MAX):
-        raise checks.invalid("budgets: a level is a number from 0 on; 1 is the hard limit")
+        raise checks.invalid("budgets: a level is a number of at least 0; 1 is the hard limit")
     return float(value)

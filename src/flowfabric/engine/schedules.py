@@ -7,10 +7,12 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from itertools import islice
 from typing import Any, TypeVar
 
-from flowfabric.core.documents import dump_document, parse_document
+from flowfabric.core.documents import dump_document, listed_document, parse_document
 from flowfabric.core.schedules import (
+    BackfillSchedule,
     DeleteSchedule,
     FireSchedule,
     PauseSchedule,
@@ -26,11 +28,22 @@ from flowfabric.engine.timers import Timers
 from flowfabric.model.changes import Get
 from flowfabric.model.errors import Contention, ContentionKind, EngineError, NotFound
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import MAX_CATCH_UP, MAX_CRON_BYTES, MAX_JITTER_MS, MAX_PAGE, MIN_INTERVAL_MS
+from flowfabric.model.limits import (
+    MAX_BACKFILL,
+    MAX_CATCH_UP,
+    MAX_CRON_BYTES,
+    MAX_JITTER_MS,
+    MAX_PAGE,
+    MIN_INTERVAL_MS,
+)
+from flowfabric.model.ownership import shown_policy
 from flowfabric.model.partitions import lane_partition
 from flowfabric.model.policy import PolicyInput, parse_policy
+from flowfabric.model.quoting import quoted
+from flowfabric.model.records import Execution
 from flowfabric.model.results import AlreadySatisfied
 from flowfabric.model.schedules import (
+    AnyBackfillResult,
     AnyFireResult,
     AnyPutScheduleResult,
     CatchUp,
@@ -42,11 +55,15 @@ from flowfabric.model.schedules import (
     SchedulePage,
     SchedulePaused,
     ScheduleResumed,
+    ScheduleRun,
+    ScheduleRuns,
     ScheduleSnapshot,
     ScheduleSpec,
     SkipReason,
+    slot_uuid,
 )
 from flowfabric.model.start_records import Schedule
+from flowfabric.model.states import canonical_public_state
 from flowfabric.stores.questions import DueSchedules, ListSchedules, SearchSchedules
 
 _log = logging.getLogger("flowfabric.timers")
@@ -54,6 +71,8 @@ _Word = TypeVar("_Word", bound=StrEnum)
 _MAX_MS = 2**53
 #: Times a schedule may change under a call that has to work out its next slot.
 _RESUME_TRIES = 10
+#: Runs that are told of a schedule at once.
+MAX_RUNS_SHOWN = 100
 
 
 class Schedules(Timers):
@@ -92,7 +111,7 @@ class Schedules(Timers):
             lane_partition(lane, self.partitions),
             lane,
             checks.text(execution_kind, "execution_kind", empty=False),
-            checks.payload(input_payload, "input_payload"),
+            checks.encoded_payload(input_payload, "input_payload", payload_encoding),
             checks.optional_text(payload_encoding, "payload_encoding"),
             checks.priority(priority),
             None if policy is None else parse_policy(policy),
@@ -151,6 +170,65 @@ class Schedules(Timers):
         )
         return answer
 
+    async def backfill_schedule(
+        self,
+        schedule_id: str,
+        from_ms: int,
+        before_ms: int,
+        namespace: str = "default",
+        dry_run: bool = False,
+    ) -> AnyBackfillResult:
+        """Start every slot from ``from_ms`` up to ``before_ms`` that has passed and has no run, in one commit; with
+        ``dry_run`` only say how many these are. Repeated, or by many at once, a slot is started once.
+
+        They start whatever runs already, paused or not; the schedule itself goes on as before.
+        """
+        first = checks.integer(from_ms, "from_ms", 0, _MAX_MS)
+        end = checks.integer(before_ms, "before_ms", 0, _MAX_MS)
+        if end <= first:
+            raise checks.invalid("before_ms: must be after from_ms")
+        preview = checks.flag(dry_run, "dry_run")
+        key = _key(namespace, schedule_id)
+        for _ in range(_RESUME_TRIES):
+            schedule = await self._schedule(key)
+            last = min(end - 1, await self.now_ms())
+            starts = tuple(islice(slots.between(_spec_of(schedule), first, last), MAX_BACKFILL + 1))
+            if len(starts) > MAX_BACKFILL:
+                raise checks.invalid(
+                    f"before_ms: this range holds more than {MAX_BACKFILL:,} runs; choose a shorter one"
+                )
+            answer: AnyBackfillResult | None = await self._submit(
+                BackfillSchedule(*key, starts, spec_of(schedule), preview)
+            )
+            if answer is not None:
+                return answer
+        raise Contention(ContentionKind.RETRY_EXHAUSTED, f"schedule {schedule_id} keeps changing")
+
+    async def list_schedule_runs(self, schedule_id: str, namespace: str = "default", limit: int = 20) -> ScheduleRuns:
+        """What became of a schedule's latest slots, newest first, and as many that come next. Slots from before it
+        was made are left out unless they have a run."""
+        size = checks.integer(limit, "limit", 1, MAX_RUNS_SHOWN)
+        schedule = await self._schedule(_key(namespace, schedule_id))
+        now, spec, ahead = await self.now_ms(), _spec_of(schedule), schedule.next_at_ms
+        last = now if ahead is None else min(now, ahead - 1)
+        latest = slots.latest(spec, 0, last, size)
+        ids: dict[int | None, str] = {
+            slot: f"{{fp:{schedule.partition}}}:{slot_uuid(schedule.namespace, schedule.schedule_id, slot)}"
+            for slot in latest
+        }
+        if schedule.last_execution_id is not None and schedule.last_execution_id not in ids.values():
+            ids[None] = schedule.last_execution_id
+        view = await self._view(*(Get(Execution, each) for each in ids.values()))
+        runs = [_run(slot, view.execution(each)) for slot, each in ids.items()]
+        known = [
+            each
+            for each in runs
+            if each.execution_id is not None or (each.slot_ms is not None and each.slot_ms > schedule.created_at_ms)
+        ]
+        past = sorted(known, key=lambda each: each.slot_ms or each.created_at or 0, reverse=True)
+        coming = () if schedule.paused else tuple(islice(slots.slots(spec, last), size))
+        return ScheduleRuns(tuple(past[:size]), coming)
+
     async def fire_schedule(
         self,
         schedule_id: str,
@@ -168,16 +246,16 @@ class Schedules(Timers):
         following = None if next_at_ms is None else checks.integer(next_at_ms, "next_at_ms", 0, _MAX_MS)
         wanted = (slot,) if starts is None else tuple(checks.sequence(starts, "starts"))
         if len(wanted) > MAX_CATCH_UP:
-            raise checks.invalid(f"starts: {len(wanted)}, at most {MAX_CATCH_UP} are started at once")
+            raise checks.invalid(f"starts: {len(wanted)}, at most {MAX_CATCH_UP} can start at once")
         wanted = tuple(checks.integer(each, "starts", 0, _MAX_MS) for each in wanted)
         answer: AnyFireResult = await self._submit(FireSchedule(*_key(namespace, schedule_id), slot, following, wanted))
         return answer
 
     async def get_schedule(self, schedule_id: str, namespace: str = "default") -> ScheduleSnapshot | None:
-        """A schedule as it is; ``None`` if there is none of that name."""
+        """A schedule as it is; ``None`` if there is none."""
         key = _key(namespace, schedule_id)
         found = (await self._view(Get(Schedule, key))).get(Schedule, key)
-        return None if found is None else _snapshot(found)
+        return None if found is None else _snapshot(found, parse_document(found.tags, "tags"))
 
     async def list_schedules(
         self, namespace: str = "default", cursor: str | None = None, limit: int = 100
@@ -189,7 +267,7 @@ class Schedules(Timers):
         if size == 0:
             return SchedulePage((), None)
         found: list[Schedule] = await self._ask(ListSchedules(space, after, size + 1))
-        page = tuple(map(_snapshot, found[:size]))
+        page = tuple(map(_listed, found[:size]))
         return SchedulePage(page, page[-1].schedule_id if len(found) > size else None)
 
     async def search_schedules(
@@ -199,7 +277,7 @@ class Schedules(Timers):
         size = checks.integer(limit, "limit", 1, MAX_PAGE)
         found: list[Schedule] = await self._ask(SearchSchedules(size + 1, names(namespaces), pair(cursor)))
         following = paired(found[size - 1].key) if len(found) > size else None
-        return SchedulePage(tuple(map(_snapshot, found[:size])), following)
+        return SchedulePage(tuple(map(_listed, found[:size])), following)
 
     async def _schedule(self, key: tuple[str, str]) -> Schedule:
         found = (await self._view(Get(Schedule, key))).get(Schedule, key)
@@ -241,7 +319,7 @@ def _key(namespace: Any, schedule_id: Any) -> tuple[str, str]:
 def _word(value: Any, words: type[_Word], name: str) -> str:
     known = [each.value for each in words]
     if not isinstance(value, str) or str.__str__(value) not in known:
-        raise checks.invalid(f"{name}: {value!r:.80} is none of {', '.join(known)}")
+        raise checks.invalid(f"{name}: {quoted(value)} is not one of {', '.join(known)}")
     return str.__str__(value)
 
 
@@ -265,7 +343,24 @@ def _spec_of(schedule: Schedule) -> ScheduleSpec:
     return Every(schedule.every_ms or _MAX_MS, schedule.anchor_ms or 0)
 
 
-def _snapshot(schedule: Schedule) -> ScheduleSnapshot:
+def _run(slot_ms: int | None, found: Execution | None) -> ScheduleRun:
+    if found is None:
+        return ScheduleRun(slot_ms, None, None, None, None, None)
+    return ScheduleRun(
+        slot_ms,
+        ExecutionId.unchecked(found.execution_id),
+        canonical_public_state(found.public_state),
+        found.created_at_ms,
+        found.started_at_ms,
+        found.terminal_at_ms,
+    )
+
+
+def _listed(schedule: Schedule) -> ScheduleSnapshot:
+    return _snapshot(schedule, listed_document(schedule.tags, "tags"))
+
+
+def _snapshot(schedule: Schedule, tags: dict[str, str]) -> ScheduleSnapshot:
     last = schedule.last_execution_id
     return ScheduleSnapshot(
         schedule.namespace,
@@ -275,8 +370,8 @@ def _snapshot(schedule: Schedule) -> ScheduleSnapshot:
         schedule.payload,
         schedule.payload_encoding,
         schedule.priority,
-        schedule.policy,
-        parse_document(schedule.tags, "tags"),
+        shown_policy(schedule.policy),
+        tags,
         _spec_of(schedule),
         Overlap(schedule.overlap),
         CatchUp(schedule.catch_up),

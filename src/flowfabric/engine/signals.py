@@ -9,7 +9,7 @@ import logging
 import os
 
 from flowfabric.core.signals import DeliverApproval, DeliverSignal
-from flowfabric.core.signing import FIRST_KID, SECRET_BYTES, RotateKey, SeedSecret, current_key
+from flowfabric.core.signing import FIRST_KID, SECRET_BYTES, RotateKey, SeedSecret, current_key, verifies
 from flowfabric.engine import checks, wait_checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model.changes import Select
@@ -26,7 +26,7 @@ from flowfabric.model.suspension import (
     VerifyingKid,
     WaitpointKids,
 )
-from flowfabric.model.tokens import DerivedKeys, Token, redacted
+from flowfabric.model.tokens import DerivedKeys, Token
 
 _log = logging.getLogger("flowfabric.signals")
 
@@ -98,7 +98,7 @@ class Signals(EngineBase):
                     error.detail,
                     command.execution_id,
                     command.waitpoint_id,
-                    redacted(command.waitpoint_token),
+                    command.waitpoint_token,
                 )
             raise
         return answer
@@ -165,7 +165,7 @@ class Signals(EngineBase):
         resume_delay_ms: int,
         max_signals_per_execution: int | None,
     ) -> DeliverSignal:
-        body = wait_checks.signal_payload(payload)
+        body = wait_checks.signal_payload(payload, payload_encoding)
         identity = checks.execution_id(execution_id)
         most = max_signals_per_execution
         return DeliverSignal(
@@ -218,7 +218,7 @@ class Signals(EngineBase):
 
     async def derived_keys(self, purpose: str) -> DerivedKeys:
         """Keys for signing something else, made from those of the store: the same in every process, and of no use for
-        any other purpose. A store without a key gets its first one."""
+        any other purpose. Keys whose grace is over are left out. A store without a key gets its first one."""
         label = checks.text(purpose, "purpose", empty=False).encode()
         while True:
             active, former = (Select(SigningKey, ("active",), (is_active,)) for is_active in (True, False))
@@ -228,7 +228,8 @@ class Signals(EngineBase):
                 break
             with contextlib.suppress(Validation):  # somebody else was first
                 await self._submit(SeedSecret(FIRST_KID, os.urandom(SECRET_BYTES)))
-        keys = [*view.select(SigningKey, active=True), *view.select(SigningKey, active=False)]
+        now = await self.now_ms()
+        keys = [key for active in (True, False) for key in view.select(SigningKey, active=active) if verifies(key, now)]
         return DerivedKeys(
             current.kid, {key.kid: hmac.new(key.secret, b"derived:" + label, hashlib.sha256).digest() for key in keys}
         )
@@ -243,7 +244,7 @@ class Signals(EngineBase):
         verifying = [
             VerifyingKid(key.kid, None if key.active else key.expires_at_ms)
             for key in sorted(keys, key=lambda each: each.kid)
-            if key is not current and (key.active or key.expires_at_ms is None or key.expires_at_ms > now)
+            if key is not current and verifies(key, now)
         ]
         return WaitpointKids(None if current is None else current.kid, tuple(verifying))
 

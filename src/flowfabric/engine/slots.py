@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 from flowfabric.engine import checks
 from flowfabric.model.errors import Unavailable
+from flowfabric.model.quoting import quoted
 from flowfabric.model.schedules import CatchUp, Cron, Every, ScheduleSpec
 
 #: How long after its time a slot still counts as started in time: shorter stops and long queues lose nothing.
@@ -33,13 +35,13 @@ def check(spec: ScheduleSpec) -> None:
         zone = _zone(spec.time_zone)
         if len(spec.expression.split()) != _FIELDS:
             raise checks.invalid(
-                f"cron: {spec.expression!r}: expected five fields: minute, hour, day of month, month, day of week"
+                f"cron: {quoted(spec.expression)}: expected five fields: minute, hour, day of month, month, day of week"
             )
         cron = _cronsim()
         try:
             cron.CronSim(spec.expression, datetime(2000, 1, 1, tzinfo=zone))
         except (cron.CronSimError, AssertionError, ValueError, RecursionError) as error:
-            raise checks.invalid(f"cron: {spec.expression!r}: {error}") from None
+            raise checks.invalid(f"cron: {quoted(spec.expression)}: {error}") from None
 
 
 def following(spec: ScheduleSpec, after_ms: int) -> int | None:
@@ -65,20 +67,25 @@ def slots(spec: ScheduleSpec, after_ms: int) -> Iterator[int]:
             yield slot
 
 
+def between(spec: ScheduleSpec, first_ms: int, last_ms: int) -> Iterator[int]:
+    """The slots from a moment to another one, both included."""
+    return takewhile(lambda slot: slot <= last_ms, slots(spec, first_ms - 1))
+
+
 def plan(
     spec: ScheduleSpec, slot_ms: int, now_ms: int, catch_up: str, limit: int
 ) -> tuple[tuple[int, ...], int | None]:
     """Which of the slots from ``slot_ms`` up to now are started, and the first one behind now."""
     next_at_ms = following(spec, max(now_ms, slot_ms))
     if catch_up == CatchUp.ALL:
-        return _latest(spec, slot_ms, now_ms, limit), next_at_ms
-    latest = _latest(spec, slot_ms, now_ms, 1)
-    if catch_up == CatchUp.NONE and latest and now_ms - latest[-1] > LATE_MS:
+        return latest(spec, slot_ms, now_ms, limit), next_at_ms
+    last = latest(spec, slot_ms, now_ms, 1)
+    if catch_up == CatchUp.NONE and last and now_ms - last[-1] > LATE_MS:
         return (), next_at_ms
-    return latest, next_at_ms
+    return last, next_at_ms
 
 
-def _latest(spec: ScheduleSpec, slot_ms: int, now_ms: int, count: int) -> tuple[int, ...]:
+def latest(spec: ScheduleSpec, slot_ms: int, now_ms: int, count: int) -> tuple[int, ...]:
     """The latest ``count`` slots from ``slot_ms`` up to now, in order. Looks forward from a little before now, and
     from further back if that was too little: nobody counts through a year of minutes."""
     look_back = _LOOK_BACK_MS
@@ -104,7 +111,7 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise checks.invalid(
-            f"time_zone: {name!r} is not known here; use a name like Europe/Paris, or install tzdata"
+            f"time_zone: {quoted(name)} is unknown; use a name such as Europe/Paris, or install tzdata"
         ) from None
 
 

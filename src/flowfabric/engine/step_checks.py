@@ -10,6 +10,7 @@ from flowfabric.engine import checks
 from flowfabric.model.errors import Validation
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_BULK, MAX_NAME_BYTES
+from flowfabric.model.quoting import quoted
 from flowfabric.model.steps import ChildWait, NewStep, StepOutcome
 
 _OUTCOMES = tuple(StepOutcome)
@@ -19,7 +20,7 @@ def brought(identity: ExecutionId, steps: Iterable[NewStep], known_steps: int) -
     """Steps that have ended, each of another name."""
     told = tuple(_step(step) for step in checks.sequence(steps, "steps"))
     if len({step.name for step in told}) < len(told):
-        raise checks.invalid("steps: a name occurs twice")
+        raise checks.invalid("steps: a name is used twice")
     known = checks.integer(known_steps, "known_steps", 0, 2**31 - 1)
     return Brought(identity.partition, identity.uuid_text, told, known)
 
@@ -29,13 +30,15 @@ def _step(step: Any) -> NewStep:
         raise checks.invalid(f"steps: expected NewStep, got {type(step).__name__}")
     name = checks.text(step.name, "step name")
     if not name or len(name.encode()) > MAX_NAME_BYTES:
-        raise checks.invalid(f"step name: between 1 and {MAX_NAME_BYTES} bytes, got {name[:50]!r}")
+        raise checks.invalid(f"step name: between 1 and {MAX_NAME_BYTES} bytes, got {quoted(name)}")
     if step.outcome not in _OUTCOMES:
-        raise checks.invalid(f"step {name!r}: outcome {step.outcome!r} is none of {', '.join(StepOutcome)}")
+        raise checks.invalid(
+            f"step {quoted(name)}: outcome {quoted(step.outcome)} is not one of {', '.join(StepOutcome)}"
+        )
     try:
         value = checks.payload(step.value, "value")
     except Validation as error:
-        raise Validation(error.kind, f"step {name!r}: {error.detail}") from None
+        raise Validation(error.kind, f"step {quoted(name)}: {error.detail}") from None
     return NewStep(name, value, str(step.outcome))
 
 
@@ -43,11 +46,11 @@ def wait_for(wait: Any) -> ChildWait:
     """What a durable function waits for: children, a time, or both."""
     if not isinstance(wait, ChildWait):
         raise checks.invalid(f"wait: expected ChildWait, got {type(wait).__name__}")
-    awaited = tuple(dict.fromkeys(str.__str__(checks.execution_id(each)) for each in wait.awaited))
+    awaited = tuple(dict.fromkeys(str.__str__(checks.execution_id(each, "wait.awaited")) for each in wait.awaited))
     after = checks.integer(wait.wake_after, "wake_after", 0, MAX_BULK)
     if after > len(awaited) or (awaited and not after):
         raise checks.invalid(f"wake_after: {after} of {len(awaited)} awaited executions; expected 1 to {len(awaited)}")
     until = checks.optional_time_ms(wait.until_ms, "until_ms")
     if not awaited and until is None:
-        raise checks.invalid("wait: neither executions nor a time to wait for")
+        raise checks.invalid("wait: name executions or a time to wait for")
     return ChildWait(awaited, after, until)

@@ -6,6 +6,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
+from flowfabric.core.cancel import CancelChild
 from flowfabric.core.documents import parse_document
 from flowfabric.core.graph import CreateFlow
 from flowfabric.core.minting import uuid_text
@@ -13,15 +16,17 @@ from flowfabric.core.remembering import shown
 from flowfabric.core.steps import Advance, ForkExecution
 from flowfabric.engine import checks, step_checks
 from flowfabric.engine.intake import Intake
-from flowfabric.model.changes import GetFull, Select
+from flowfabric.model.changes import Get, GetFull, Select
 from flowfabric.model.errors import NotFound, ResourceExhausted
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import MAX_BULK, MAX_PAGE
+from flowfabric.model.limits import MAX_BULK, MAX_PAGE, MAX_STEPS_PER_EXECUTION
 from flowfabric.model.partitions import flow_partition
+from flowfabric.model.policy import read_policy
+from flowfabric.model.results import Cancelled, Cancelling
 from flowfabric.model.states import canonical_public_state
-from flowfabric.model.steps import Advanced, ChildWait, Ended, Forked, LiveStep, NewStep, Step, StepRecord
-from flowfabric.stores.questions import LiveSteps
+from flowfabric.model.steps import Advanced, ChildWait, Ended, Forked, LiveStep, NewStep, Step, StepPlace, StepRecord
+from flowfabric.stores.questions import ListSteps, LiveSteps
 
 #: The kind of the flows that durable functions found for their children.
 WORKFLOW_FLOW = "workflow"
@@ -38,6 +43,7 @@ class Steps(Intake):
         known_steps: int = 0,
         children: Iterable[Mapping[str, Any]] = (),
         wait: ChildWait | None = None,
+        cancel_known: bool = False,
     ) -> Advanced:
         """Everything a durable function has to say at once, in one commit under its lease.
 
@@ -45,6 +51,7 @@ class Steps(Intake):
         holds. ``children`` (arguments of ``create_execution`` with ids in the parent's partition) are started in the
         parent's flow, each once. With ``wait`` the lease is given up until enough children have ended or the time has
         come, unless that is so already. ``known_steps`` is how many steps the caller knows to be remembered.
+        An execution that was asked to cancel is not parked unless the caller says with ``cancel_known`` that it knows.
         """
         payload = self._payload(handle)
         identity = ExecutionId.unchecked(payload.execution_id)
@@ -71,7 +78,18 @@ class Steps(Intake):
                 None if wait is None else step_checks.wait_for(wait),
                 flow,
                 uuid if wait is None else uuid_text(os.urandom(16)),
+                checks.flag(cancel_known, "cancel_known"),
             )
+        )
+        return answer
+
+    async def cancel_child(
+        self, handle: Handle, execution_id: ExecutionId | str, reason: str = ""
+    ) -> Cancelled | Cancelling:
+        """Give up a child: the holder of an execution cancels another that it has started by ``advance``, or asks it
+        to end if it may clean up; see ``request_cancel``."""
+        answer: Cancelled | Cancelling = await self._submit(
+            CancelChild(self._payload(handle), checks.execution_id(execution_id), checks.reason(reason))
         )
         return answer
 
@@ -93,13 +111,42 @@ class Steps(Intake):
                 return flow_id
         raise AssertionError("no id falls into the partition")
 
-    async def read_steps(self, execution_id: ExecutionId | str) -> list[StepRecord]:
-        """What an execution remembers, in the order it was remembered; nothing if there is no such execution."""
+    async def read_steps(self, execution_id: ExecutionId | str, names: Sequence[str] | None = None) -> list[StepRecord]:
+        """What an execution remembers, in the order it was remembered; nothing if there is no such execution. With
+        ``names`` only those steps."""
         identity = checks.execution_id(execution_id)
-        need = Select(Step, ("partition", "uuid"), (identity.partition, identity.uuid_text))
-        view = await self._view(need)
-        rows = view.select(Step, partition=identity.partition, uuid=identity.uuid_text)
-        return [shown(row) for row in sorted(rows, key=lambda each: each.sequence)]
+        where = (identity.partition, identity.uuid_text)
+        if names is None:
+            view = await self._view(Select(Step, ("partition", "uuid"), where))
+            rows = view.select(Step, partition=where[0], uuid=where[1])
+        else:
+            keys = [(*where, each) for each in _step_names(names)]
+            view = await self._view(*[Get(Step, key) for key in keys])
+            rows = [row for key in keys if (row := view.get(Step, key)) is not None]
+        return [shown(row) for row in sorted(rows, key=lambda each: (each.sequence, each.name))]
+
+    async def list_steps(
+        self, execution_id: ExecutionId | str, after: StepPlace | None = None, limit: int = MAX_PAGE
+    ) -> list[StepPlace]:
+        """What an execution remembers behind a step, in the order it was remembered, without the values."""
+        identity = checks.execution_id(execution_id)
+        size = min(checks.integer(limit, "limit", 0, 2**31), MAX_PAGE)
+        place = None
+        if after is not None:
+            if not isinstance(after, StepPlace):
+                raise checks.invalid(f"after: expected StepPlace, got {type(after).__name__}")
+            place = (checks.integer(after.sequence, "after", 0, 2**31 - 1), checks.text(after.name, "after.name"))
+        found = await self._ask(ListSteps(identity.partition, identity.uuid_text, place, size)) if size else []
+        return [StepPlace(*each) for each in found]
+
+    async def remembered_bytes(self, execution_id: ExecutionId | str, names: Sequence[str]) -> int:
+        """How large the values of some steps are that an execution may remember."""
+        identity, wanted, size = checks.execution_id(execution_id), _step_names(names), 0
+        for start in range(0, len(wanted), MAX_PAGE):
+            some = tuple(wanted[start : start + MAX_PAGE])
+            found = await self._ask(ListSteps(identity.partition, identity.uuid_text, None, len(some), some))
+            size += sum(each[2] for each in found)
+        return size
 
     async def list_live_steps(self, after: LiveStep | None = None, limit: int = MAX_PAGE) -> tuple[LiveStep, ...]:
         """What executions that have not ended remember, execution by execution, behind a step."""
@@ -110,14 +157,16 @@ class Steps(Intake):
         if after is not None:
             if not isinstance(after, LiveStep):
                 raise checks.invalid(f"after: expected LiveStep, got {type(after).__name__}")
-            identity = checks.execution_id(after.execution_id)
+            identity = checks.execution_id(after.execution_id, "after.execution_id")
             position = (identity.partition, identity.uuid_text, checks.text(after.name, "after.name"))
         found = await self._ask(LiveSteps(position, size))
         return tuple(LiveStep(ExecutionId.unchecked(each), name) for each, name in found)
 
     async def read_ends(self, execution_ids: Sequence[ExecutionId | str]) -> list[Ended]:
         """How some executions stand, with results and failures; those that do not exist are left out."""
-        identities = [checks.execution_id(each) for each in checks.sequence(execution_ids, "execution_ids")]
+        identities = [
+            checks.execution_id(each, "execution_ids") for each in checks.sequence(execution_ids, "execution_ids")
+        ]
         if len(identities) > MAX_BULK:
             raise ResourceExhausted("execution_ids", MAX_BULK)
         if not identities:
@@ -151,12 +200,13 @@ class Steps(Intake):
         """
         identity = checks.execution_id(execution_id)
         name = checks.optional_text(at, "at")
+        new = None if new_execution_id is None else checks.execution_id(new_execution_id, "new_execution_id")
         source = (await self._view(GetFull(identity))).full(identity)
         if source is None:
-            raise NotFound("execution", identity)
+            raise NotFound("execution")
         raw = parse_document(source.raw_fields, "raw_fields")
         arguments = {
-            "execution_id": new_execution_id,
+            "execution_id": new,
             "namespace": source.namespace or "default",
             "lane_id": source.lane_id,
             "execution_kind": raw.get("execution_kind") or "",
@@ -165,12 +215,21 @@ class Steps(Intake):
             "priority": source.priority,
             "creator_identity": raw.get("creator_identity") or "",
             "tags": {**(raw.get("tags") or {}), FORKED_FROM: identity},
-            "policy": source.policy or None,
         }
+        policy = source.policy or None
+        able = read_policy(policy).required_capabilities
+        creation = replace(self._creation_of(arguments), policy=policy, required_capabilities=able)
         answer: Forked = await self._submit(
-            ForkExecution(self._creation_of(arguments), identity, identity.partition, identity.uuid_text, name)
+            ForkExecution(creation, identity, identity.partition, identity.uuid_text, name)
         )
         return answer
+
+
+def _step_names(names: Sequence[str]) -> list[str]:
+    found = [checks.text(each, "names") for each in checks.sequence(names, "names")]
+    if len(found) > MAX_STEPS_PER_EXECUTION:
+        raise ResourceExhausted("names", MAX_STEPS_PER_EXECUTION)
+    return list(dict.fromkeys(found))
 
 
 #: The tag by which a fork names the execution it was made from.

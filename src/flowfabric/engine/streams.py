@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from flowfabric.core.documents import parse_document
 from flowfabric.engine import checks
 from flowfabric.engine.base import EngineBase
 from flowfabric.model import literals as lit
-from flowfabric.model.changes import Get
-from flowfabric.model.errors import ResourceExhausted, Validation, ValidationKind
+from flowfabric.model.changes import Get, Select
+from flowfabric.model.errors import NotFound, ResourceExhausted, Validation, ValidationKind
 from flowfabric.model.frames import (
     MAX_STREAM_READ_COUNT,
     MAX_TAIL_BLOCK_MS,
@@ -27,8 +30,10 @@ from flowfabric.model.frames import (
     SummaryDocument,
 )
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import MAX_STREAM_TAILS
-from flowfabric.model.records import Attempt, StreamSummary
+from flowfabric.model.limits import MAX_ERRORS_SHOWN, MAX_STREAM_TAILS
+from flowfabric.model.overview import AttemptError, AttemptErrors
+from flowfabric.model.quoting import quoted
+from flowfabric.model.records import Attempt, Execution, StreamSummary
 from flowfabric.stores.questions import ReadFrames
 
 _FIRST = (0, 0)
@@ -43,6 +48,10 @@ _CLOSED_REASONS = {
     lit.OUTCOME_EXPIRED: "expired",
     lit.OUTCOME_LEASE_EXPIRED: "lease_expired",
 }
+_FAILURES = (lit.OUTCOME_FAILED, "failure", lit.OUTCOME_RETRY)
+#: The frame in which a worker tells how its attempt failed. It is the last one, unless output arrives late.
+ERROR_FRAME = "error"
+_LOOKED_AT = 8
 #: How often waiting tails look again although nothing woke them: one for each stream.
 SAFETY_POLL_S = 1.0
 
@@ -62,7 +71,7 @@ class Streams(EngineBase):
     ) -> StreamFrames:
         """Frames between two cursors, both included, oldest first."""
         identity, index = checks.execution_id(execution_id), _index(attempt_index)
-        low, high = _position(from_cursor), _position(to_cursor)
+        low, high = _position(from_cursor, "from_cursor"), _position(to_cursor, "to_cursor")
         limit = _count(count_limit)
         return await self._page(identity, index, low, high, limit, StreamVisibility.ALL)
 
@@ -77,13 +86,15 @@ class Streams(EngineBase):
     ) -> StreamFrames:
         """Frames strictly after a cursor; with ``block_ms`` waits that long for the first of them."""
         identity, index, limit = checks.execution_id(execution_id), _index(attempt_index), _count(count_limit)
-        cursor = _cursor(after)
+        cursor = _cursor(after, "after")
         if not isinstance(cursor, At):
             raise checks.invalid("after: a tail needs a concrete cursor such as '0-0', not 'start' or 'end'")
         try:
             seen = StreamVisibility(visibility)
         except ValueError:
-            raise checks.invalid(f"visibility: {visibility!r} is none of {', '.join(StreamVisibility)}") from None
+            raise checks.invalid(
+                f"visibility: {quoted(visibility)} is not one of {', '.join(StreamVisibility)}"
+            ) from None
         wait_ms = checks.integer(block_ms, "block_ms", 0, MAX_TAIL_BLOCK_MS)
         low = _after(cursor.position)
         if not wait_ms:
@@ -144,6 +155,22 @@ class Streams(EngineBase):
         closed_at, reason = _closure(attempt)
         return StreamFrames(frames, closed_at, reason)
 
+    async def read_errors(self, execution_id: ExecutionId | str) -> AttemptErrors:
+        """The errors of attempts that failed, oldest first, of the newest ``MAX_ERRORS_SHOWN``; attempts whose worker
+        left none, because it was lost or is no worker of ours, are left out."""
+        identity = checks.execution_id(execution_id)
+        where = (identity.partition, identity.uuid_text)
+        view = await self._view(Get(Execution, identity), Select(Attempt, ("partition", "uuid"), where))
+        if view.execution(identity) is None:
+            raise NotFound("execution", identity)
+        attempts = sorted(view.select(Attempt, partition=where[0], uuid=where[1]), key=lambda each: each.attempt_index)
+        failed = [each.attempt_index for each in attempts if each.outcome in _FAILURES][-MAX_ERRORS_SHOWN:]
+        pages = [
+            await self._ask(ReadFrames(*where, index, _FIRST, _LAST, _LOOKED_AT, backwards=True)) for index in failed
+        ]
+        found = [_last_error(index, page) for index, page in zip(failed, pages, strict=True)]
+        return AttemptErrors(tuple(each for each in found if each is not None))
+
     async def read_summary(self, execution_id: ExecutionId | str, attempt_index: int = 0) -> SummaryDocument | None:
         """The rolling document of an attempt's stream; ``None`` if no summary frame was ever written."""
         identity, index = checks.execution_id(execution_id), _index(attempt_index)
@@ -170,6 +197,27 @@ def _closure(attempt: Attempt | None) -> tuple[int | None, str | None]:
     return attempt.terminal_at_ms, _CLOSED_REASONS.get(attempt.outcome or "", "attempt_interrupted")
 
 
+def _last_error(index: int, frames: list[tuple[int, int, str, str]]) -> AttemptError | None:
+    """The error among an attempt's last frames, the newest first."""
+    for at, _, text, _ in frames:
+        fields = _fields(text)
+        if fields.get("frame_type") != ERROR_FRAME or fields.get("encoding") == "base64":
+            continue
+        try:
+            told = msgspec.json.decode(fields.get("payload", ""), type=_Told)
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+        return AttemptError(index, at, told.type, told.message, told.category, told.traceback)
+    return None
+
+
+class _Told(Struct):
+    type: str
+    message: str = ""
+    category: str = ""
+    traceback: str = ""
+
+
 def _fields(text: str) -> dict[str, str]:
     document = parse_document(text, "fields")
     return {key: str(value) for key, value in sorted(document.items())}
@@ -183,19 +231,19 @@ def _count(value: Any) -> int:
     return min(checks.integer(value, "count_limit", 1, 2**31), MAX_STREAM_READ_COUNT)
 
 
-def _cursor(value: StreamCursor | str) -> Start | End | At:
+def _cursor(value: StreamCursor | str, name: str) -> Start | End | At:
     if isinstance(value, Start | End | At):
         return value
     if not isinstance(value, str):
-        raise checks.invalid(f"cursor: expected text, got {type(value).__name__}")
+        raise checks.invalid(f"{name}: expected text, got {type(value).__name__}")
     try:
         return StreamCursor.parse(value)
     except StreamCursorError as error:
-        raise checks.invalid(f"cursor: {error}") from None
+        raise checks.invalid(f"{name}: {error}") from None
 
 
-def _position(value: StreamCursor | str) -> tuple[int, int]:
-    cursor = _cursor(value)
+def _position(value: StreamCursor | str, name: str) -> tuple[int, int]:
+    cursor = _cursor(value, name)
     if isinstance(cursor, Start):
         return _FIRST
     if isinstance(cursor, End):

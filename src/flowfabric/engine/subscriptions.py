@@ -75,6 +75,8 @@ class Subscription(Generic[EventType]):
         self._delivered = cursor_at(position)
         self._ready: deque[Any] = deque()
         self._size = PAGE
+        #: Events it holds at most; lower where many subscriptions wait for slow consumers.
+        self.largest_page = LARGEST_PAGE
         self._woken: asyncio.Future[None] | None = None
         self._reading = False
         self._closed = False
@@ -89,7 +91,7 @@ class Subscription(Generic[EventType]):
 
     async def __anext__(self) -> EventType:
         if self._reading:
-            raise RuntimeError("two tasks wait for the next event of one subscription")
+            raise RuntimeError("two tasks read one subscription; give each its own")
         self._reading = True
         try:
             while not self._is_over():
@@ -143,7 +145,7 @@ class Subscription(Generic[EventType]):
         failures = 0
         while not self._is_over():
             try:
-                return await self._feed.page(self._position, self._size)
+                return await self._feed.page(self._position, min(self._size, self.largest_page))
             except (Transport, Conflict) as error:
                 if self._is_over():
                     break
@@ -151,7 +153,7 @@ class Subscription(Generic[EventType]):
                 if failures >= RETRIES:
                     self._closed = True
                     raise StreamDisconnected(self._delivered) from error
-                _log.warning("events of %s cannot be read, trying again: %s", self.family, error)
+                _log.warning("events of %s cannot be read, retrying: %s", self.family, error)
             await self._rest(pause)
             pause = min(pause * 2, RETRY_LAST_S)
         return None
@@ -164,9 +166,9 @@ class Subscription(Generic[EventType]):
                 await asyncio.sleep(seconds / steps)
 
     def _take(self, page: EventPage) -> None:
-        if page.trimmed > self._position:
+        if (gap := _gap(page, self._position)) is not None:
             self._closed = True
-            raise StreamGap(cursor_at(self._position), cursor_at(page.trimmed))
+            raise gap
         ready = []
         for event_id, row in page.rows:
             event = shown(self._shown, self.family, event_id, row)
@@ -179,7 +181,7 @@ class Subscription(Generic[EventType]):
         self._size = min(2 * self._size, LARGEST_PAGE) if page.more else PAGE
 
     def _report(self, error: EngineError) -> None:
-        _log.warning("passed over an event: %s", error)
+        _log.warning("skipped an event: %s", error)
         if self._on_gap is not None:
             self._on_gap(error)
 
@@ -199,6 +201,13 @@ class Subscription(Generic[EventType]):
         await self.aclose()
 
 
+def _gap(page: EventPage, position: int) -> StreamGap | None:
+    """What a reader is told that cannot go on from where it stands."""
+    if page.trimmed > position:
+        return StreamGap(cursor_at(position), cursor_at(page.trimmed))
+    return None if page.lost_after is None else StreamGap(cursor_at(position), cursor_at(page.lost_after))
+
+
 def shown(show: Callable[[int, Any], Any], family: EventFamily, event_id: int, row: Any) -> Any:
     """The event of a row; an error for one that cannot be read, nothing for a type that is not known here."""
     detail = ""
@@ -208,9 +217,9 @@ def shown(show: Callable[[int, Any], Any], family: EventFamily, event_id: int, r
         else:
             event = show(event_id, row)
             if event is None:
-                _log.warning("%s: event %d has the unknown type %r and was passed over", family, event_id, row)
+                _log.warning("%s: event %d has the unknown type %r and was skipped", family, event_id, row)
             return event
-    except (ValueError, TypeError, msgspec.DecodeError) as error:
+    except (ValueError, TypeError, msgspec.DecodeError, RecursionError) as error:
         detail = str(error)
     return Validation(ValidationKind.CORRUPTION, f"{OUTBOXES[SHOWN[family][0]].name}: event_id={event_id}: {detail}")
 
@@ -292,12 +301,12 @@ class Subscriptions(EngineBase):
             return EventBatch((), cursor_at(position), False)
         events: list[AnyEvent] = []
         page = await self._whole_page(feed, position, size)
-        if page.trimmed > position:
-            raise StreamGap(cursor_at(position), cursor_at(page.trimmed))
+        if (gap := _gap(page, position)) is not None:
+            raise gap
         for event_id, row in page.rows:
             event = shown(show, wanted, event_id, row)
             if isinstance(event, EngineError):
-                _log.warning("passed over an event: %s", event)
+                _log.warning("skipped an event: %s", event)
             elif event is not None:
                 events.append(event)
         return EventBatch(tuple(events), cursor_at(page.position), page.more or page.held)
@@ -309,7 +318,7 @@ class Subscriptions(EngineBase):
         pause = HELD_FIRST_S
         while True:
             page = await feed.page(position, limit)
-            if page.rows or page.trimmed > position or not (page.more or page.held) or loop.time() > deadline:
+            if page.rows or _gap(page, position) or not (page.more or page.held) or loop.time() > deadline:
                 return page
             position = page.position
             await asyncio.sleep(pause if page.held else 0)
@@ -338,5 +347,5 @@ class Subscriptions(EngineBase):
         if position < trimmed:
             raise StreamGap(cursor_at(position), cursor_at(trimmed))
         if position > last:
-            raise checks.invalid("cursor: it lies behind the newest event; it belongs to another store or family")
+            raise checks.invalid("cursor: later than the newest event; it belongs to another store or family")
         return feed, position

@@ -19,6 +19,7 @@ from flowfabric.model.errors import NotFound, State, StateKind, Validation, Vali
 from flowfabric.model.handles import Handle, HandleKind, HandlePayload
 from flowfabric.model.ids import ExecutionId, LeaseFence
 from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.quoting import quoted
 from flowfabric.model.records import Attempt, Execution, Signal, Suspension, Waitpoint
 from flowfabric.model.suspension import (
     PendingWaitpoint,
@@ -48,7 +49,7 @@ class Suspensions(EngineBase):
         """
         handle = checks.handle(handle)
         if handle.kind is HandleKind.SUSPENDED:
-            raise State(StateKind.ALREADY_SUSPENDED, "the handle is of a suspended execution")
+            raise State(StateKind.ALREADY_SUSPENDED, "the handle belongs to a suspended execution")
         payload = self._payload(handle)
         return await self._suspend(ExecutionId.unchecked(payload.execution_id), payload, handle.kind, None, args)
 
@@ -98,7 +99,7 @@ class Suspensions(EngineBase):
         """Let a suspended execution go on, whatever it waits for."""
         identity = checks.execution_id(execution_id)
         if checks.text(trigger_type, "trigger_type") not in tuple(ResumeTrigger):
-            raise checks.invalid(f"trigger_type: {trigger_type!r} is none of {', '.join(ResumeTrigger)}")
+            raise checks.invalid(f"trigger_type: {quoted(trigger_type)} is not one of {', '.join(ResumeTrigger)}")
         checks.optional_time_ms(now, "now")
         delay = checks.time_ms(resume_delay_ms, "resume_delay_ms")
         answer: Resumed = await self._submit(
@@ -149,11 +150,29 @@ class Suspensions(EngineBase):
             )
         )
 
-    async def read_waitpoint_token(self, partition: int, waitpoint_id: str) -> Token | None:
-        """The token of an open waitpoint. This is the credential itself: give it to nobody who may not signal."""
+    async def read_waitpoint_token(
+        self,
+        partition: int,
+        waitpoint_id: str,
+        execution_id: ExecutionId | str | None = None,
+        *,
+        closed: bool = False,
+    ) -> Token | None:
+        """The token of an open waitpoint. This is the credential itself: give it to nobody who may not signal.
+
+        With ``execution_id`` only a waitpoint of that execution is found. With ``closed`` one that takes no more
+        signals is found too, for comparing a token with its own."""
+        checks.flag(closed, "closed")
         key = (checks.partition(partition), checks.uuid(waitpoint_id, "waitpoint_id"))
+        owner = None if execution_id is None else checks.execution_id(execution_id)
         waitpoint = (await self._view(Get(Waitpoint, key))).get(Waitpoint, key)
-        if waitpoint is None or waitpoint.state not in waits.OPEN_STATES or not waitpoint.token:
+        if waitpoint is None or (owner is not None and (owner.partition, owner.uuid_text) != (key[0], waitpoint.uuid)):
+            return None
+        if not waitpoint.token:
+            return None
+        if closed:
+            return Token(waitpoint.token)
+        if waitpoint.state not in waits.OPEN_STATES:
             return None
         pending = waitpoint.state == waits.PENDING and waitpoint.expires_at_ms is not None
         if pending and waitpoint.expires_at_ms <= await self.now_ms():  # type: ignore[operator]

@@ -20,6 +20,7 @@ from flowfabric.engine.suspension_timers import brings_timeout
 from flowfabric.model.budget_records import Budget, QuotaPolicy
 from flowfabric.model.changes import Writes
 from flowfabric.model.errors import EngineError, Validation, ValidationKind
+from flowfabric.model.limits import INTAKE_MS
 from flowfabric.model.records import Attempt, Execution, Suspension
 from flowfabric.model.start_records import Schedule
 from flowfabric.stores.questions import NextDue
@@ -46,12 +47,15 @@ class Timer(Struct, frozen=True):
     interval_ms: int
     batch: int
     variable: str
+    #: Whether the loop runs it; otherwise only an explicit call does.
+    by_itself: bool = True
 
 
 TIMERS: tuple[Timer, ...] = (
     Timer("lease_expiry", 1_500, 1_000, "FF_LEASE_EXPIRY_INTERVAL_MS"),
     Timer("delayed_promoter", 750, 1_000, "FF_DELAYED_PROMOTER_INTERVAL_MS"),
-    Timer("intake", 750, 1_000, "FF_INTAKE_INTERVAL_MS"),
+    # Claims take fresh work as it is, so nothing has to be moved by the clock.
+    Timer("intake", INTAKE_MS, 1_000, "FF_INTAKE_INTERVAL_MS", by_itself=False),
     Timer("attempt_timeout", 2_000, 1_000, "FF_ATTEMPT_TIMEOUT_INTERVAL_S"),
     Timer("execution_deadline", 5_000, 1_000, "FF_EXECUTION_DEADLINE_INTERVAL_S"),
     Timer("suspension_timeout", 2_000, 1_000, "FF_SUSPENSION_TIMEOUT_INTERVAL_S"),
@@ -132,10 +136,10 @@ def checked_intervals(intervals: Any) -> Mapping[str, int]:
         return {}
     if not isinstance(intervals, Mapping):
         raise checks.invalid(f"intervals: expected a mapping, got {type(intervals).__name__}")
-    names = {timer.name for timer in TIMERS}
+    names = {timer.name for timer in TIMERS if timer.by_itself}
     for name, interval in intervals.items():
         if name not in names:
-            raise checks.invalid(f"intervals: {name!r} is none of {', '.join(sorted(names))}")
+            raise checks.invalid(f"intervals: {name!r} is not one of {', '.join(sorted(names))}")
         checks.integer(interval, f"intervals.{name}", -(2**31), 2**31)
     return intervals
 
@@ -160,7 +164,7 @@ class TimerLoop:
     def __init__(self, engine: Any, overrides: Mapping[str, int]) -> None:
         self._engine = engine
         loop = asyncio.get_running_loop()
-        self._intervals = {timer.name: interval_ms(timer, overrides) / 1000 for timer in TIMERS}
+        self._intervals = {timer.name: interval_ms(timer, overrides) / 1000 for timer in TIMERS if timer.by_itself}
         self._next = {name: loop.time() for name, interval in self._intervals.items() if interval}
         #: When each ran last.
         self._ran: dict[str, float] = {}
@@ -206,7 +210,7 @@ class TimerLoop:
             try:
                 await self._tick()
             except Exception:
-                _log.exception("the timer loop met an error and goes on after %s s", RESTART_S)
+                _log.exception("the timer loop failed and continues in %s s", RESTART_S)
                 self._planned_ms = None
                 await self._sleep(RESTART_S)
 
@@ -241,10 +245,10 @@ class TimerLoop:
             try:
                 done = await self._engine.run_timer(name)
             except EngineError:
-                _log.exception("timer %s failed and will be tried again", name)
+                _log.exception("timer %s failed and will be retried", name)
                 return
             except Exception:
-                _log.exception("timer %s met an error nobody expected and rests for %s s", name, RESTART_S)
+                _log.exception("timer %s met an unexpected error and pauses for %s s", name, RESTART_S)
                 self._next[name] = max(self._next[name], asyncio.get_running_loop().time() + RESTART_S)
                 return
             if done < timer.batch or self._stopping:

@@ -34,6 +34,8 @@ from flowfabric.model import literals as lit
 from flowfabric.model.changes import Get
 from flowfabric.model.errors import EngineError
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import GONE_KEPT_MS, KIND_KEPT_MS
+from flowfabric.model.quoting import quoted
 from flowfabric.model.records import Execution
 from flowfabric.model.results import ExpiryMark, ScannerFilter
 from flowfabric.model.samples import SAMPLES_KEPT_MS
@@ -55,7 +57,7 @@ class Timers(SuspensionTimers, BudgetTimers):
 
     async def run_due(self, limit: int = 1_000) -> dict[str, int]:
         """Run everything that is due once; how much each timer did."""
-        return {timer.name: await self.run_timer(timer.name, limit) for timer in TIMERS}
+        return {timer.name: await self.run_timer(timer.name, limit) for timer in TIMERS if timer.by_itself}
 
     async def next_due_ms(self) -> int | None:
         """When something next falls due; ``None`` if nothing will by itself. What is late is due now."""
@@ -66,7 +68,7 @@ class Timers(SuspensionTimers, BudgetTimers):
         """Run one timer once; how much it did."""
         timer = next((each for each in TIMERS if each.name == name), None)
         if timer is None:
-            raise checks.invalid(f"timer: {name!r} is none of {', '.join(each.name for each in TIMERS)}")
+            raise checks.invalid(f"timer: {quoted(name)} is not one of {', '.join(each.name for each in TIMERS)}")
         size = timer.batch if limit is None else checks.integer(limit, "limit", 1, 100_000)
         body: Callable[[int], Any] = getattr(self, f"_tick_{name}")
         if self.observer is None:
@@ -152,8 +154,11 @@ class Timers(SuspensionTimers, BudgetTimers):
         purged = await self._trim("retention_trimmer", None, None, RETENTION_MS, limit, self._filter)
         await self._remove_empty_flows(RETENTION_MS)
         before = now - HISTORY_MS
+        old = TrimHistory(
+            before, before, now, TRIM_BATCH, now - SAMPLES_KEPT_MS, now - GONE_KEPT_MS, now - KIND_KEPT_MS
+        )
         for _ in range(MAX_TRIM_ROUNDS):
-            if await self._ask(TrimHistory(before, before, now, TRIM_BATCH, now - SAMPLES_KEPT_MS)) < TRIM_BATCH:
+            if await self._ask(old) < TRIM_BATCH:
                 break
             # Writers wait while rows are deleted: let them have their turn.
             await asyncio.sleep(0)
@@ -167,7 +172,7 @@ class Timers(SuspensionTimers, BudgetTimers):
     async def promote_submitted(
         self, partition: int | None = None, lane: str | None = None, limit: int = 1_000, now: int | None = None
     ) -> int:
-        """Move fresh intake to the queue, oldest first."""
+        """Move fresh executions to phase ``runnable``, oldest first; how many. Nothing waits for it."""
         due = await self._due(
             "intake",
             checks.integer(limit, "limit", 1, 100_000),
@@ -196,7 +201,7 @@ class Timers(SuspensionTimers, BudgetTimers):
     ) -> bool:
         """Look at one attempt timeout or deadline now; whether it was due."""
         if phase not in (ATTEMPT_TIMEOUT, EXECUTION_DEADLINE):
-            raise checks.invalid(f"phase: {phase!r} is neither {ATTEMPT_TIMEOUT} nor {EXECUTION_DEADLINE}")
+            raise checks.invalid(f"phase: {quoted(phase)} is neither {ATTEMPT_TIMEOUT} nor {EXECUTION_DEADLINE}")
         answer: bool = await self._submit(ExpireExecution(checks.execution_id(execution_id), phase))
         return answer
 

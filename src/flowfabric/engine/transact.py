@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ from flowfabric.core.finish import Complete, Fail
 from flowfabric.core.following import followers, slots_left
 from flowfabric.core.foresight import bound_by_creation, ending
 from flowfabric.core.graphview import Missing
+from flowfabric.core.limited import checked, unwrapped
 from flowfabric.core.rules import RULES
 from flowfabric.core.signals import DeliverSignal
 from flowfabric.core.steps import Advance
@@ -29,6 +30,7 @@ from flowfabric.core.submit import SubmitFlow
 from flowfabric.core.suspend import Suspend
 from flowfabric.core.view import View
 from flowfabric.core.waitpoints import CreateWaitpoint
+from flowfabric.engine import hints
 from flowfabric.engine.held import Assumed, HeldRecords
 from flowfabric.model.changes import Claimable, Decision, Downstream, Get, Key, Need, Writes
 from flowfabric.model.errors import Bug, BugKind, Contention, ContentionKind, EngineError
@@ -38,6 +40,9 @@ from flowfabric.model.steps import Step
 from flowfabric.stores.protocol import Conflict, Store, Transaction
 
 _log = logging.getLogger("flowfabric.engine")
+
+#: The namespaces that the caller of each command is limited to; ``None`` if no caller is.
+Limits: TypeAlias = Sequence[frozenset[str] | None] | None
 
 #: What a holder says when it ends its execution.
 ENDINGS = frozenset({Complete, Fail})
@@ -62,28 +67,35 @@ class Settings(Struct, frozen=True):
     store: Store
     held: HeldRecords
     reclaim_grace_ms: int = 0
+    intake_ms: int = 0
+
+    def context(self, now: int) -> Context:
+        """What rules are told besides their command."""
+        return Context(now, self.store.tag, self.store.shown, self.reclaim_grace_ms, self.intake_ms)
 
 
 async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
     """Decide and commit, again after each lost race, within bounds."""
     store = settings.store
+    commands, limits = unwrapped(commands)
     for attempt in range(MAX_TRIES):
         trusting = store.holds and attempt == 0
-        view = View(Assumed(settings.held, _hoped_absent(commands)) if trusting else None, arrive)
+        assumed = Assumed(settings.held, _hoped_absent(commands)) if trusting else None
+        view = View(assumed, arrive, hopeful=attempt == 0)
         try:
             async with store.transaction(trusting=trusting) as transaction:
-                return await _decide_and_commit(settings, transaction, commands, view)
+                return await _decide_and_commit(settings, transaction, commands, limits, view)
         except Conflict as conflict:
-            _log.debug("batch of %d lost a race (try %d): %s", len(commands), attempt + 1, conflict)
+            _log.debug("batch of %d conflicted with another writer (try %d): %s", len(commands), attempt + 1, conflict)
             settings.held.drop(view.believed())
             if store.parallel > 1 and attempt > 0:
                 await asyncio.sleep(min(0.001 * 2**attempt, 0.1))
-    error = Contention(ContentionKind.RETRY_EXHAUSTED, f"{MAX_TRIES} tries lost their races")
+    error = Contention(ContentionKind.RETRY_EXHAUSTED, f"{MAX_TRIES} tries conflicted with other writers")
     return Outcome([error] * len(commands), {}, [], None)
 
 
 async def _decide_and_commit(
-    settings: Settings, transaction: Transaction, commands: Sequence[Any], view: View
+    settings: Settings, transaction: Transaction, commands: Sequence[Any], limits: Limits, view: View
 ) -> Outcome:
     needs = _first_needs(view, commands)
     created = bound_by_creation(commands)
@@ -94,8 +106,9 @@ async def _decide_and_commit(
             bound: list[Any] = [*view.newly_bound(), *created]
             while bound and (more := companions(view, bound)):
                 await transaction.load(more, view)
-        context = Context(await transaction.now(), store.tag, store.shown, settings.reclaim_grace_ms)
-        decided, needs = _decide(view, commands, context)
+        written_ms = max([each.last_mutation_at_ms or 0 for each in view.loaded(Execution)], default=0)
+        context = settings.context(await transaction.now(written_ms))
+        decided, needs = _decide(view, commands, limits, context)
         needs = needs or view.unproved()
         if not needs:
             break
@@ -103,23 +116,33 @@ async def _decide_and_commit(
     else:
         raise Bug(BugKind.INTERNAL_ERROR, f"a batch still missed records after {MAX_ROUNDS} rounds")
     writes = view.writes()
+    fresh = view.fresh_work()
+    streams = [stream for item in decided if isinstance(item, Decision) for stream in item.wakes]
+    if topics := hints.urgent_topics(fresh, streams, writes.puts):
+        if writes.events:
+            topics.add(hints.event_topic(set(map(type, writes.events))))
+        writes.hints = tuple(topics)
     version = await transaction.commit(writes, settings.held)
     if store.holds:
         settings.held.learn(writes, version)
-        written = writes.puts.get(Lane, ())
-        for lane in view.loaded(Lane):
-            if lane.lane_id not in written:
-                settings.held.learn_lane(lane, transaction.version(Lane, lane.lane_id))
-        if SigningKey not in writes.puts and SigningKey not in writes.drops:
-            for key in view.loaded(SigningKey):
-                settings.held.learn_key(key, transaction.version(SigningKey, key.kid))
+        _learn_loaded(settings.held, transaction, view, writes)
     answers = [item if isinstance(item, EngineError) else item.result for item in decided]
-    streams = [stream for item in decided if isinstance(item, Decision) for stream in item.wakes]
     then = [command for item in decided if isinstance(item, Decision) for command in item.then]
     if view.following:
         then += followers(view)
     left = slots_left(view) if view.following else {}
-    return Outcome(answers, view.fresh_work(), streams, writes, then, left)
+    return Outcome(answers, fresh, streams, writes, then, left)
+
+
+def _learn_loaded(held: HeldRecords, transaction: Transaction, view: View, writes: Writes) -> None:
+    """Hold what nearly every batch looks at and hardly any changes."""
+    written = writes.puts.get(Lane, ())
+    for lane in view.loaded(Lane):
+        if lane.lane_id not in written:
+            held.learn_lane(lane, transaction.version(Lane, lane.lane_id))
+    if SigningKey not in writes.puts and SigningKey not in writes.drops:
+        for key in view.loaded(SigningKey):
+            held.learn_key(key, transaction.version(SigningKey, key.kid))
 
 
 def _hoped_absent(commands: Sequence[Any]) -> set[tuple[Any, Key]]:
@@ -198,13 +221,17 @@ def _merged(needs: Iterable[Need]) -> list[Need]:
     return list(unique.values())
 
 
-def _decide(view: View, commands: Sequence[Any], context: Context) -> tuple[list[Decision | EngineError], list[Need]]:
+def _decide(
+    view: View, commands: Sequence[Any], limits: Limits, context: Context
+) -> tuple[list[Decision | EngineError], list[Need]]:
     decided: list[Decision | EngineError] = []
     needs: list[Need] = []
-    for command in commands:
+    for position, command in enumerate(commands):
         folds = view.folds
         try:
-            decision = RULES[type(command)](command, view, context)
+            within = None if limits is None else limits[position]
+            own = command if within is None else checked(command, view, within)
+            decision = RULES[type(command)](own, view, context)
         except Missing as missing:
             needs.extend(missing.needs)
         except EngineError as error:

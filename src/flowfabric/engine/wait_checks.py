@@ -24,6 +24,7 @@ from flowfabric.model.conditions import (
 )
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.limits import MAX_COMPOSITE_DEPTH, MAX_CONDITION_NODES, MAX_SIGNAL_BYTES, MAX_WAITPOINTS
+from flowfabric.model.quoting import quoted
 from flowfabric.model.suspension import (
     Fresh,
     ResumePolicy,
@@ -32,12 +33,12 @@ from flowfabric.model.suspension import (
     TimeoutBehavior,
     UsePending,
 )
-from flowfabric.model.tokens import Token
+from flowfabric.model.tokens import Token, revealed
 
 _MAX_I64 = 2**63 - 1
 _MAX_COUNT = 2**31 - 1
 MAX_GRACE_MS = 2**53 - 1
-_HEX = re.compile(r"(?:[0-9a-fA-F]{2})+")
+_HEX = re.compile(r"[0-9a-fA-F]+")
 _SEED_DIGITS = 64
 #: How far a condition is read before it is refused for its depth alone.
 _DEEPEST = 64
@@ -88,7 +89,7 @@ def _binding(value: Any, position: int) -> Binding:
 def _one_of(value: Any, name: str, choices: Any) -> str:
     found = checks.text(value, name)
     if found not in tuple(choices):
-        raise checks.invalid(f"{name}: {found!r} is none of {', '.join(choices)}")
+        raise checks.invalid(f"{name}: {quoted(found)} is not one of {', '.join(choices)}")
     return found
 
 
@@ -96,7 +97,7 @@ def _resume_policy(value: Any) -> ResumePolicy:
     if not isinstance(value, ResumePolicy):
         raise checks.invalid(f"resume_policy: expected a ResumePolicy, got {type(value).__name__}")
     if value.resume_target != "runnable":
-        raise checks.invalid("resume_policy.resume_target: only 'runnable' is known")
+        raise checks.invalid("resume_policy.resume_target: expected 'runnable'")
     for name in ("consume_matched_signals", "retain_signal_buffer_until_closed", "close_waitpoint_on_resume"):
         if not isinstance(getattr(value, name), bool):
             raise checks.invalid(f"resume_policy.{name}: expected True or False")
@@ -130,12 +131,12 @@ class _Reader:
             )
         if isinstance(value, OperatorOnly | TimeoutOnly):
             return value
-        raise checks.invalid(f"resume_condition: {type(value).__name__} is no condition; see flowfabric.conditions")
+        raise checks.invalid(f"resume_condition: {type(value).__name__} is not a condition; see flowfabric.conditions")
 
     def _count(self, value: Count) -> Count:
         kinds = tuple(CountKind)
         if value.count_kind not in kinds:
-            raise checks.invalid(f"count_kind: {value.count_kind!r} is none of {', '.join(kinds)}")
+            raise checks.invalid(f"count_kind: {quoted(value.count_kind)} is not one of {', '.join(kinds)}")
         keys = tuple(_key(each) for each in checks.sequence(value.waitpoints, "resume_condition.waitpoints"))
         self._nodes += len(keys)
         return Count(
@@ -161,13 +162,13 @@ def _matcher(value: Any) -> Matcher:
     return ByName(name)
 
 
-def signal_payload(value: Any) -> bytes | None:
+def signal_payload(value: Any, encoding: Any) -> bytes | None:
     """Bytes within the limit of a signal, or nothing."""
-    found = checks.payload(value, "payload")
+    found = checks.encoded_payload(value, "payload", encoding)
     if found is not None and len(found) > MAX_SIGNAL_BYTES:
         raise Validation(
             ValidationKind.PAYLOAD_TOO_LARGE,
-            f"payload: {len(found)} bytes, a signal carries at most {MAX_SIGNAL_BYTES}; pass a reference",
+            f"payload: {len(found)} bytes, at most {MAX_SIGNAL_BYTES} are allowed; pass a reference",
         )
     return found
 
@@ -179,7 +180,7 @@ def token(value: Any) -> Token:
     if not isinstance(value, str):
         raise checks.invalid(f"waitpoint_token: expected text, got {type(value).__name__}")
     try:
-        return Token(checks.text(value, "waitpoint_token"))
+        return Token(checks.text(revealed(value), "waitpoint_token"))
     except Validation:
         return Token("?")
 
@@ -195,17 +196,17 @@ def kid(value: Any, name: str = "kid") -> str:
     return found
 
 
-def secret(value: Any, name: str, *, digits: int | None = None) -> bytes:
+def secret(value: Any, name: str, *, at_least: int = 2) -> bytes:
     """A secret in hexadecimal. What is wrong with it is said without showing it."""
-    if not isinstance(value, str) or not _HEX.fullmatch(value) or (digits is not None and len(value) != digits):
-        wanted = "an even number of hex digits" if digits is None else f"{digits} hex digits"
+    if not isinstance(value, str) or len(value) % 2 or len(value) < at_least or not _HEX.fullmatch(value):
+        wanted = "an even number of hex digits" + (f", at least {at_least}" if at_least > 2 else "")
         raise Validation(ValidationKind.INVALID_SECRET_HEX, f"{name}: expected {wanted}")
     return bytes.fromhex(value)
 
 
 def seed_secret(value: Any, name: str) -> bytes:
-    """A secret of exactly 32 bytes."""
-    return secret(value, name, digits=_SEED_DIGITS)
+    """A secret of 32 bytes or more."""
+    return secret(value, name, at_least=_SEED_DIGITS)
 
 
 def grace_ms(value: Any) -> int:

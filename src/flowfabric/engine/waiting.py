@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count, islice
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from flowfabric.model.records import Execution
@@ -53,96 +53,118 @@ class Rounds:
 class Waiter:
     """One parked claim."""
 
-    __slots__ = ("capabilities", "future", "hearsay", "namespaces")
+    __slots__ = ("counted_on", "future", "hearsay", "number", "where")
 
-    def __init__(self, capabilities: frozenset[str], namespaces: frozenset[str] | None = None) -> None:
-        self.capabilities = capabilities
-        self.namespaces = namespaces
+    def __init__(self, where: Where, number: int) -> None:
+        self.where = where
+        #: Who came earlier has a lower one.
+        self.number = number
         #: Whether it was woken without knowing how much there is.
         self.hearsay = False
+        #: Whether it is going to look by itself, and is expected to find something.
+        self.counted_on = False
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def wake(self, *, hearsay: bool = False) -> bool:
-        """Whether this waiter was still asleep."""
-        if self.future.done():
-            return False
-        self.hearsay = hearsay
-        self.future.set_result(None)
-        return True
 
-    def takes(self, execution: Execution) -> bool:
-        """Whether this waiter could run an execution of its lane."""
-        return self.capabilities.issuperset(execution.required_capabilities) and (
-            self.namespaces is None or execution.namespace in self.namespaces
-        )
+#: What those on one lane have in common who could take the same work: capabilities, namespaces.
+Able: TypeAlias = tuple[frozenset[str], frozenset[str] | None]
+
+
+def _takes(able: Able, execution: Execution) -> bool:
+    """Whether some waiters of a lane could run one of its executions."""
+    capabilities, namespaces = able
+    return capabilities.issuperset(execution.required_capabilities) and (
+        namespaces is None or execution.namespace in namespaces
+    )
+
+
+_number = attrgetter("number")
 
 
 class LaneWaiters:
-    """Parked claims by lane. New work wakes as many as it can feed, and only those that could take it."""
+    """Parked claims by lane. New work wakes as many as it can feed, and only those that could take it. Only those who
+    sleep are kept, so that waking one costs the same however many wait."""
 
     def __init__(self) -> None:
-        #: Waiters in the order they came. One that serves several lanes stands in each of them.
-        self._lanes: dict[str, dict[Waiter, None]] = {}
+        #: Sleepers in the order they came. One that serves several lanes stands in each of them.
+        self._lanes: dict[str, dict[Able, dict[Waiter, None]]] = {}
         #: Those who wait for the same: if one of them finds nothing, the others need not look.
         self._groups: dict[Where, dict[Waiter, None]] = {}
+        self._numbers = count()
         self.rounds = Rounds(self._look_again)
 
     def __len__(self) -> int:
-        return sum(map(len, self._lanes.values()))
+        return sum(map(len, self._groups.values()))
 
     def park(
         self, lane_ids: tuple[str, ...], capabilities: frozenset[str], namespaces: frozenset[str] | None = None
     ) -> Waiter:
         """Start waiting for work on some lanes. Park first, then look: what comes in between is not missed."""
-        waiter = Waiter(capabilities, namespaces)
-        self._groups.setdefault((lane_ids, capabilities, namespaces), {})[waiter] = None
+        where, able = (lane_ids, capabilities, namespaces), (capabilities, namespaces)
+        waiter = Waiter(where, next(self._numbers))
+        self._groups.setdefault(where, {})[waiter] = None
         for lane_id in lane_ids:
-            self._lanes.setdefault(lane_id, {})[waiter] = None
+            self._lanes.setdefault(lane_id, {}).setdefault(able, {})[waiter] = None
         return waiter
 
-    def leave(self, lane_ids: tuple[str, ...], waiter: Waiter) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """Stop waiting."""
-        where = (lane_ids, waiter.capabilities, waiter.namespaces)
-        group = self._groups.get(where)
-        if group is not None:
-            group.pop(waiter, None)
-            if not group:
-                del self._groups[where]
+        group = self._groups.get(waiter.where)
+        if group is None or waiter not in group:
+            return  # it was woken
+        del group[waiter]
+        if not group:
+            del self._groups[waiter.where]
+        lane_ids, capabilities, namespaces = waiter.where
+        able = (capabilities, namespaces)
         for lane_id in lane_ids:
-            lane = self._lanes.get(lane_id)
-            if lane is not None:
-                lane.pop(waiter, None)
+            lane = self._lanes[lane_id]
+            del lane[able][waiter]
+            if not lane[able]:
+                del lane[able]
                 if not lane:
                     del self._lanes[lane_id]
 
-    def feed(self, lane_id: str, work: Iterable[Execution]) -> None:
-        """Wake one able waiter for each execution that became claimable."""
-        lane = self._lanes.get(lane_id)
-        if not lane:
-            return
-        for execution in work:
-            for waiter in lane:
-                if waiter.takes(execution) and waiter.wake():
-                    break
+    def _wake(self, waiter: Waiter, *, hearsay: bool) -> None:
+        self.leave(waiter)
+        if not waiter.future.done():
+            waiter.hearsay = hearsay
+            waiter.future.set_result(None)
+
+    def feed_soon(self, work: Mapping[str, Iterable[Execution]]) -> None:
+        """Wake one able waiter for each execution that became claimable, by lane. Those who were just answered may be
+        about to claim: they come first, because they need not be woken."""
+        if self._lanes and work:
+            asyncio.get_running_loop().call_soon(self.feed, work, next(self._numbers))
+
+    def feed(self, work: Mapping[str, Iterable[Execution]], since: int) -> None:
+        """Those who have come since a number are about to look; else the one that has waited longest is woken."""
+        for lane_id, executions in work.items():
+            for execution in executions:
+                able = [waiters for able, waiters in self._lanes.get(lane_id, {}).items() if _takes(able, execution)]
+                if not able:
+                    continue
+                last = max((next(reversed(waiters)) for waiters in able), key=_number)
+                if last.number > since:
+                    last.counted_on = True
+                    self.leave(last)
+                else:
+                    self._wake(min((next(iter(waiters)) for waiters in able), key=_number), hearsay=False)
 
     def stir(self, lane_id: str | None = None, most: int | None = None) -> None:
         """Another process has changed something: wake those who may be concerned, at most so many of those who wait
-        for the same. Whoever finds something wakes others."""
-        lanes = self._lanes.values() if lane_id is None else [self._lanes.get(lane_id, ())]
+        for the same. Those who find something wake others."""
+        lanes = list(self._lanes.values()) if lane_id is None else [self._lanes.get(lane_id, {})]
         for lane in lanes:
-            woken: Counter[Any] = Counter()
-            for waiter in lane:
-                alike = (waiter.capabilities, waiter.namespaces)
-                if (most is None or woken[alike] < most) and waiter.wake(hearsay=True):
-                    woken[alike] += 1
+            for waiters in list(lane.values()):
+                for waiter in list(islice(waiters, most)):
+                    self._wake(waiter, hearsay=True)
 
     def _look_again(self) -> bool:
         """One of each group looks, for some groups in turn."""
         for where in list(islice(self._groups, round_size(len(self._groups)))):
             group = self._groups[where] = self._groups.pop(where)
-            for waiter in group:
-                if waiter.wake(hearsay=True):
-                    break
+            self._wake(next(iter(group)), hearsay=True)
         return bool(self._groups)
 
 

@@ -12,12 +12,13 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import NODEFAULT, UNSET, Raw, Struct, UnsetType
 
 from flowfabric.engine.engine import Engine
+from flowfabric.model.discreet import Discreet
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import decode_hook, encode_hook
 from flowfabric.model.schedules import ScheduleSpec
@@ -35,6 +36,17 @@ class Codec(NamedTuple):
     read: Decode
 
 
+def placed(name: str | int, read: Decode, raw: Any) -> Any:
+    """Read what stands at a field or an item; what is wrong with it is said as ``msgspec`` does, with its place."""
+    try:
+        return read(raw)
+    except msgspec.ValidationError as error:
+        step = f"[{name}]" if isinstance(name, int) else f".{name}"
+        text, mark, below = str(error).rpartition("`$")
+        text = f"{text}`${step}{below}" if mark and below.endswith("`") else f"{error} - at `${step}`"
+        raise msgspec.ValidationError(text) from error.__cause__
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -50,7 +62,7 @@ class Shapes:
                 return seal(value)
             if isinstance(value, Token):
                 # Whoever may ask for a token gets it.
-                return str.__str__(value)
+                return value.reveal()
             if isinstance(value, Mapping):
                 return dict(value)
             return encode_hook(value)
@@ -93,7 +105,7 @@ class Shapes:
             return Codec(
                 False,
                 lambda values: [inner.write(each) for each in values],
-                lambda raw: made(inner.read(each) for each in several.decode(raw)),
+                lambda raw: made(placed(at, inner.read, each) for at, each in enumerate(several.decode(raw))),
             )
         if isinstance(hint, type) and issubclass(hint, Struct):
             return self._record(hint)
@@ -102,7 +114,7 @@ class Shapes:
     def _union(self, members: tuple[Any, ...]) -> Codec:
         records = {each.__qualname__: each for each in members if isinstance(each, type) and issubclass(each, Struct)}
         if len(records) + (type(None) in members) != len(members):
-            raise TypeError(f"{members!r} cannot be told apart")
+            raise TypeError(f"{members!r} cannot be distinguished")
         named = msgspec.json.Decoder(dict[str, Raw] | None)
 
         def write(value: Any) -> Any:
@@ -115,16 +127,17 @@ class Shapes:
             found = named.decode(raw)
             if found is None:
                 return None
-            (name, content), *rest = found.items()
-            if rest or name not in records:
-                raise msgspec.ValidationError(f"expected one of {', '.join(records)}, got {name[:64]!r}")
-            return self.codec(records[name]).read(content)
+            if len(found) != 1 or not found.keys() <= records.keys():
+                raise msgspec.ValidationError(f"expected an object with one of the fields {', '.join(records)}")
+            [(name, content)] = found.items()
+            return placed(name, self.codec(records[name]).read, content)
 
         return Codec(False, write, read)
 
     def _record(self, kind: type[Struct]) -> Codec:
         fields = [(each.name, self.codec(each.type)) for each in msgspec.structs.fields(kind)]
         by_name = dict(fields)
+        required = [each.name for each in msgspec.structs.fields(kind) if each.required]
         named = msgspec.json.Decoder(dict[str, Raw])
 
         def write(value: Any) -> Any:
@@ -132,13 +145,11 @@ class Shapes:
 
         def read(raw: Any) -> Any:
             given = named.decode(raw)
-            unknown = given.keys() - by_name.keys()
-            if unknown:
-                raise msgspec.ValidationError(f"{kind.__name__} has no field {min(unknown)[:64]!r}")
-            try:
-                return kind(**{name: by_name[name].read(each) for name, each in given.items()})
-            except TypeError as error:
-                raise msgspec.ValidationError(str(error)) from None
+            if unknown := given.keys() - by_name.keys():
+                raise msgspec.ValidationError(f"Object contains unknown field `{min(unknown)}`")
+            if missing := [name for name in required if name not in given]:
+                raise msgspec.ValidationError(f"Object missing required field `{missing[0]}`")
+            return kind(**{name: placed(name, by_name[name].read, each) for name, each in given.items()})
 
         return Codec(False, write, read)
 
@@ -216,6 +227,12 @@ def _sent(hint: Any) -> Any:
     return hint
 
 
+class Arguments(Discreet, Struct):
+    """The arguments of a call from elsewhere."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"waitpoint_token", "token", "tokens"})
+
+
 class Body(NamedTuple):
     """The arguments of an operation as one record, and those of its fields that are read by hand or hold handles."""
 
@@ -247,7 +264,9 @@ def body_of(name: str) -> Body:
         else:
             fields.append((parameter, meant | UnsetType if meant is not Raw else Raw | UnsetType, UNSET))
     title = "".join(word.capitalize() for word in name.split("_")) + "Arguments"
-    kind = msgspec.defstruct(title, fields, kw_only=True, omit_defaults=True, forbid_unknown_fields=True)
+    kind = msgspec.defstruct(
+        title, fields, bases=(Arguments,), kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+    )
     return Body(kind, by_hand, frozenset(handles), frozenset(creations))
 
 

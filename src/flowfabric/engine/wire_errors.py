@@ -30,6 +30,8 @@ from flowfabric.model.errors import (
     ValidationKind,
 )
 
+#: The pool of a call that a server has not begun, because there was no room for its answer: it may be made again.
+NOT_BEGUN = "answers"
 _FACTS = ("terminal_outcome", "lease_epoch", "lifecycle_phase", "attempt_id")
 
 
@@ -62,7 +64,7 @@ def error_from_wire(said: Mapping[str, Any]) -> EngineError:
         return _MAKERS[said["family"]](said)
     except (KeyError, ValueError, TypeError) as error:
         # A newer server may know kinds that this side does not.
-        return Transport("server", TransportKind.PROTOCOL, f"an error that is not known here: {dict(said)} ({error})")
+        return Transport("server", TransportKind.PROTOCOL, f"an unknown error: {dict(said)} ({error})")
 
 
 def _validation(said: Mapping[str, Any]) -> EngineError:

@@ -1,7 +1,7 @@
 """What is stored about budgets, quotas and what executions hold of them: one small struct per row.
 
-Budgets and quota policies are found by their id alone, because executions name them so; the rows that belong to them
-carry their partition.
+Budgets and quota policies are found by their name alone, because executions name them so: their id, and whose they are
+(``model.ownership``). The rows that belong to them carry that name and their partition.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Budget(Struct, gc=False):
     waiting_since_ms: int | None = None
     #: Since when waiting executions that name it are being cancelled; empty means that none is left.
     cancelling_since_ms: int | None = None
+    #: Whose it is; empty means the operator's.
+    namespace: str | None = None
 
     @property
     def key(self) -> str:
@@ -152,6 +154,8 @@ class QuotaPolicy(Struct, gc=False):
     next_room_at_ms: int | None = None
     #: Whether somebody was admitted by a window of another length: then numbers of admissions may have gaps.
     uneven: bool = False
+    #: Whose it is; empty means the operator's.
+    namespace: str | None = None
 
     @property
     def key(self) -> str:

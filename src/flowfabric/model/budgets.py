@@ -48,7 +48,7 @@ def read_terms(document: str) -> BudgetTerms:
     """What a stored budget says; a document that is none is corruption."""
     try:
         return _decoder.decode(document)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Validation(ValidationKind.CORRUPTION, f"ff_budget_policy.policy_json: {error}") from None
 
 
@@ -201,6 +201,8 @@ class BudgetStatus(Struct, frozen=True):
     on_soft_limit: str = ""
     parent_budget_id: str | None = None
     breached_at: str | None = None
+    #: Whose it is; ``None`` means the operator's.
+    namespace: str | None = None
 
 
 class BudgetPage(Struct, frozen=True):
@@ -254,6 +256,8 @@ class QuotaPolicyInfo(Struct, frozen=True):
     limits: QuotaPolicyLimits
     active_concurrency: int
     created_at_ms: int
+    #: Whose it is; ``None`` means the operator's.
+    namespace: str | None = None
 
 
 class QuotaPolicyPage(Struct, frozen=True):

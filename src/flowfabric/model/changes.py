@@ -255,6 +255,8 @@ class Writes(Struct):
     checks: list[tuple[Any, Key]]
     dispatched: list[MarkDispatched] = []
     purged_flows: list[PurgeFlow] = []
+    #: What to tell other processes as soon as it is written.
+    hints: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import ClassVar
 
 from msgspec import Struct
+
+from flowfabric.model.discreet import Discreet
+from flowfabric.model.tokens import Token
 
 
 class Scope(StrEnum):
@@ -18,8 +22,10 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-class Credential(Struct, gc=False):
+class Credential(Discreet, Struct, gc=False):
     """Who may call from outside (``ff_credential``)."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"digest"})
 
     credential_id: str
     name: str
@@ -37,9 +43,6 @@ class Credential(Struct, gc=False):
     def key(self) -> str:
         return self.credential_id
 
-    def __repr__(self) -> str:
-        return f"Credential(credential_id={self.credential_id!r}, name={self.name!r})"
-
 
 class CredentialInfo(Struct, frozen=True):
     """A credential without its secret."""
@@ -54,19 +57,19 @@ class CredentialInfo(Struct, frozen=True):
 
 
 class CredentialCreated(Struct, frozen=True):
-    """The credential is stored. Its token is shown this once."""
+    """The credential is stored. Its token is given this once: ``token.reveal()``."""
 
-    token: str
+    token: Token
     credential: CredentialInfo
-
-    def __repr__(self) -> str:
-        return f"CredentialCreated(token=<REDACTED>, credential={self.credential!r})"
 
 
 class CredentialRevoked(Struct, frozen=True):
-    """The credential is good for nothing any more."""
+    """The credential is good for nothing any more; this is what it was good for."""
 
     credential_id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    namespaces: tuple[str, ...] | None
 
 
 class CredentialPage(Struct, frozen=True):

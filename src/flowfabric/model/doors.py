@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import Struct
 
+from flowfabric.model.discreet import Discreet
 
-class KeptAnswer(Struct, gc=False):
+
+class KeptAnswer(Discreet, Struct, gc=False):
     """The answer to a request that carried a key, for whoever repeats it (``ff_kept_answer``)."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"body"})
 
     owner: str
     idempotency_key: str

@@ -180,14 +180,14 @@ _V, _C, _F, _S, _T = ValidationKind, ContentionKind, ConflictKind, StateKind, Tr
 # What happened, and what to do about it, for every kind. One table serves all families: no two kinds share a text.
 _SENTENCES: Mapping[str, tuple[str, str]] = {
     _V.INVALID_INPUT: ("an argument was refused", "Correct the argument and call again."),
-    _V.CAPABILITY_MISMATCH: ("the worker lacks required capabilities", "Offer them, or let another worker claim it."),
+    _V.CAPABILITY_MISMATCH: ("the worker lacks required capabilities", "Offer them, or leave it to another worker."),
     _V.INVALID_CAPABILITIES: (
         "a capability list is malformed or too large",
         "Use at most 256 non-empty tokens without commas, spaces or control characters.",
     ),
     _V.INVALID_POLICY_JSON: ("the execution policy is malformed", "Send a JSON object with the documented members."),
     _V.PAYLOAD_TOO_LARGE: ("a payload is larger than allowed", "Store it elsewhere and send a reference."),
-    _V.SIGNAL_LIMIT_EXCEEDED: ("the execution has taken all the signals it may", "Raise its signal limit."),
+    _V.SIGNAL_LIMIT_EXCEEDED: ("the execution has reached its signal limit", "Raise the limit."),
     _V.INVALID_WAITPOINT_KEY: ("the waitpoint key is not valid", "Use the key the waitpoint was created with."),
     _V.INVALID_TOKEN: ("the waitpoint token was refused", "Use the token that came with the waitpoint, unchanged."),
     _V.WAITPOINT_NOT_TOKEN_BOUND: ("the waitpoint has no token", "Deliver to a waitpoint that was created with one."),
@@ -218,70 +218,73 @@ _SENTENCES: Mapping[str, tuple[str, str]] = {
     _C.INVALID_CLAIM_GRANT: ("the grant is missing or belongs to someone else", "Ask for a new grant."),
     _C.CLAIM_GRANT_EXPIRED: ("the grant has expired", "Ask for a new grant."),
     _C.NO_ELIGIBLE_EXECUTION: ("there is no work to claim", "Wait and claim again."),
-    _C.WAITPOINT_NOT_FOUND: ("the waitpoint is not there yet, or no longer", "Try again shortly."),
+    _C.WAITPOINT_NOT_FOUND: ("the waitpoint does not exist (yet, or any more)", "Try again shortly."),
     _C.WAITPOINT_PENDING_USE_BUFFER_SCRIPT: ("the waitpoint is not active yet", "Buffer the signal and try again."),
-    _C.STALE_GRAPH_REVISION: ("the flow graph has moved on", "Read the flow again and repeat with its new revision."),
+    _C.STALE_GRAPH_REVISION: ("the flow graph has changed", "Read the flow again and repeat with its new revision."),
     _C.EXECUTION_NOT_ACTIVE: ("the execution is not active", "Read it again; stop if it has ended."),
-    _C.EXECUTION_NOT_ELIGIBLE: ("the execution is not eligible now", "Read what it waits for; nothing is lost."),
-    _C.EXECUTION_NOT_IN_ELIGIBLE_SET: ("another scheduler took the execution", "Go on with other work."),
-    _C.EXECUTION_NOT_RECLAIMABLE: ("the execution can no longer be reclaimed", "Go on with other work."),
-    _C.NO_ACTIVE_LEASE: ("there is no lease", "Nothing has to be revoked."),
+    _C.EXECUTION_NOT_ELIGIBLE: ("the execution is not eligible now", "Read what it is waiting for; nothing is lost."),
+    _C.EXECUTION_NOT_IN_ELIGIBLE_SET: ("another scheduler took the execution", "Continue with other work."),
+    _C.EXECUTION_NOT_RECLAIMABLE: ("the execution can no longer be reclaimed", "Continue with other work."),
+    _C.NO_ACTIVE_LEASE: ("there is no lease", "There is nothing to revoke."),
     _C.RATE_LIMIT_EXCEEDED: ("the rate limit is used up", "Try again in the next window."),
     _C.CONCURRENCY_LIMIT_EXCEEDED: ("all concurrency slots are taken", "Try again when one is free."),
-    _C.RETRY_EXHAUSTED: ("the transaction lost every race it ran", "Try again after a short pause."),
-    _F.DEPENDENCY_ALREADY_EXISTS: ("this edge exists already", "Use the existing edge."),
+    _C.RETRY_EXHAUSTED: ("the transaction conflicted with others on every try", "Try again after a short pause."),
+    _F.DEPENDENCY_ALREADY_EXISTS: ("this edge already exists", "Use the existing edge."),
     _F.CYCLE_DETECTED: ("the edge would close a cycle", "Remove one edge of the cycle."),
-    _F.SELF_REFERENCING_EDGE: ("an edge may not join an execution to itself", "Name two different executions."),
+    _F.SELF_REFERENCING_EDGE: ("an edge cannot connect an execution to itself", "Name two different executions."),
     _F.EXECUTION_ALREADY_IN_FLOW: ("the execution belongs to another flow", "Create a new execution for this flow."),
     _F.WAITPOINT_ALREADY_EXISTS: ("a waitpoint with this id or key exists", "Use it, or choose another."),
-    _F.BUDGET_ATTACH_CONFLICT: ("another budget is attached already", "Detach it first."),
-    _F.QUOTA_ATTACH_CONFLICT: ("another quota policy is attached already", "Detach it first."),
+    _F.BUDGET_ATTACH_CONFLICT: ("another budget is already attached", "Detach it first."),
+    _F.QUOTA_ATTACH_CONFLICT: ("another quota policy is already attached", "Detach it first."),
     _F.ROTATION_CONFLICT: ("this key id exists with another secret", "Rotate to a new key id."),
     _F.ACTIVE_ATTEMPT_EXISTS: ("the execution has a live attempt", "Wait until it has ended, or revoke its lease."),
-    _S.STALE_LEASE: ("the lease epoch or attempt given is no longer current", "Read the execution again."),
-    _S.LEASE_EXPIRED: ("the lease has expired", "Stop this attempt; the execution will be given to a worker again."),
+    _S.STALE_LEASE: ("the lease, epoch or attempt given is no longer current", "Read the execution again."),
+    _S.LEASE_EXPIRED: ("the lease has expired", "Stop this attempt; another worker will get the execution."),
     _S.LEASE_REVOKED: ("the lease was revoked", "Stop this attempt."),
-    _S.TARGET_NOT_SIGNALABLE: ("the execution takes no signals now", "Signal it while it is suspended."),
+    _S.TARGET_NOT_SIGNALABLE: ("the execution accepts no signals now", "Signal it while it is suspended."),
     _S.RESUME_CONDITION_NOT_MET: ("the resume condition is not met", "Deliver the signals it still waits for."),
-    _S.EXECUTION_NOT_TERMINAL: ("the execution has not ended", "Wait for its end, or cancel it first."),
-    _S.MAX_REPLAYS_EXHAUSTED: ("the execution was replayed as often as allowed", "Create a new execution."),
-    _S.REPLAY_NOT_ALLOWED: ("the execution may not be replayed", "Create a new execution."),
-    _S.MAX_RETRIES_EXHAUSTED: ("the execution was retried as often as allowed", "Replay it, or raise max_retries."),
+    _S.EXECUTION_NOT_TERMINAL: ("the execution has not ended", "Wait until it ends, or cancel it first."),
+    _S.MAX_REPLAYS_EXHAUSTED: ("the execution has no replays left", "Create a new execution."),
+    _S.REPLAY_NOT_ALLOWED: ("the execution cannot be replayed", "Create a new execution."),
+    _S.MAX_RETRIES_EXHAUSTED: ("the execution has no retries left", "Replay it, or raise max_retries."),
     _S.STREAM_CLOSED: ("the stream is closed", "Append to the stream of the current attempt."),
     _S.STALE_OWNER_CANNOT_APPEND: ("a former owner may not append", "Stop this attempt."),
     _S.EXECUTION_NOT_IN_FLOW: ("the execution is not in this flow", "Add it to the flow first."),
     _S.FLOW_ALREADY_TERMINAL: ("the flow has ended", "Create a new flow."),
-    _S.NOT_RUNNABLE: ("the execution is not runnable", "Read its state and what it waits for."),
+    _S.NOT_RUNNABLE: ("the execution is not runnable", "Read its state and what it is waiting for."),
     _S.TERMINAL: ("the execution has ended", "Replay it, or create a new one."),
     _S.ATTEMPT_NOT_STARTED: ("the attempt has not started", "Claim the execution first."),
-    _S.EXECUTION_NOT_ELIGIBLE_FOR_ATTEMPT: ("the execution may not start an attempt now", "Read what it waits for."),
-    _S.EXECUTION_NOT_SUSPENDED: ("the execution is not suspended", "Nothing has to be resumed."),
-    _S.ALREADY_SUSPENDED: ("the execution is suspended already", "Wait for it to be resumed."),
-    _S.ALREADY_SATISFIED: ("the condition is satisfied already", "Nothing has to be done."),
-    _S.WAITPOINT_CLOSED: ("the waitpoint is closed", "Nothing has to be done; its execution has moved on."),
+    _S.EXECUTION_NOT_ELIGIBLE_FOR_ATTEMPT: (
+        "the execution cannot start an attempt now",
+        "Read what it is waiting for.",
+    ),
+    _S.EXECUTION_NOT_SUSPENDED: ("the execution is not suspended", "There is nothing to resume."),
+    _S.ALREADY_SUSPENDED: ("the execution is already suspended", "Wait for it to be resumed."),
+    _S.ALREADY_SATISFIED: ("the condition is already satisfied", "There is nothing to do."),
+    _S.WAITPOINT_CLOSED: ("the waitpoint is closed", "There is nothing to do; its execution went on."),
     _S.WAITPOINT_NOT_OPEN: ("the waitpoint is not open", "Signal it after its execution has suspended."),
     _S.WAITPOINT_NOT_PENDING: ("the waitpoint is not pending", "Use a pending waitpoint, or a fresh one."),
     _S.PENDING_WAITPOINT_EXPIRED: ("the pending waitpoint has expired", "Create a new one."),
-    _S.DUPLICATE_SIGNAL: ("this signal was delivered before", "Nothing has to be done."),
-    _S.OK_ALREADY_APPLIED: ("this was applied before", "Nothing has to be done."),
-    _S.STREAM_ALREADY_CLOSED: ("the stream was closed before", "Nothing has to be done."),
-    _S.ATTEMPT_ALREADY_TERMINAL: ("the attempt has ended before", "Nothing has to be done."),
-    _S.GRANT_ALREADY_EXISTS: ("the execution is granted to someone already", "Go on with other work."),
+    _S.DUPLICATE_SIGNAL: ("this signal was delivered before", "There is nothing to do."),
+    _S.OK_ALREADY_APPLIED: ("this was applied before", "There is nothing to do."),
+    _S.STREAM_ALREADY_CLOSED: ("the stream was closed before", "There is nothing to do."),
+    _S.ATTEMPT_ALREADY_TERMINAL: ("the attempt has already ended", "There is nothing to do."),
+    _S.GRANT_ALREADY_EXISTS: ("the execution is already granted to a worker", "Continue with other work."),
     _S.DEPS_NOT_SATISFIED: ("dependencies are not satisfied yet", "Wait for the upstream executions."),
-    _S.NOT_BLOCKED_BY_DEPS: ("the execution waits for no dependency", "Nothing has to be done."),
-    _S.BUDGET_SOFT_EXCEEDED: ("a soft budget limit is exceeded", "Go on, and tell the owner of the budget."),
+    _S.NOT_BLOCKED_BY_DEPS: ("the execution is not blocked by dependencies", "There is nothing to do."),
+    _S.BUDGET_SOFT_EXCEEDED: ("a soft budget limit is exceeded", "Continue, and tell the owner of the budget."),
     _S.BUDGET_EXCEEDED: ("a hard budget limit is exceeded", "Stop spending; raise the limit or end the work."),
     _S.LANE_CLOSED: ("the lane accepts no new work", "Use another lane, or open it again with set_lane_state."),
-    _S.LANE_PAUSED: ("the lane grants no work", "Wait until somebody activates the lane, or serve another one."),
-    BugKind.INTERNAL_ERROR: ("the engine met a case it does not know", "Report this bug with the log."),
-    BugKind.ATTEMPT_NOT_IN_CREATED_STATE: ("an attempt to be started was not in state created", "Report this bug."),
-    _T.TRANSPORT: ("the connection failed", "Repeat the call."),
-    _T.PROTOCOL: ("the reply or the set-up was not as expected", "Check versions and configuration."),
-    _T.TIMEOUT: ("no reply came in time", "Repeat the call: a repeated terminal call gets the first answer again."),
+    _S.LANE_PAUSED: ("the lane grants no work", "Wait until the lane is resumed, or serve another one."),
+    BugKind.INTERNAL_ERROR: ("the engine met an unexpected case", "Report this bug with the log."),
+    BugKind.ATTEMPT_NOT_IN_CREATED_STATE: ("an attempt to start was not in state created", "Report this bug."),
+    _T.TRANSPORT: ("the connection failed", "Retry the call."),
+    _T.PROTOCOL: ("the reply or the configuration was not as expected", "Check versions and configuration."),
+    _T.TIMEOUT: ("no reply came in time", "Retry the call: a repeated terminal call returns the first answer."),
     _T.AUTH: ("the store refused the credentials", "Correct the credentials."),
-    _T.CLUSTER: ("the cluster is moving", "Repeat the call."),
-    _T.BUSY_LOADING: ("the store is still loading", "Repeat the call after a short pause."),
-    _T.SCRIPT_NOT_LOADED: ("a server-side script is missing", "Open the engine again so that it is loaded."),
+    _T.CLUSTER: ("the cluster is moving keys", "Retry the call."),
+    _T.BUSY_LOADING: ("the store is still loading", "Retry the call after a short pause."),
+    _T.SCRIPT_NOT_LOADED: ("a server-side script is missing", "Reopen the engine to load it."),
     _T.OTHER: ("the store failed", "See the cause."),
 }
 
@@ -360,7 +363,12 @@ class EngineError(Exception):
 
     def _happened(self) -> str:
         happened, _ = self._sentence()
-        return f"{happened} ({self.detail})" if self.detail else happened
+        about = self._about()
+        return f"{happened} ({about})" if about else happened
+
+    def _about(self) -> str:
+        """The detail without the code, which stands in front of the sentence already."""
+        return "" if self.detail == self.code else self.detail.removeprefix(f"{self.code}: ")
 
     def _sentence(self) -> tuple[str, str]:
         """What happened and what to do; families without kinds say it themselves."""
@@ -410,7 +418,8 @@ class Validation(EngineError):
 
 
 class StreamGap(Validation):
-    """Events behind the cursor `requested` were deleted by age; `oldest` is the cursor before all that are left."""
+    """Events behind the cursor `requested` were deleted by age; `oldest` is the cursor before all that are left. Or the
+    store has lost events before it, in a fail-over; then `oldest` is the cursor behind the last ones it still has."""
 
     def __init__(self, requested: bytes = b"", oldest: bytes = b"") -> None:
         super().__init__(
@@ -422,8 +431,8 @@ class StreamGap(Validation):
 
     def _sentence(self) -> tuple[str, str]:
         return (
-            "events behind the cursor are no longer kept",
-            "Subscribe with the cursor `oldest` to read what is left, or with an empty one to begin now.",
+            "events after the cursor are no longer kept",
+            "Subscribe with the cursor `oldest` to read what is left, or with an empty one to start now.",
         )
 
 
@@ -464,7 +473,8 @@ class Contention(EngineError):
     def _happened(self) -> str:
         names = ("lifecycle_phase", "terminal_outcome", "lease_epoch", "attempt_id")
         facts = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
-        told = ", ".join([self.detail, *facts] if self.detail else facts)
+        about = self._about()
+        told = ", ".join([about, *facts] if about else facts)
         return f"{self._sentence()[0]} ({told})" if told else self._sentence()[0]
 
 
@@ -548,7 +558,7 @@ class RequiresDevMode(Transport):
 
     def _sentence(self) -> tuple[str, str]:
         return (
-            "SQLite is a single-node store and was not opted in to",
+            "SQLite is a single-node store and was not enabled",
             "Set FF_DEV_MODE=1, or pass single_node=True (server: --single-node).",
         )
 
@@ -600,7 +610,7 @@ class Timeout(EngineError):
         self.detail = f"op={op} elapsed_ms={elapsed_ms}"
 
     def _sentence(self) -> tuple[str, str]:
-        return "the operation ran past its deadline", "Read the state to see whether it took effect."
+        return "the operation timed out", "Read the state to see whether it took effect."
 
 
 class StreamDisconnected(EngineError):
@@ -628,7 +638,7 @@ class StreamBackpressure(EngineError):
         return ErrorClass.INFORMATIONAL
 
     def _sentence(self) -> tuple[str, str]:
-        return "the subscriber is slower than the stream", "Go on reading; nothing is lost."
+        return "the subscriber is slower than the stream", "Keep reading; nothing is lost."
 
 
 class Contextual(EngineError):
@@ -638,7 +648,7 @@ class Contextual(EngineError):
 
     def __init__(self, context: str, inner: EngineError) -> None:
         if not isinstance(inner, (Transport, Unavailable, ResourceExhausted, Timeout, Contextual)):
-            raise TypeError(f"a {type(inner).__name__} error says enough by itself and takes no context")
+            raise TypeError(f"a {type(inner).__name__} error takes no context")
         self.context = context
         self.inner = inner
         self.kind = inner.kind
@@ -658,4 +668,4 @@ class Contextual(EngineError):
         return self.inner.hint
 
     def __str__(self) -> str:
-        return f"{self.context}: {self.inner}"
+        return f"{self.code}: {self.context}: {str(self.inner).removeprefix(f'{self.code}: ')}"

@@ -77,6 +77,8 @@ class OpenDependencies(Struct, frozen=True):
     skipped: int
     #: Upstream executions that have not ended, as far as they were looked at.
     open: tuple[ExecutionId, ...]
+    #: How many it depends on.
+    total: int = 0
 
 
 class OpenWaitpoint(Struct, frozen=True):
@@ -89,19 +91,36 @@ class OpenWaitpoint(Struct, frozen=True):
     signals: int
 
 
+class OpenQuestion(Struct, frozen=True):
+    """A question to people that is not decided."""
+
+    question: str
+    #: How many more yeses decide it.
+    needed: int
+    #: Who may still answer; empty means anyone who has its link.
+    of: tuple[str, ...]
+    #: Who has answered.
+    answered: tuple[str, ...] = ()
+
+
 class OpenSuspension(Struct, frozen=True):
     """What a suspended execution waits for."""
 
     reason: str
     waitpoints: tuple[OpenWaitpoint, ...]
     timeout_at_ms: int | None
+    #: If people are asked.
+    question: OpenQuestion | None = None
 
 
 class OpenChildren(Struct, frozen=True):
     """The executions a durable function has started that have not ended, and how many more must end to wake it."""
 
+    #: As many as are named.
     execution_ids: tuple[str, ...]
     more_needed: int
+    #: How many there are.
+    count: int = 0
 
 
 class ExhaustedBudget(Struct, frozen=True):
@@ -113,6 +132,8 @@ class ExhaustedBudget(Struct, frozen=True):
     reserved: int
     limit: int
     next_reset_at_ms: int | None
+    #: What it is called, if it has a name.
+    name: str = ""
 
 
 class FullQuota(Struct, frozen=True):
@@ -127,12 +148,27 @@ GateDetail: TypeAlias = (
 )
 
 
+class ChainLink(Struct, frozen=True):
+    """One execution on the way from the one that was asked about to the cause."""
+
+    execution_id: ExecutionId
+    execution_kind: str
+    gate: Gate
+    #: What this one waits for.
+    sentence: str
+    lane_id: str
+    since_ms: int
+    until_ms: int | None = None
+    detail: GateDetail = None
+
+
 class Explanation(Struct, frozen=True):
     """Why an execution is where it is."""
 
     execution_id: ExecutionId
     gate: Gate
-    #: One plain sentence.
+    #: One plain sentence. If the execution waits for another one, it says what that one waits for, and so on to the
+    #: end of the chain.
     sentence: str
     lane_id: str
     #: Since when, as far as the row tells.
@@ -140,3 +176,7 @@ class Explanation(Struct, frozen=True):
     #: When it opens by itself, if it does.
     until_ms: int | None = None
     detail: GateDetail = None
+    #: From this execution to the cause, each waiting for the next; empty if it waits for no other one.
+    chain: tuple[ChainLink, ...] = ()
+    #: Which limit was reached, if not everything was looked at.
+    left_out: str | None = None

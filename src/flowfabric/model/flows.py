@@ -73,7 +73,7 @@ def read_edge_policy(text: str) -> EdgePolicy:
                 return AnyOf(OnSatisfied(document.get("on_satisfied")))
             case "quorum":
                 return Quorum(int(document["k"]), OnSatisfied(document.get("on_satisfied")))
-    except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Validation(ValidationKind.CORRUPTION, f"ff_edge_group.policy: {error!r}") from None
     raise Validation(ValidationKind.CORRUPTION, f"ff_edge_group.policy: unknown kind in {text}")
 

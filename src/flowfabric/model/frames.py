@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.jsontext import holds_nul
+from flowfabric.model.quoting import quoted
 
 MAX_FRAME_BYTES: Final = 65_536
 MAX_STREAM_READ_COUNT: Final = 10_000
@@ -37,6 +38,22 @@ class FrameKind(StrEnum):
     STDERR = "stderr"
     EVENT = "event"
     BLOB = "blob"
+
+
+class Opening(StrEnum):
+    """How the output of a task, or of a step of a workflow, begins under a lease or at a new try."""
+
+    #: From the beginning: what was emitted there before no longer counts. If there is any, a restart frame says so.
+    START = "start"
+    #: Behind what was emitted there before, which still counts.
+    CONTINUE = "continue"
+
+
+class FrameContent(StrEnum):
+    """What a frame holds that is not text."""
+
+    JSON = "json"
+    BYTES = "bytes"
 
 
 class PatchKind(StrEnum):
@@ -88,7 +105,10 @@ DURABLE: Final = Durable()
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """One piece of output. `seq` is accepted and ignored: the store numbers frames."""
+    """One piece of output. `seq` is accepted and ignored: the store numbers frames.
+
+    `step` names the step of a workflow that emits it. `opens` is for the first frame of an append: see `Opening`.
+    """
 
     bytes: _Bytes
     kind: FrameKind = FrameKind.EVENT
@@ -96,6 +116,9 @@ class Frame(Struct, frozen=True, gc=False):
     frame_type: str = ""
     correlation_id: str | None = None
     mode: StreamMode = DURABLE
+    step: str | None = None
+    opens: Opening | None = None
+    content: FrameContent | None = None
 
     def with_mode(self, mode: StreamMode) -> Frame:
         """The same frame in another mode."""
@@ -157,10 +180,10 @@ class StreamCursorError(ValueError):
         self.text = text
 
     def __str__(self) -> str:
-        return f"{self.problem}: {self.text!r} is not a cursor; use 'start', 'end', '<ms>' or '<ms>-<seq>'"
+        return f"{self.problem}: {quoted(self.text)} is not a cursor; use 'start', 'end', '<ms>' or '<ms>-<seq>'"
 
 
-_POSITION = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_POSITION = re.compile(r"([0-9]++)(?:-([0-9]++))?")
 
 
 class StreamCursor(Struct, frozen=True, gc=False):

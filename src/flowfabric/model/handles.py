@@ -164,7 +164,7 @@ def encode(tag: BackendTag, payload: HandlePayload) -> bytes:
             number(len(instance)), instance,
         ))  # fmt: skip
     except struct.error:
-        raise Validation(ValidationKind.INVALID_INPUT, "a number in the handle does not fit its field") from None
+        raise Validation(ValidationKind.INVALID_INPUT, "a number in the handle is too large for its field") from None
 
 
 CodecProblem: TypeAlias = Literal[

@@ -22,6 +22,7 @@ from flowfabric.model.partitions import (
     lane_partition,
     parse_index,
 )
+from flowfabric.model.quoting import quoted
 
 MAX_LANE_BYTES: Final = 64
 MAX_CAPABILITY_TOKENS: Final = 256
@@ -53,7 +54,7 @@ class IdError(ValueError):
         self.text = text
 
     def __str__(self) -> str:
-        return f"{self.text!r} is not a {self.type_name}: a UUID is expected"
+        return f"{quoted(self.text)} is not a {self.type_name}: a UUID is expected"
 
 
 ExecutionIdProblem: TypeAlias = Literal["MissingTag", "InvalidPartitionIndex", "InvalidUuid"]
@@ -68,7 +69,7 @@ class ExecutionIdError(ValueError):
         self.text = text
 
     def __str__(self) -> str:
-        return f"{self.problem}: {self.text!r} is not an execution id such as '{{fp:7}}:<uuid>'"
+        return f"{self.problem}: {quoted(self.text)} is not an execution id such as '{{fp:7}}:<uuid>'"
 
 
 class ExecutionId(str):
@@ -241,7 +242,8 @@ class LaneIdError(ValueError):
 
     def __str__(self) -> str:
         where = "" if self.index is None else f" at byte {self.index}"
-        return f"{self.problem}{where}: a lane name has 1 to {MAX_LANE_BYTES} printable ASCII bytes, not {self.text!r}"
+        wanted = f"a lane name has 1 to {MAX_LANE_BYTES} printable ASCII bytes"
+        return f"{self.problem}{where}: {wanted}, not {quoted(self.text)}"
 
 
 class LaneId(str):
@@ -342,7 +344,7 @@ def _capability_problem(token: object) -> str | None:
 def check_tag_key(key: str) -> None:
     """Refuse a tag key that is not lower-case words joined by at least one dot."""
     if not _TAG_KEY.fullmatch(key):
-        raise Validation(ValidationKind.INVALID_INPUT, f"bad tag key {key!r}")
+        raise Validation(ValidationKind.INVALID_INPUT, f"bad tag key {quoted(key)}")
 
 
 _HOOKED: Final = (ExecutionId, _UuidId, LaneId, Namespace, WorkerId, WorkerInstanceId)
@@ -357,6 +359,8 @@ def encode_hook(value: Any) -> Any:
 
 def decode_hook(kind: type, value: Any) -> Any:
     """`dec_hook` for msgspec: identities are checked when they are read."""
-    if issubclass(kind, _HOOKED) and isinstance(value, str):
-        return kind(value)
-    raise NotImplementedError(f"cannot decode {kind.__name__}")
+    if not issubclass(kind, _HOOKED):
+        raise NotImplementedError(f"cannot decode {kind.__name__}")
+    if not isinstance(value, str):
+        raise TypeError("expected text")
+    return kind(value)

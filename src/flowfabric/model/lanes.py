@@ -34,12 +34,14 @@ class LaneSnapshot(Struct, frozen=True):
     #: Why it is in its state, if somebody said so, and since when, unless it always was.
     state_reason: str | None
     state_changed_at_ms: int | None
-    registered_at_ms: int
-    registered_by: str
+    #: When it was first used, and by which call. ``None``, as is ``fair_pending``, for whoever asks for some
+    #: namespaces only: others may use the lane too.
+    registered_at_ms: int | None
+    registered_by: str | None
     #: What its keys are: ``namespace``, ``tag:<key>``, or nothing.
     fair_by: str | None = None
     #: Whether what waited when that changed is still being ranked.
-    fair_pending: bool = False
+    fair_pending: bool | None = False
 
     @property
     def grants(self) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec import Struct
+
+from flowfabric.model.handles import Handle
 
 
 class LeaseEnd(StrEnum):
@@ -23,6 +26,13 @@ class LeaseEnd(StrEnum):
     RECLAIMED = "reclaimed"
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
+
+
+class LeaseLook(NamedTuple):
+    """What a look at some leases has found: those that are lost, and those whose execution was asked to cancel."""
+
+    lost: list[Handle]
+    cancelling: list[Handle]
 
 
 class PastLease(Struct, gc=False):

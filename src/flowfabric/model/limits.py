@@ -15,6 +15,8 @@ MAX_CLAIM: Final = 1_000
 #: Members and edges of one flow.
 MAX_FLOW_NODES: Final = 100_000
 MAX_FLOW_EDGES: Final = 500_000
+#: How long an execution is fresh, in milliseconds: its priority cannot be changed before.
+INTAKE_MS: Final = 750
 #: Times a batch loads what its rules missed, and times it is decided again after a lost race.
 MAX_ROUNDS: Final = 16
 MAX_TRIES: Final = 20
@@ -36,6 +38,8 @@ MAX_COMPOSITE_DEPTH: Final = 4
 MAX_STREAM_TAILS: Final = 1_024
 #: Steps one execution may remember.
 MAX_STEPS_PER_EXECUTION: Final = 100_000
+#: How deep JSON may nest that is stored, so that whoever reads it later can.
+MAX_JSON_DEPTH: Final = 128
 #: Frames that one call may append.
 MAX_FRAMES: Final = 1_000
 #: Levels of budgets above each other, and dimensions of one budget or charge.
@@ -51,15 +55,30 @@ RERANK_BATCH: Final = 500
 #: Missed slots that one schedule catches up; bytes of a cron expression; milliseconds of jitter and of the shortest
 #: interval.
 MAX_CATCH_UP: Final = 1_000
+#: Slots that one backfill of a schedule may hold.
+MAX_BACKFILL: Final = 1_000
+#: How long workers that have gone are remembered; how many of them are told; how many leases are counted by worker.
+GONE_KEPT_MS: Final = 86_400_000
+MAX_GONE_SHOWN: Final = 100
+MAX_HELD_COUNTED: Final = 10_000
+#: Executions that figures by kind are worked out from, and how far they may look back.
+MAX_KINDS_SAMPLED: Final = 5_000
+MAX_KINDS_WINDOW_MS: Final = 7 * 86_400_000
 MAX_CRON_BYTES: Final = 256
 MAX_JITTER_MS: Final = 86_400_000
 MIN_INTERVAL_MS: Final = 1_000
+#: Bytes of a kind's definition, kinds of one namespace, and how long a kind is kept that no worker announces any more.
+MAX_KIND_BYTES: Final = 65_536
+MAX_KINDS: Final = 1_000
+KIND_KEPT_MS: Final = 30 * 86_400_000
 #: How far executions of a kind are counted for people.
 MAX_COUNTED: Final = 100_000
 #: Lanes and budgets that one stored sample of the whole tells of.
 MAX_SAMPLED: Final = 24
 #: Leases of one execution that its history tells of.
 MAX_LEASES_SHOWN: Final = 500
+#: Failed attempts of one execution whose errors are told.
+MAX_ERRORS_SHOWN: Final = 20
 #: Entries of one page.
 MAX_PAGE: Final = 1_000
 MAX_EXPIRED_PAGE: Final = 10_000

@@ -14,7 +14,7 @@ SUSPENDED = "suspended"
 TERMINAL = "terminal"
 CANCELLED = "cancelled"
 
-#: Phases that wait for a worker. "submitted" is fresh intake and counts as runnable everywhere but in priority changes.
+#: Phases that wait for a worker. "submitted" is fresh and counts as runnable everywhere but in priority changes.
 WAITING_PHASES = frozenset({RUNNABLE, SUBMITTED, "pending", "eligible", "blocked"})
 #: Phases an execution never leaves by itself.
 ENDED_PHASES = frozenset({TERMINAL, CANCELLED})
@@ -159,6 +159,13 @@ GRANT_RECLAIM = "reclaim"
 
 # flow states that end a flow
 ENDED_FLOW_STATES = frozenset({"cancelled", "completed", "failed", "terminal"})
+
+#: ``scope_type`` of a budget that is called by its ``scope_id``.
+SCOPE_NAMED = "named"
+
+#: The waitpoint of a question that is answered by anyone who has its link, and the tag that holds a question's text.
+ANYONE = "anyone"
+QUESTION_TAG = "ff.ask"
 
 #: The tag whose value fills the ``instance_tag`` column of later events.
 INSTANCE_TAG = "cairn.instance_id"

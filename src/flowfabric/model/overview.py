@@ -7,6 +7,10 @@ from msgspec import Struct
 from flowfabric.model.ids import ExecutionId, FlowId
 from flowfabric.model.leases import LeaseEnd
 from flowfabric.model.search import QueueDepth
+from flowfabric.model.states import PublicState
+
+#: The line of a traceback behind which the frames of libraries follow.
+FRAMES_OF_OTHERS = "All frames, with those of libraries:"
 
 
 class Pulse(Struct, frozen=True):
@@ -41,6 +45,33 @@ class EndedCounts(Struct, frozen=True):
     counts: tuple[Ended, ...]
 
 
+class KindLine(Struct, frozen=True):
+    """Executions of one kind: how many were created, what became of them, and how long those took that ran."""
+
+    execution_kind: str
+    created: int
+    completed: int
+    #: Expired ones too.
+    failed: int
+    #: Cancelled or skipped.
+    other: int
+    unended: int
+    #: From the first start to the end, of those that completed or failed; ``None`` if there are none.
+    p50_ms: int | None
+    p95_ms: int | None
+
+
+class KindFigures(Struct, frozen=True):
+    """Executions created from ``since_ms`` to ``until_ms`` by kind, the most frequent first. If there are more than
+    ``MAX_KINDS_SAMPLED`` in the window asked for, these are the newest (``complete`` is false) and ``since_ms`` is
+    later."""
+
+    since_ms: int
+    until_ms: int
+    complete: bool
+    kinds: tuple[KindLine, ...]
+
+
 class FlowLine(Struct, frozen=True):
     """One line of a list of flows."""
 
@@ -51,6 +82,33 @@ class FlowLine(Struct, frozen=True):
     node_count: int
     created_at: int
     ended_at: int | None
+    #: The execution that has founded it for its children, its kind, and the key it was started with.
+    root: ExecutionId | None = None
+    root_kind: str = ""
+    root_key: str | None = None
+
+
+class Relative(Struct, frozen=True):
+    """A member of a flow: who has started it, and under which name its parent's code knows it."""
+
+    execution_id: ExecutionId
+    execution_kind: str
+    parent: ExecutionId | None
+    step: str | None
+    lane_id: str
+    public_state: PublicState
+    blocking_reason: str | None
+    created_at: int
+    started_at: int | None
+    completed_at: int | None
+
+
+class FlowTree(Struct, frozen=True):
+    """A flow in one line, and members of it, newest first; ``next_cursor`` leads on."""
+
+    flow: FlowLine
+    members: tuple[Relative, ...]
+    next_cursor: str | None
 
 
 class FlowSearchPage(Struct, frozen=True):
@@ -74,6 +132,24 @@ class AttemptLine(Struct, frozen=True):
     ended_at: int | None
     outcome: str | None
     retry_at: int | None
+
+
+class AttemptError(Struct, frozen=True):
+    """The error that an attempt failed with, as its worker told it. ``traceback`` begins with the frames of the user's
+    own code; those of libraries and of the worker come behind ``FRAMES_OF_OTHERS``."""
+
+    attempt_index: int
+    at: int
+    type: str
+    message: str
+    category: str
+    traceback: str
+
+
+class AttemptErrors(Struct, frozen=True):
+    """Errors of attempts, oldest first."""
+
+    errors: tuple[AttemptError, ...]
 
 
 class LeaseLine(Struct, frozen=True):
@@ -135,6 +211,19 @@ class SpendLine(Struct, frozen=True):
     budget_id: str
     dimension: str
     amount: int
+    #: Whose budget it is; ``None`` means the operator's.
+    namespace: str | None = None
+    #: What people call it, if it has a name and the caller may know it.
+    name: str | None = None
+
+
+class NamedBudget(Struct, frozen=True):
+    """A budget that an execution names, and whose it is; ``None`` means the operator's. ``name`` is what people call
+    it, if it has a name."""
+
+    budget_id: str
+    namespace: str | None
+    name: str | None = None
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -168,6 +257,8 @@ class History(Struct, frozen=True, kw_only=True):
     waitpoints: tuple[WaitpointLine, ...]
     signals: tuple[SignalLine, ...]
     spends: tuple[SpendLine, ...]
+    #: What ``budget_ids`` mean here: those that exist and that the caller may see.
+    budgets: tuple[NamedBudget, ...] = ()
 
 
 class SuspendedLine(Struct, frozen=True):

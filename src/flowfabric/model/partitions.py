@@ -14,6 +14,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.quoting import quoted
 
 MAX_PARTITION_INDEX: Final = 0xFFFF
 
@@ -94,7 +95,7 @@ def _uuid_bytes(value: UUID | str) -> bytes:
     try:
         return UUID(value).bytes
     except ValueError:
-        raise Validation(ValidationKind.INVALID_INPUT, f"not a UUID: {value!r}") from None
+        raise Validation(ValidationKind.INVALID_INPUT, f"not a UUID: {quoted(value)}") from None
 
 
 def _checked_count(count: int) -> int:
@@ -138,7 +139,7 @@ class PartitionKeyError(ValueError):
         self.text = text
 
     def __str__(self) -> str:
-        return f"{self.problem}: {self.text!r} is not a partition key such as '{{fp:7}}'"
+        return f"{self.problem}: {quoted(self.text)} is not a partition key such as '{{fp:7}}'"
 
 
 class PartitionKey(Struct, frozen=True, gc=False):

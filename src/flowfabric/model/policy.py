@@ -17,7 +17,9 @@ from msgspec import Struct
 
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.ids import BudgetId, IdError, QuotaPolicyId, check_capabilities
-from flowfabric.model.jsontext import holds_nul
+from flowfabric.model.jsontext import holds_nul, nests_deeper
+from flowfabric.model.limits import MAX_JSON_DEPTH
+from flowfabric.model.ownership import is_name
 
 DEFAULT_MAX_RETRIES: Final = 3
 DEFAULT_MAX_RECLAIM_COUNT: Final = 100
@@ -129,6 +131,8 @@ class ExecutionPolicy(Struct, frozen=True):
     dedup_window_ms: int | None = None
     stream_policy: StreamPolicy | None = None
     max_signals_per_execution: int = DEFAULT_MAX_SIGNALS
+    #: How long the execution may go on once it was asked to cancel; without it, it ends at once.
+    cancel_grace_ms: int | None = None
 
 
 PolicyInput: TypeAlias = ExecutionPolicy | Mapping[str, Any] | str | bytes | None
@@ -166,10 +170,12 @@ def _parse(value: ExecutionPolicy | Mapping[str, Any] | str | bytes) -> str:
         # Judged last, and from the members as they were sent: a list that is null is malformed, not empty.
         tokens = document["routing_requirements"].get("required_capabilities", [])
         routing["required_capabilities"] = check_capabilities(tokens, "required")
-    text = msgspec.json.encode(policy).decode()
-    if holds_nul(text):
+    data = msgspec.json.encode(policy)
+    if holds_nul(data):
         raise _malformed(ValueError("a policy must not contain NUL"))
-    return text
+    if nests_deeper(data, MAX_JSON_DEPTH):
+        raise _malformed(ValueError(f"a policy nests at most {MAX_JSON_DEPTH} deep"))
+    return data.decode()
 
 
 # One caller usually creates many executions with one policy.
@@ -177,9 +183,7 @@ _parse_cached = lru_cache(maxsize=_CACHED_POLICIES)(_parse)
 
 
 def _malformed(problem: BaseException) -> Validation:
-    error = Validation(ValidationKind.INVALID_POLICY_JSON, "malformed")
-    error.add_note(str(problem))
-    return error
+    return Validation(ValidationKind.INVALID_POLICY_JSON, f"malformed: {problem}")
 
 
 def _document(value: ExecutionPolicy | Mapping[str, Any] | str | bytes) -> dict[str, Any]:
@@ -283,11 +287,16 @@ def _list_of(check: _Check) -> _Check:
 
 
 def _identity(kind: type[BudgetId] | type[QuotaPolicyId]) -> _Check:
+    """An id, or a name that says whose thing is meant."""
+
     def check(value: Any, where: str) -> str:
+        text = _text(value, where)
+        if is_name(text):
+            return text
         try:
-            return str(kind(_text(value, where)))
-        except IdError as problem:
-            raise _Malformed(f"{where}: {problem}") from None
+            return str(kind(text))
+        except IdError:
+            raise _Malformed(f"{where} must be a UUID") from None
 
     return check
 
@@ -374,6 +383,7 @@ _POLICY: Mapping[str, tuple[_Check, Any]] = {
     "dedup_window_ms": (_U64_VALUE, _OMIT),
     "stream_policy": (_object(_STREAM), _OMIT),
     "max_signals_per_execution": (_U32_VALUE, DEFAULT_MAX_SIGNALS),
+    "cancel_grace_ms": (_U64_VALUE, _OMIT),
 }
 
 
@@ -404,6 +414,7 @@ class PolicyView(Struct, frozen=True):
     budget_ids: tuple[str, ...] = ()
     quota_policy_id: str | None = None
     suspension_policy: SuspensionPolicy | None = None
+    cancel_grace_ms: int | None = None
 
 
 _EMPTY: Final = PolicyView()
@@ -436,6 +447,7 @@ def _read_policy(text: str) -> PolicyView:
         budget_ids=tuple(item for item in ids if isinstance(item, str)) if isinstance(ids, list) else (),
         quota_policy_id=quota_policy_id if isinstance(quota_policy_id, str) and quota_policy_id else None,
         suspension_policy=_suspension_policy(document.get("suspension_policy")),
+        cancel_grace_ms=_count(document, "cancel_grace_ms"),
     )
 
 

@@ -8,7 +8,7 @@ and are written without ever being read.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -24,12 +24,13 @@ from flowfabric.model.budget_records import (
     Reservation,
 )
 from flowfabric.model.credentials import Credential
+from flowfabric.model.discreet import Discreet
 from flowfabric.model.doors import AuditEntry, KeptAnswer
+from flowfabric.model.kind_definitions import KindDefinition
 from flowfabric.model.leases import PastLease
 from flowfabric.model.samples import SampleRow
 from flowfabric.model.start_records import Burst, EnqueueRequest, Schedule
 from flowfabric.model.steps import Step
-from flowfabric.model.tokens import redacted
 
 Text: TypeAlias = str | None | UnsetType
 Number: TypeAlias = int | None | UnsetType
@@ -64,7 +65,7 @@ class Execution(Struct, gc=False):
     last_mutation_at_ms: int | None
     total_attempt_count: int
     retry_count: int
-    #: Budgets its claims and charges must fit, comma separated: its policy's and those of its flow.
+    #: Names of the budgets its claims and charges must fit, comma separated: its policy's and those of its flow.
     budget_ids: str | None = None
     quota_policy_id: str | None = None
     #: The budget or quota that keeps it blocked, for whoever makes room there. Means nothing in any other state.
@@ -73,11 +74,15 @@ class Execution(Struct, gc=False):
     signal_count: int | None = None
     #: When its quota admitted it; empty while it takes no slot there.
     admitted_at_ms: int | None = None
+    #: Whether it may hold slots of quotas that it does not name, which its end gives back.
+    guarded: bool | None = None
     #: Its place among waiting executions of equal priority, and whose turn it takes; see ``core.fairness``.
     fair_rank: int = 0
     fair_key: str | None = None
     #: Bare UUID of the execution that started this one and is told when it ends; it lives in the same partition.
     parent: str | None = None
+    #: When an execution that was asked to cancel is ended anyway; empty unless it was asked.
+    cancel_at_ms: int | None = None
     #: Highest epoch among earlier attempts; worked out when the row is read, never stored.
     epoch_floor: int = 0
     payload: bytes | None | UnsetType = UNSET
@@ -208,8 +213,10 @@ class Lane(Struct, gc=False):
         return self.lane_id
 
 
-class SigningKey(Struct, gc=False):
+class SigningKey(Discreet, Struct, gc=False):
     """A secret that signs waitpoint tokens and grant keys (``ff_waitpoint_hmac``)."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"secret"})
 
     kid: str
     secret: bytes
@@ -221,9 +228,6 @@ class SigningKey(Struct, gc=False):
     @property
     def key(self) -> str:
         return self.kid
-
-    def __repr__(self) -> str:
-        return f"SigningKey(kid={self.kid!r}, secret=<REDACTED:len={len(self.secret)}>)"
 
 
 class Flow(Struct, gc=False):
@@ -385,8 +389,10 @@ class Suspension(Struct, gc=False):
         return (self.partition, self.uuid)
 
 
-class Waitpoint(Struct, gc=False):
+class Waitpoint(Discreet, Struct, gc=False):
     """A mailbox for signals (``ff_waitpoint_pending``, which holds the others too)."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"token"})
 
     partition: int
     waitpoint_id: str
@@ -409,10 +415,6 @@ class Waitpoint(Struct, gc=False):
     @property
     def key(self) -> tuple[int, str]:
         return (self.partition, self.waitpoint_id)
-
-    def __repr__(self) -> str:
-        about = f"{self.waitpoint_id!r}, {self.waitpoint_key!r}, {self.state!r}, {self.close_reason!r}"
-        return f"Waitpoint({about}, token={redacted(self.token)})"
 
 
 class Signal(Struct, gc=False):
@@ -456,8 +458,10 @@ class SignalDedup(Struct, gc=False):
         return (self.partition, self.waitpoint_id, self.idempotency_key)
 
 
-class SuspendDedup(Struct, gc=False):
+class SuspendDedup(Discreet, Struct, gc=False):
     """The answer to a ``suspend`` with an idempotency key (``ff_suspend_dedup``), tokens included."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"outcome_json"})
 
     partition: int
     #: ``<execution uuid>:<key>``.
@@ -468,9 +472,6 @@ class SuspendDedup(Struct, gc=False):
     @property
     def key(self) -> tuple[int, str]:
         return (self.partition, self.idempotency_key)
-
-    def __repr__(self) -> str:
-        return f"SuspendDedup({self.idempotency_key!r}, created_at_ms={self.created_at_ms})"
 
 
 class FrameRow(Struct, gc=False):
@@ -504,7 +505,7 @@ class StreamHead(Struct, gc=False):
     frame_count: int = 0
     last_ts_ms: int = 0
     last_seq: int = 0
-    #: The last append that carried a number; see ``core.streams``.
+    #: The last append that carried a number, and what has emitted so far; see ``core.stream_heads``.
     last_numbered: str | None = None
     #: False while the row has yet to be inserted.
     stored: bool = False
@@ -543,6 +544,28 @@ class Worker(Struct, gc=False):
     last_heartbeat_ms: int
     liveness_ttl_ms: int
     registered_at_ms: int
+    #: How many executions it runs at once; nothing if it did not say.
+    slots: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.namespace, self.worker_instance_id)
+
+
+class GoneWorker(Struct, gc=False):
+    """A worker process that has left the registry, for a while (``ff_worker_gone``)."""
+
+    namespace: str
+    worker_instance_id: str
+    worker_id: str
+    lanes: tuple[str, ...]
+    capabilities_csv: str
+    last_heartbeat_ms: int
+    registered_at_ms: int
+    gone_at_ms: int
+    #: What it was marked dead for; nothing if it fell silent.
+    reason: str | None
+    slots: int | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -587,6 +610,7 @@ Record: TypeAlias = (
     | StreamSummary
     | Worker
     | WorkerEvent
+    | GoneWorker
     | Budget
     | BudgetAsk
     | BudgetUsage
@@ -605,4 +629,5 @@ Record: TypeAlias = (
     | KeptAnswer
     | AuditEntry
     | SampleRow
+    | KindDefinition
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
+from flowfabric.model.discreet import Discreet
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.states import LaneState, PublicState, StateVector
@@ -28,7 +29,7 @@ class Duplicate(Struct, frozen=True):
 CreateResult: TypeAlias = Created | Duplicate
 
 
-class ClaimPolicy(Struct, frozen=True):
+class ClaimPolicy(Discreet, Struct, frozen=True):
     """Who claims, for how long, and how long to wait for work.
 
     ``max_wait`` is a number of milliseconds or a ``timedelta``; ``None`` returns at once.
@@ -38,6 +39,8 @@ class ClaimPolicy(Struct, frozen=True):
     nothing, it claims.
     """
 
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"key"})
+
     worker_id: str
     worker_instance_id: str
     lease_ttl_ms: int = 30_000
@@ -46,8 +49,10 @@ class ClaimPolicy(Struct, frozen=True):
     again: bool = False
 
 
-class ClaimGrant(Struct, frozen=True):
+class ClaimGrant(Discreet, Struct, frozen=True):
     """Permission to claim one execution by name."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"grant_key"})
 
     execution_id: ExecutionId
     partition_key: str
@@ -72,8 +77,10 @@ class GrantIssued(Struct, frozen=True):
     grant: ClaimGrant
 
 
-class ReclaimGrant(Struct, frozen=True):
+class ReclaimGrant(Discreet, Struct, frozen=True):
     """Permission to take over an execution whose holder is gone."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"grant_key"})
 
     execution_id: ExecutionId
     partition_key: str
@@ -108,8 +115,10 @@ class Reclaimed(Struct, frozen=True):
     handle: Handle
 
 
-class ResumeGrant(Struct, frozen=True):
+class ResumeGrant(Discreet, Struct, frozen=True):
     """What a resume token names."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"grant_key"})
 
     execution_id: str
     partition_key: str
@@ -211,6 +220,13 @@ class Cancelled(Struct, frozen=True):
 
     execution_id: ExecutionId
     public_state: PublicState
+
+
+class Cancelling(Struct, frozen=True):
+    """The execution was asked to cancel: it may clean up until then, and is ended anyway afterwards."""
+
+    execution_id: ExecutionId
+    until: int
 
 
 class Revoked(Struct, frozen=True):
@@ -385,6 +401,9 @@ class ExecutionContext(Struct, frozen=True):
     input_payload: bytes
     execution_kind: str
     tags: dict[str, str]
+    #: Until when it may go on, if it was asked to cancel, and why it was.
+    cancel_at: int | None = None
+    cancel_reason: str = ""
 
 
 class ExecutionPage(Struct, frozen=True):
@@ -430,6 +449,31 @@ class WorkerEntry(Struct, frozen=True):
     last_heartbeat_ms: int
     liveness_ttl_ms: int
     registered_at_ms: int
+    #: How many executions it runs at once; nothing if it did not say.
+    slots: int | None = None
+
+
+class GoneWorkerEntry(Struct, frozen=True):
+    """A worker that is gone: marked dead for a reason, or silent for too long."""
+
+    worker_id: str
+    worker_instance_id: str
+    namespace: str
+    lanes: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    last_heartbeat_ms: int
+    registered_at_ms: int
+    gone_at_ms: int
+    reason: str | None
+    slots: int | None
+
+
+class WorkerLoad(Struct, frozen=True):
+    """How many executions each worker instance holds, and who has gone within ``kept_ms``, the latest first."""
+
+    held: dict[str, int]
+    gone: tuple[GoneWorkerEntry, ...]
+    kept_ms: int
 
 
 class WorkerPage(Struct, frozen=True):

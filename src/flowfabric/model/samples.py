@@ -30,7 +30,7 @@ class Sample(Struct, frozen=True):
     """The whole at one moment, as charts draw it; of lanes and budgets the foremost ``MAX_SAMPLED``."""
 
     pulse: Pulse
-    #: How full the fullest budgets are, by id: 1 at the hard limit.
+    #: How full the fullest budgets are, by the names they are stored under: 1 at the hard limit.
     budgets: dict[str, float]
     #: In how many lanes something waited; if there are more than ``pulse.queues`` tells of, the others are not known.
     lanes: int

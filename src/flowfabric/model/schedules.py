@@ -9,6 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.states import PublicState
 
 #: Tags that every execution of a schedule carries.
 SCHEDULE_TAG = "flowfabric.schedule"
@@ -171,6 +172,46 @@ class FireResult:
         next_at_ms: int | None
 
 
+class BackfillResult:
+    """Answers of ``backfill_schedule``."""
+
+    class Previewed(Struct, frozen=True):
+        """What the range holds; nothing was started."""
+
+        #: Slots in the range that have passed.
+        slots: int
+        #: Those of them that have a run already.
+        existing: int
+        first_ms: int | None
+        last_ms: int | None
+
+    class Started(Struct, frozen=True):
+        """Executions were created, one for each slot that had none."""
+
+        execution_ids: tuple[ExecutionId, ...]
+        existing: int
+
+
+class ScheduleRun(Struct, frozen=True):
+    """One slot and the execution that it started; without an execution nothing was started, or it was deleted."""
+
+    #: ``None`` for a run out of turn.
+    slot_ms: int | None
+    execution_id: ExecutionId | None
+    public_state: PublicState | None
+    created_at: int | None
+    started_at: int | None
+    ended_at: int | None
+
+
+class ScheduleRuns(Struct, frozen=True):
+    """The latest slots, newest first, and those that come next."""
+
+    past: tuple[ScheduleRun, ...]
+    next: tuple[int, ...]
+
+
+AnyBackfillResult: TypeAlias = BackfillResult.Previewed | BackfillResult.Started
 AnyPutScheduleResult: TypeAlias = PutScheduleResult.Created | PutScheduleResult.Changed | PutScheduleResult.Unchanged
 AnyFireResult: TypeAlias = FireResult.Started | FireResult.Skipped | FireResult.NotDue
 

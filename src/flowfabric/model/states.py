@@ -215,6 +215,11 @@ def canonical_public_state(text: str) -> PublicState:
     return _read(_PUBLIC_STATES, "public_state", text)
 
 
+def stored_public_states(state: PublicState) -> tuple[str, ...]:
+    """Every literal that a store may hold for a public state: what a search has to look for."""
+    return tuple(text for text, means in _PUBLIC_STATES.items() if means is state)
+
+
 def canonical_attempt_state(text: str) -> AttemptState:
     """The value a stored `attempt_state` means."""
     return _read(_ATTEMPT_STATES, "attempt_state", text)

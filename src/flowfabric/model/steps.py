@@ -9,6 +9,10 @@ from msgspec import Struct
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.states import PublicState
 
+#: How the names of steps begin that say which calls of a durable function were told of a request to cancel. Whatever is
+#: remembered behind the first of them was done because of it.
+CANCEL_MARK = "!cancel "
+
 
 class StepOutcome(StrEnum):
     """How a step ended."""
@@ -55,6 +59,14 @@ class StepRecord(Struct, frozen=True, gc=False):
     recorded_at_ms: int
 
 
+class StepPlace(Struct, frozen=True, gc=False):
+    """Where a remembered step stands, and how many bytes its value has."""
+
+    sequence: int
+    name: str
+    size: int
+
+
 class LiveStep(Struct, frozen=True, gc=False):
     """A step that an execution which has not ended remembers."""
 
@@ -77,11 +89,13 @@ class Advanced(Struct, frozen=True, gc=False):
     """What came of moving on: the steps as they stand remembered, and whether the execution is parked now.
 
     ``ended`` names the awaited executions that had ended already; an execution that is not parked keeps its lease.
+    ``cancelling`` says that the execution was asked to cancel. A holder that did not know it is not parked.
     """
 
     steps: tuple[StepRecord, ...]
     parked: bool
     ended: tuple[ExecutionId, ...] = ()
+    cancelling: bool = False
 
 
 class Ended(Struct, frozen=True, gc=False):

@@ -34,7 +34,7 @@ def cursor_at(event_id: int) -> bytes:
 def event_id_of(cursor: bytes) -> int:
     """The event a cursor stands behind; ``Validation(INVALID_INPUT)`` for anything that is no cursor of this store."""
     if len(cursor) != _CURSOR.size or cursor[0] != _PREFIX:
-        raise _no_cursor(f"{len(cursor)} bytes that do not begin a cursor of this store")
+        raise _no_cursor(f"{len(cursor)} bytes that are not a cursor of this store")
     event_id: int = _CURSOR.unpack(cursor)[1]
     if event_id < 0:
         raise _no_cursor(f"event id {event_id} is below zero")
@@ -63,7 +63,7 @@ def cursor_from_text(text: str) -> bytes:
 
 def _no_cursor(why: str) -> Validation:
     return Validation(
-        ValidationKind.INVALID_INPUT, f"cursor: {why}; pass the cursor of an event, or empty bytes to begin now"
+        ValidationKind.INVALID_INPUT, f"cursor: {why}; pass the cursor of an event, or empty bytes to start now"
     )
 
 

@@ -12,12 +12,14 @@ from flowfabric.sdk.decorating import StepDecorator, TaskDecorator, WorkflowDeco
 from flowfabric.sdk.definitions import Arguments, Definition, Step, Task, Workflow
 from flowfabric.sdk.errors import BadOptions, NotOpen, UnknownTask
 from flowfabric.sdk.injecting import Overrides, Provider
-from flowfabric.sdk.options import Budget, Limit, Rate, Retry, Reuse, RunIn, TaskOptions
+from flowfabric.sdk.logs import level_of
+from flowfabric.sdk.options import Budget, Limit, Rate, Retry, Reuse, RunIn, TaskOptions, refuse_unknown
 from flowfabric.sdk.run import Run, RunStatus
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
     from flowfabric.model.schedules import CatchUp, Overlap, ScheduleSpec
+    from flowfabric.sdk.answering import Answered
     from flowfabric.sdk.asks import OpenAsk
     from flowfabric.sdk.blocking import BlockingApp
     from flowfabric.sdk.context import Ctx
@@ -42,12 +44,13 @@ async def _run_ask(job: Any) -> None:
 
 
 class App:
-    """Definitions and a store for their runs. Making one does no I/O; ``async with app:`` opens it.
+    """Definitions and a store for their runs. Creating one does no I/O; ``async with app:`` opens it.
 
-    ``url`` is ``sqlite:///file``, ``postgresql://…`` or ``memory://``, or the address of a server (``https://…``, or
-    several of them separated by commas), which is called with ``token``. Every run belongs to ``namespace`` and, unless
-    told otherwise, waits in ``lane``. A run whose worker is lost more than ``lost_workers`` times in a row is taken for
-    the reason and ends as failed. ``layers`` wrap the engine, the last one outermost.
+    ``url`` is ``sqlite:///file``, ``postgresql://…``, ``valkey://…`` or ``memory://``, or the address of a server
+    (``https://…``, or several of them separated by commas), which is called with ``token``. Every run belongs to
+    ``namespace`` and, unless told otherwise, waits in ``lane``. A run whose worker is lost more than ``lost_workers``
+    times in a row is assumed to be the cause and fails. ``ctx.log`` lines from the level ``stored_logs`` on are stored
+    beside the run; ``None`` stores none. ``layers`` wrap the engine, the last one outermost.
     """
 
     def __init__(
@@ -59,17 +62,19 @@ class App:
         lane: str = "default",
         single_node: bool = True,
         lost_workers: int = 5,
+        stored_logs: str | int | None = "INFO",
         layers: Sequence[Callable[[Any], Any]] = (),
         engine_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.url = url
         self._token = token
         if token is not None and not self.is_remote:
-            raise BadOptions("token: only a server (http://…, https://…) is called with a token", option="token")
+            raise BadOptions("token: only a server (http://…, https://…) takes a token", option="token")
         self.namespace = namespace
         self.lane = lane
         self.single_node = single_node
         self.lost_workers = lost_workers
+        self.stored_logs = level_of(stored_logs)
         self.layers = tuple(layers)
         self.definitions: dict[str, Definition[..., Any]] = {}
         self.steps: dict[str, Step[..., Any]] = {}
@@ -91,7 +96,7 @@ class App:
     # -- lanes ---------------------------------------------------------------------------------------------------
 
     def lane_control(self, name: str | None = None) -> LaneControl:
-        """A lane (the app's own if none is named), to be paused, drained, resumed, or shared between keys."""
+        """A lane (the app's own if none is named), to pause, drain, resume or share between keys."""
         from flowfabric.sdk.lanes import LaneControl
 
         return LaneControl(self, name or self.lane)
@@ -99,17 +104,24 @@ class App:
     # -- questions -----------------------------------------------------------------------------------------------
 
     async def asks(self, run: Run[Any] | str | None = None, *, wait: timedelta | None = None) -> list[OpenAsk]:
-        """Questions that wait for an answer: those of a run, or all of them. With ``wait``, as soon as there is one;
-        the list is empty if there is none by then."""
+        """The open questions of a run, or of all runs in the app's namespace; newest first.
+
+        Without ``wait`` it checks once. With ``wait`` it returns as soon as there is a question, or with an empty list
+        if there is none by then. A run that has ended has no open questions, so for such a run it returns at once.
+        """
         from flowfabric.sdk.open_asks import open_asks, wait_for_asks
 
         return await (open_asks(self, run) if wait is None else wait_for_asks(self, run, wait))
 
-    async def answer(self, link: str, value: Any, *, identity: str = "") -> None:
-        """Answer a question with the link that an approver was given (``ask.link("legal")``)."""
+    async def answer(self, link: str, value: Any, *, identity: str = "") -> Answered:
+        """Answer a question with the link that an approver was given (``ask.link("legal")``). ``identity`` is stored
+        with the answer. Repeating the same answer changes nothing and sets ``repeated``. Raises ``BadAnswer`` if the
+        text is not a link or the answer does not match its type, ``AlreadyAnswered`` if the approver has given a
+        different answer, and an ``EngineError`` if the link is forged (``invalid_token``) or the question is closed
+        (``target_not_signalable``, ``waitpoint_closed``)."""
         from flowfabric.sdk.asks import answer
 
-        await answer(self, link, value, identity=identity)
+        return await answer(self, link, value, identity=identity)
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -127,12 +139,12 @@ class App:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is an engine."""
+        """Whether the app is open."""
         return self._engine is not None
 
     @property
     def gates(self) -> Gates:
-        """Limits and budgets that were named here."""
+        """Limits and budgets that this app has named."""
         if self._gates is None:
             from flowfabric.sdk.gates import Gates
 
@@ -141,7 +153,7 @@ class App:
 
     @property
     def metrics(self) -> WorkerMetrics:
-        """What the app's workers count in this process, for ``/metrics``."""
+        """The metrics of the app's workers in this process, for ``/metrics``."""
         if self._metrics is None:
             from flowfabric.telemetry.worker import WorkerMetrics
 
@@ -150,7 +162,7 @@ class App:
 
     @property
     def completions(self) -> Completions:
-        """The ends of runs, for those who wait for them."""
+        """The ends of runs, for callers that wait for them."""
         if self._completions is None:
             from flowfabric.sdk.results import Completions
 
@@ -158,7 +170,7 @@ class App:
         return self._completions
 
     async def open(self) -> Self:
-        """Open the store. An app that is open already counts how often, and closes with the last."""
+        """Open the store. Opening an open app again only counts; the last ``close`` closes it."""
         self._opened += 1
         if self._engine is None:
             try:
@@ -170,17 +182,17 @@ class App:
         return self
 
     def move(self, url: str, token: str | None = None, *, patience: timedelta | None = None) -> None:
-        """Another store or server than the one it was made with, before it is opened. ``patience`` is how long a server
-        that cannot be reached is waited for."""
+        """Use another store or server than the one the app was created with; call it before opening. ``patience`` is
+        how long to wait for a server that cannot be reached."""
         if self._engine is not None:
-            raise BadOptions("url: the app is open; move it before that", option="url")
+            raise BadOptions("url: the app is already open; set the url first", option="url")
         self.url = url
         self._token = token if self.is_remote else None
         if patience is not None and self.is_remote:
             self._engine_options["patience_s"] = patience.total_seconds()
 
     async def open_engine(self) -> Engine:
-        """Another engine on the same store, bare and in the caller's hands; not for stores in memory."""
+        """Another engine on the same store, without layers, which the caller has to close; not for stores in memory."""
         if self.is_remote:
             from flowfabric.sdk.remote.engine import RemoteEngine
 
@@ -191,32 +203,33 @@ class App:
         return await Engine.open(self.url, single_node=self.single_node, **self._engine_options)
 
     def attach(self, engine: Engine) -> None:
-        """Run on an engine that somebody else has opened."""
+        """Use this open engine, wrapped in the app's layers."""
         wrapped: Any = engine
         for layer in self.layers:
             wrapped = layer(wrapped)
         self._engine = wrapped
 
     async def open_on(self, engine: Engine) -> Self:
-        """Open on an engine that the caller has made; ``close`` closes it."""
+        """Open on an engine that the caller has created; ``close`` closes it."""
         if self._engine is not None:
-            raise BadOptions("the app is open already", option="engine")
+            raise BadOptions("the app is already open", option="engine")
         self._opened += 1
         self.attach(engine)
         return self
 
     def replace_engine(self, engine: Any, completions: Completions) -> None:
-        """Go on with another engine over the same store, and another way to hear of ends; for tests."""
+        """Continue with another engine on the same store, and another source of completions; for tests."""
         self._engine, self._completions = engine, completions
 
     def testing(self, **options: Any) -> Testing:
-        """The app in memory, on a clock that skips what nobody has to wait for: ``async with app.testing() as t:``."""
+        """The app in memory, with a clock that skips idle time: ``async with app.testing() as t:``. Code that starts
+        runs with ``tx=`` needs a database: ``app.testing(store="sqlite:///test.db")``."""
         from flowfabric.sdk.testing import Testing
 
         return Testing(self, **options)
 
     async def close(self) -> None:
-        """Close what ``open`` has opened."""
+        """Close what ``open`` opened."""
         self._opened = max(0, self._opened - 1)
         if self._opened or self._engine is None:
             return
@@ -248,7 +261,7 @@ class App:
     def _register(self, definition: D, registry: dict[str, Any]) -> D:
         name = definition.name
         if not name or name.startswith("$"):
-            raise BadOptions(f"name: {name!r}: names are not empty and do not begin with '$'", option="name")
+            raise BadOptions(f"name: {name!r}: a name must not be empty or begin with '$'", option="name")
         if name in registry:
             raise BadOptions(
                 f"name: there is a {registry[name].noun} {name!r} already; give one of them another name=",
@@ -264,7 +277,7 @@ class App:
         except KeyError:
             known = ", ".join(sorted(self.definitions)) or "none"
             raise UnknownTask(
-                f"there is no task or workflow {name!r} here; import the module that defines it. Known: {known}",
+                f"no task or workflow {name!r}; import the module that defines it. Known: {known}",
                 task=name,
             ) from None
 
@@ -296,7 +309,11 @@ class App:
         retention: timedelta | None = None,
     ) -> TaskDecorator: ...
     def task(self, *function: Any, **options: Any) -> Any:
-        """Make a function a task: ``@app.task`` or ``@app.task(retry=3, …)``. Named as the function, or ``name=``."""
+        """Make a function a task: ``@app.task`` or ``@app.task(retry=3, …)``.
+
+        ``name``: the name under which its runs are stored; by default the function's. Keep it when you rename the
+        function.
+        """
         return self._decorated(Task, self.definitions, function, options)
 
     @overload
@@ -317,7 +334,12 @@ class App:
         run_in: RunIn = "thread",
     ) -> StepDecorator: ...
     def step(self, *function: Any, **options: Any) -> Any:
-        """Make a function a step: run in place by a workflow, its result remembered."""
+        """Make a function a step: a workflow runs it in place and records its result. ``@app.step`` or
+        ``@app.step(retry=3, …)``.
+
+        ``name``: the name under which its results are recorded; by default the function's. Keep it when you rename
+        the function.
+        """
         return self._decorated(Step, self.steps, function, options)
 
     @overload
@@ -342,9 +364,15 @@ class App:
         budget: Budget | Iterable[Budget] | None = None,
         reuse: Reuse | None = None,
         retention: timedelta | None = None,
+        cancel_grace: timedelta | None = None,
     ) -> WorkflowDecorator: ...
     def workflow(self, *function: Any, **options: Any) -> Any:
-        """Make a coroutine function a workflow: durable, remembered step by step."""
+        """Make a coroutine function a workflow: durable, recorded call by call. ``@app.workflow`` or
+        ``@app.workflow(id="order:{number}", …)``.
+
+        ``name``: the name under which its runs are stored; by default the function's. Keep it when you rename the
+        function.
+        """
         return self._decorated(Workflow, self.definitions, function, options)
 
     def _decorated(
@@ -355,6 +383,7 @@ class App:
         options: dict[str, Any],
     ) -> Any:
         name = options.pop("name", None)
+        refuse_unknown(options, kind.__name__.lower())
         settings = TaskOptions.of(**options)
 
         def decorate(given: Callable[..., Any]) -> Any:
@@ -389,8 +418,8 @@ class App:
     ) -> ScheduleDecorator:
         """Start a function by the clock of a time zone: ``@app.cron("0 6 * * mon-fri", tz="Europe/Paris")``.
 
-        A plain function becomes a task; above ``@app.task(…)`` or ``@app.workflow(…)`` it starts that. Whoever has
-        parameters uses ``app.schedule``.
+        A plain function becomes a task; above ``@app.task(…)`` or ``@app.workflow(…)`` it schedules that task or
+        workflow. If it has parameters, use ``app.schedule``.
         """
         from flowfabric.sdk.schedules import Rules, spec_of
 
@@ -408,8 +437,8 @@ class App:
         catch_up_limit: int = 100,
         jitter: timedelta | None = None,
     ) -> ScheduleDecorator:
-        """Start a function in equal steps: ``@app.every(minutes(5))`` is at :00, :05, :10 …, whenever a worker was
-        started. ``anchor`` is a time that the steps go through. Otherwise as ``cron``."""
+        """Start a function at equal intervals: ``@app.every(minutes(5))`` runs at :00, :05, :10 …, whenever a worker
+        was started. ``anchor`` is a time from which the intervals are counted. Otherwise like ``cron``."""
         from flowfabric.sdk.schedules import Rules, spec_of
 
         rules = Rules.of(overlap, catch_up, catch_up_limit, jitter)
@@ -437,16 +466,16 @@ class App:
         catch_up_limit: int = 100,
         jitter: timedelta | None = None,
     ) -> None:
-        """Start a task or workflow by the clock, with fixed arguments, under a name of its own:
-        ``app.schedule(report, report.bind("acme"), cron="0 6 * * *", tz="Europe/Paris", name="report for acme")``.
-        Options come by ``using``: ``app.schedule(report.using(priority=5), …)``."""
+        """Start a task or workflow by the clock, with fixed arguments and a name for the schedule:
+        ``app.schedule(report, report.bind("acme"), cron="0 6 * * *", tz="Europe/Paris", name="report for acme")``. Pass
+        options with ``using``: ``app.schedule(report.using(priority=5), …)``."""
         from flowfabric.sdk.schedules import Rules, spec_of
 
         rules = Rules.of(overlap, catch_up, catch_up_limit, jitter)
         self.schedules.plan(definition, name, spec_of(cron, tz, every, anchor), rules, arguments)
 
     def override(self, provider: Provider, replacement: Provider) -> AbstractContextManager[None]:
-        """Let another function provide a dependency while the block lasts; for tests."""
+        """Replace the provider of a dependency for the duration of the block; for tests."""
         found: AbstractContextManager[None] = self.overrides.override(provider, replacement)
         return found
 
@@ -480,7 +509,7 @@ class App:
         )
 
     def run_worker(self, **options: Any) -> None:
-        """Run a worker in this thread until SIGTERM or SIGINT; takes what ``worker`` takes."""
+        """Run a worker in this thread until SIGTERM or SIGINT; takes the options of ``worker``."""
         from flowfabric.sdk.worker import run_worker
 
         run_worker(self, **options)
@@ -492,7 +521,8 @@ class App:
     @overload
     def run(self, id: str, type: Task[..., T] | Workflow[..., T]) -> Run[T]: ...
     def run(self, id: str, type: Task[..., T] | Workflow[..., T] | None = None) -> Run[Any]:
-        """The run of that id. With its task or workflow its result is read as that says; else it is plain JSON."""
+        """The run with this id. With its task or workflow, its result is converted to the annotated type; otherwise it
+        is plain JSON."""
         return Run(self, id, None if type is None else type.signature)
 
     def runs(
@@ -504,7 +534,7 @@ class App:
         lane: str | None = None,
         limit: int | None = None,
     ) -> Runs:
-        """Runs that fit, to look through or to cancel or replay together; see ``Runs``."""
+        """Runs that match, to iterate over, or to cancel or replay together; see ``Runs``."""
         from flowfabric.sdk.listing import Runs
 
         return Runs(self, state=state, name=name, tags=tags, lane=lane, limit=limit)

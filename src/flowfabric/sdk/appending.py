@@ -22,6 +22,11 @@ class Appends:
         self._number = 0
         self._turn = asyncio.Lock()
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was written under this lease."""
+        return self._number > 0
+
     async def one(self, frame: Frame) -> None:
         """Write one frame."""
         async with self._turn:

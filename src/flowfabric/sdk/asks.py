@@ -1,144 +1,189 @@
 """Questions to people: ``await Ask("publish?", Verdict, show=draft, of={"legal", "ops"}, need=2, within=days(3))``.
 
 A question is an execution of its own that waits for signals, so it holds no worker and nothing before it runs again.
-Each approver has a waitpoint of his own, whose signed token is good for him alone and for exactly what was shown: the
-waitpoint's id is made from both, and the token's signature covers the id.
+Each approver has a waitpoint of their own, whose signed token is valid for them alone and for exactly what was shown:
+the waitpoint's id is derived from both, and the token's signature covers the id.
 
 An answer counts as a yes or a no by its one ``bool`` field (or by itself, if the answer is a ``bool``); an answer
-without one counts as a yes. ``need`` yeses decide, and so does the first no. What is given then is the deciding answer.
+without one counts as a yes. ``need`` yeses decide, and so does the first no. The result is the deciding answer.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
+import copy
 import hashlib
 import typing
 import uuid
 from collections.abc import Generator, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 import msgspec
 
 from flowfabric.conditions import AnyOf, ByName, Count, CountKind
-from flowfabric.model.errors import Conflict, ConflictKind, EngineError, NotFound
+from flowfabric.model.counting import counted
+from flowfabric.model.errors import Conflict, ConflictKind, NotFound
 from flowfabric.model.handles import HandleKind
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.literals import ANYONE, QUESTION_TAG
 from flowfabric.model.suspension import Fresh, SuspendArgs, SuspensionReason, TimeoutBehavior
+from flowfabric.model.tokens import Token
+from flowfabric.sdk.answer_checks import check_against
+from flowfabric.sdk.answering import APPROVE, DECLINE, Answered, first_answer, repeated, send
 from flowfabric.sdk.codec import Codec, CodecError, codec_for, encode_plain
 from flowfabric.sdk.durable import CURRENT
 from flowfabric.sdk.durations import duration, milliseconds
-from flowfabric.sdk.errors import AskClosed, AskTimedOut, BadAnswer, BadOptions
-from flowfabric.sdk.schemas import check_against, schema_of
+from flowfabric.sdk.errors import AskClosed, AskTimedOut, BadAnswer, BadOptions, BadPayload
+from flowfabric.sdk.links import make_link, read_link
+from flowfabric.sdk.questions import UNREADABLE, Answers, Given, Question, read_answer, read_answers, read_question
+from flowfabric.sdk.schema_checks import check_asked
+from flowfabric.sdk.schemas import schema_of
 
 if TYPE_CHECKING:
+    # Type checkers bring this module along; nothing needs it when the program runs.
+    from typing_extensions import TypeForm
+
     from flowfabric.engine import Engine
     from flowfabric.sdk.app import App
     from flowfabric.sdk.worker.handling import Job
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+#: The answer's type, and that of what is given when nobody answers in time.
+A = TypeVar("A")
+D = TypeVar("D")
 
 ASK_KIND: Final = "$ask"
-APPROVE, DECLINE = "approve", "decline"
-#: Whoever has the link, if no approvers are named.
-ANYONE: Final = "anyone"
+#: How often a question is asked whose answers were taken and cannot be read, and characters of why it is asked again.
+MOST_ASKED: Final = 10
+_MAX_WHY: Final = 500
 _NOTHING: Final = object()
 
 
-class Question(msgspec.Struct, frozen=True):
-    """What is asked, as it is stored."""
+class UnreadAnswer(BadAnswer):
+    """An answer that was accepted because it matches the schema, but that the type rejects."""
 
-    question: str
-    show: Any
-    of: tuple[str, ...]
-    need: int
-    within_ms: int | None
-    #: The answer's JSON Schema, for forms and for checking.
-    schema: dict[str, Any]
-    #: Which field says yes or no; "" means the answer itself, ``None`` that every answer is a yes.
-    approves: str | None
+    def __init__(self, ask: str, answers: Answers, deciding: Given, why: str) -> None:
+        self.answers = answers
+        self.deciding = deciding
+        self.why = f"the answer of {deciding.by} is not valid: {why}"
+        super().__init__(f"<ask {ask!r}>: {self.why}", ask=ask)
 
 
-class Given(msgspec.Struct, frozen=True):
-    """One answer."""
+class Ask(Generic[T_co]):
+    """A question; awaiting it in a workflow asks it and returns the answer."""
 
-    by: str
-    value: Any
-    said: str
-    at_ms: int
-    #: Who said so by his own account; ``by`` is proved by the token.
-    identity: str = ""
+    # A `TypeForm` is all that can be written as a type: `type[A]` has no unions, literals or annotated types in it.
 
+    @overload
+    def __init__(
+        self: Ask[bool],
+        question: str,
+        *,
+        show: Any = ...,
+        of: Iterable[str] | str = ...,
+        need: int = ...,
+        within: timedelta | None = ...,
+        key: str | None = ...,
+    ) -> None: ...
 
-class Answers(msgspec.Struct, frozen=True):
-    """What became of a question: ``approved``, ``declined``, ``timed_out`` or ``closed``."""
+    @overload
+    def __init__(
+        self: Ask[bool | D],
+        question: str,
+        *,
+        show: Any = ...,
+        of: Iterable[str] | str = ...,
+        need: int = ...,
+        within: timedelta,
+        otherwise: D,
+        key: str | None = ...,
+    ) -> None: ...
 
-    outcome: str
-    answers: tuple[Given, ...] = ()
+    @overload
+    def __init__(
+        self: Ask[A],
+        question: str,
+        answer: TypeForm[A],
+        *,
+        show: Any = ...,
+        of: Iterable[str] | str = ...,
+        need: int = ...,
+        within: timedelta | None = ...,
+        key: str | None = ...,
+    ) -> None: ...
 
-
-read_question = msgspec.json.Decoder(Question).decode
-_read_answers = msgspec.json.Decoder(Answers).decode
-
-
-class Ask(Generic[T]):
-    """A question; awaiting it in a workflow asks it and gives the answer."""
+    @overload
+    def __init__(
+        self: Ask[A | D],
+        question: str,
+        answer: TypeForm[A],
+        *,
+        show: Any = ...,
+        of: Iterable[str] | str = ...,
+        need: int = ...,
+        within: timedelta,
+        otherwise: D,
+        key: str | None = ...,
+    ) -> None: ...
 
     def __init__(
         self,
         question: str,
-        answer: type[T] = bool,  # type: ignore[assignment]
+        answer: Any = bool,
         *,
         show: Any = None,
         of: Iterable[str] | str = (),
         need: int = 1,
         within: timedelta | None = None,
-        otherwise: T | Any = _NOTHING,
+        otherwise: Any = _NOTHING,
         key: str | None = None,
     ) -> None:
         approvers = tuple(sorted({of} if isinstance(of, str) else set(of)))
         if not question:
-            raise BadOptions("Ask: the question is a text", option="question")
+            raise BadOptions("Ask: the question must be a string", option="question")
         if any(not each or each == ANYONE for each in approvers):
-            raise BadOptions(f"of: approvers are names, and {ANYONE!r} is taken: {approvers!r}", option="of")
+            raise BadOptions(f"of: approvers must be names other than {ANYONE!r}: {approvers!r}", option="of")
         if type(need) is not int or not 1 <= need <= max(len(approvers), 1):
             raise BadOptions(
-                f"need: {need!r} of {len(approvers) or 'no named'} approvers; name enough of them with of=",
+                f"need: {need!r} of {counted(len(approvers), 'named approver')}; name enough of them with of=",
                 option="need",
             )
         if within is not None:
             duration(within, "within")
         elif otherwise is not _NOTHING:
-            raise BadOptions("otherwise= is the answer when time runs out: say within= too", option="otherwise")
+            raise BadOptions("otherwise= is the answer after a timeout: pass within= too", option="otherwise")
         self.question = question
         self.answer = answer
         self.key = key
         self._otherwise = otherwise
         self._codec: Codec = codec_for(answer)
+        schema = schema_of(answer)
+        problem = check_asked(schema)
+        if problem is not None:
+            raise BadOptions(f"Ask: answers of this type cannot be checked: its schema: {problem}", option="answer")
         self._stored = Question(
             question,
-            msgspec.json.decode(encode_plain(show)),
+            _shown(show),
             approvers,
             need,
             None if within is None else milliseconds(within),
-            schema_of(answer),
+            schema,
             _approves(answer),
         )
 
     def __repr__(self) -> str:
         return f"<ask {self.question!r}>"
 
-    def __await__(self) -> Generator[Any, Any, T]:
+    def __await__(self) -> Generator[Any, Any, T_co]:
         workflow = CURRENT.get()
         if workflow is None:
-            raise BadOptions(f"{self!r}: questions are asked in workflows; outside, answer them with app.asks()")
-        asked: Generator[Any, Any, T] = workflow.ask(self).__await__()
+            raise BadOptions(f"{self!r}: ask questions in workflows; elsewhere, answer them with app.asks()")
+        asked: Generator[Any, Any, T_co] = workflow.ask(self).__await__()
         return asked
 
     @property
     def step_name(self) -> str:
-        """By which the workflow remembers it."""
+        """The name under which the workflow records it."""
         return f"ask:{self.question[:200]}"
 
     def creation(self, app: App, run: str) -> dict[str, Any]:
@@ -149,27 +194,52 @@ class Ask(Generic[T]):
             "execution_kind": ASK_KIND,
             "input_payload": msgspec.json.encode(self._stored),
             "payload_encoding": "json",
-            "tags": {"ff.ask": self.question[:200]},
+            "tags": {QUESTION_TAG: self.question[:200]},
         }
 
-    def read_result(self, data: bytes | None) -> T:
-        """The answer that decided."""
-        found = _read_answers(data or b"{}")
+    def read_result(self, data: bytes | None) -> T_co:
+        """The answer that decided; ``UnreadAnswer`` if the type rejects it."""
+        found = read_answers(data or b"{}")
         if found.outcome in ("approved", "declined"):
-            said = APPROVE if found.outcome == "approved" else DECLINE
-            deciding = next(each for each in reversed(found.answers) if each.said == said)
-            try:
-                answer: T = self._codec.decode(msgspec.json.encode(deciding.value))
-            except CodecError as error:
-                raise BadAnswer(
-                    f"{self!r}: the answer of {deciding.by} does not fit: {error}", ask=self.question
-                ) from None
-            return answer
+            return self._read(found)
         if self._otherwise is not _NOTHING:
-            return typing.cast(T, self._otherwise)
+            return typing.cast(T_co, self._otherwise)
         if found.outcome == "timed_out":
-            raise AskTimedOut(f"{self!r}: nobody decided in time; give otherwise= for that case", ask=self.question)
+            raise AskTimedOut(f"{self!r}: no answer in time; pass otherwise= for that case", ask=self.question)
         raise AskClosed(f"{self!r} was closed by an operator before it was decided", ask=self.question)
+
+    def _read(self, found: Answers) -> T_co:
+        said = APPROVE if found.outcome == "approved" else DECLINE
+        deciding = next(each for each in reversed(found.answers) if each.said == said)
+        try:
+            answer: T_co = self._codec.decode(msgspec.json.encode(deciding.value))
+        except Exception as error:
+            # Validators of a type are code: they may raise anything.
+            why = str(error) if isinstance(error, CodecError) else f"{type(error).__name__}: {error}"
+            raise UnreadAnswer(self.question, found, deciding, why) from error
+        return answer
+
+    def again(self, unread: UnreadAnswer) -> Ask[T_co]:
+        """The same question once more, for those who have not said yes yet. The reason follows its text, so that they
+        can see it."""
+        given = unread.answers.answers
+        yeses = {each.by for each in given if each.said == APPROVE and each is not unread.deciding}
+        stored = self._stored
+        other = copy.copy(self)
+        other._stored = msgspec.structs.replace(
+            stored,
+            question=f"{self.question} (asked again: {unread.why[:_MAX_WHY]})",
+            of=tuple(each for each in stored.of if each not in yeses),
+            need=max(stored.need - len(yeses), 1),
+        )
+        return other
+
+
+def _shown(show: Any) -> Any:
+    try:
+        return msgspec.json.decode(encode_plain(show))
+    except CodecError as error:
+        raise BadOptions(f"show: {error}", option="show") from None
 
 
 def _approves(answer: Any) -> str | None:
@@ -195,7 +265,7 @@ def _says(question: Question, value: Any) -> str:
 
 
 def waitpoint_of(execution_id: str, payload: bytes, approver: str) -> str:
-    """The waitpoint of one approver: another question, another thing shown or another approver give another one."""
+    """The waitpoint of one approver: it differs by question, by what is shown and by approver."""
     shown = hashlib.sha256(payload).hexdigest()
     return str(uuid.uuid5(uuid.UUID(ExecutionId.parse(execution_id).uuid_text), f"{shown}:{approver}"))
 
@@ -206,6 +276,8 @@ async def run_ask(job: Job) -> None:
 
     payload = job.context.input_payload
     question = read_question(payload)
+    if question is UNREADABLE:
+        raise _not_asked("it cannot be read", job)
     approvers = question.of or (ANYONE,)
     found = Answers("closed")
     if job.handle.kind is HandleKind.RESUMED:
@@ -213,6 +285,9 @@ async def run_ask(job: Job) -> None:
     if found.outcome != "closed" or found.answers:
         await job.complete(msgspec.json.encode(found))
         return
+    problem = check_asked(question.schema)
+    if problem is not None:
+        raise _not_asked(f"its schema: {problem}", job)
     until = None if question.within_ms is None else await job.engine.now_ms() + question.within_ms
     yes = Count(question.need, CountKind.DISTINCT_WAITPOINTS, approvers, ByName(APPROVE))
     no = Count(1, CountKind.DISTINCT_WAITPOINTS, approvers, ByName(DECLINE))
@@ -241,6 +316,11 @@ async def run_ask(job: Job) -> None:
     raise Parked
 
 
+def _not_asked(problem: str, job: Job) -> BadPayload:
+    """Nothing could be an answer to it, or anything: better to say so than to wait for one."""
+    return BadPayload(f"the stored question cannot be asked: {problem}; ask with Ask(…)", run=job.execution_id)
+
+
 async def _collected(job: Job, question: Question) -> Answers:
     """The answers so far, the first of each approver, and what they amount to."""
     given: dict[str, Given] = {}
@@ -251,7 +331,7 @@ async def _collected(job: Job, question: Question) -> Answers:
             continue
         if signal.waitpoint_key in given:
             continue
-        value = _decoded(signal.payload)
+        value = read_answer(signal.payload)
         # The answer itself decides, whatever the signal is called.
         said = _says(question, value)
         given[signal.waitpoint_key] = Given(
@@ -265,18 +345,11 @@ async def _collected(job: Job, question: Question) -> Answers:
     return Answers("timed_out" if timed_out else "closed", answers)
 
 
-def _decoded(payload: bytes | None) -> Any:
-    try:
-        return msgspec.json.decode(payload or b"null")
-    except msgspec.MsgspecError:
-        return None
-
-
 # -- answering -------------------------------------------------------------------------------------------------------
 
 
 class OpenAsk:
-    """A question that waits for its answer."""
+    """A question that is waiting for its answer."""
 
     def __init__(self, app: App, execution_id: str, payload: bytes, tags: dict[str, str]) -> None:
         self._begin(app, execution_id, read_question(payload), tags.get("ff.run", ""))
@@ -294,17 +367,17 @@ class OpenAsk:
 
     @property
     def question(self) -> str:
-        """What is asked."""
+        """The question's text."""
         return self._question.question
 
     @property
     def show(self) -> Any:
-        """What the answer is about; tokens are good for exactly this."""
+        """What the answer is about; tokens are valid for exactly this."""
         return self._question.show
 
     @property
     def of(self) -> tuple[str, ...]:
-        """Who may answer; nobody named means whoever has the link."""
+        """Who may answer; if empty, anyone with the link."""
         return self._question.of
 
     @property
@@ -325,28 +398,42 @@ class OpenAsk:
         """What an answer is called when it arrives."""
         return said
 
-    async def token(self, by: str | None = None) -> str:
-        """The signed token of one approver. Whoever has it can answer in his place: hand it to nobody else."""
+    async def token(self, by: str | None = None) -> Token:
+        """The signed token of one approver; ``reveal()`` returns its text. Anyone who has it can answer in their place:
+        give it to nobody else."""
         waitpoint = self.waitpoint(by)
         try:
-            found = await self._app.engine.read_waitpoint_token(ExecutionId.parse(self.id).partition, waitpoint)
+            identity = ExecutionId.parse(self.id)
+            found = await self._app.engine.read_waitpoint_token(identity.partition, waitpoint, identity)
         except NotFound:
             found = None
         if not found:
-            raise AskClosed(f"{self!r} is not open (yet, or any more)", ask=self.question)
-        return str.__str__(found)
+            raise AskClosed(f"{self!r} is not open", ask=self.question)
+        return found
 
     async def link(self, by: str | None = None) -> str:
-        """One text that holds everything ``app.answer`` needs: put it into a mail, a chat, a URL."""
+        """One text with everything ``app.answer`` needs: put it into a mail, a chat, a URL."""
         return make_link(self.id, self.waitpoint(by), await self.token(by))
 
-    async def answer(self, value: Any, by: str | None = None) -> None:
-        """Answer for an approver, as this process is trusted to."""
+    async def answer(self, value: Any, by: str | None = None) -> Answered:
+        """Answer for an approver; the calling process is trusted. Repeating the same answer changes nothing and says
+        so; a different one raises ``AlreadyAnswered``."""
+        engine, waitpoint = self._app.engine, self.waitpoint(by)
         payload, said = checked(self._question, value)
-        await self._app.engine.deliver_signal(
-            execution_id=self.id,
-            waitpoint_id=self.waitpoint(by),
-            waitpoint_token=await self.token(by),
+        try:
+            token = await self.token(by)
+        except AskClosed:
+            first = await first_answer(engine, self.id, waitpoint)
+            if first is None:
+                raise
+            return repeated(first, payload)
+        return await send(
+            engine,
+            self.id,
+            waitpoint,
+            look=True,
+            said=said,
+            waitpoint_token=token,
             signal_name=self.signal_name(said),
             source_type="approver",
             source_identity=self._approver(by),
@@ -359,46 +446,41 @@ class OpenAsk:
         if by is None and len(self.of) == 1:
             return self.of[0]
         if by not in self.of:
-            raise BadOptions(f"{self!r}: by= is one of {', '.join(self.of)}, not {by!r}", option="by")
+            raise BadOptions(f"{self!r}: by= must be one of {', '.join(self.of)}, not {by!r}", option="by")
         return by
 
 
-def make_link(execution_id: str, waitpoint: str, token: str) -> str:
-    """A link: whoever has it can answer at this waitpoint."""
-    return base64.urlsafe_b64encode(f"{execution_id} {waitpoint} {token}".encode()).decode().rstrip("=")
+async def answer(app: App, link: str, value: Any, *, identity: str = "") -> Answered:
+    """Answer with a link. The engine refuses a link that was tampered with, has expired or is used up."""
+    return await answer_link(app.engine, link, value, identity=identity, is_remote=app.is_remote)
 
 
-def read_link(link: str) -> tuple[ExecutionId, str, str]:
-    """The question, the waitpoint and the token of a link; whether the token is good shows when it is used."""
-    try:
-        padded = link + "=" * (-len(link) % 4)
-        execution_id, waitpoint, token = base64.urlsafe_b64decode(padded.encode()).decode().split(" ")
-        return ExecutionId.parse(execution_id), waitpoint, token
-    except (ValueError, UnicodeError, binascii.Error, EngineError):
-        raise BadAnswer("the link is not one of ours; copy it whole", ask="") from None
+async def answer_link(
+    engine: Engine, link: str, value: Any, *, identity: str = "", is_remote: bool = False
+) -> Answered:
+    """The same, for callers with an engine. A server checks itself whether its caller has answered before."""
+    from flowfabric.sdk.raw_answers import holds_token
 
-
-async def answer(app: App, link: str, value: Any, *, identity: str = "") -> None:
-    """Answer with a link. A link that was tampered with, has expired or is used up is refused by the engine."""
-    await answer_link(app.engine, link, value, identity=identity)
-
-
-async def answer_link(engine: Engine, link: str, value: Any, *, identity: str = "") -> None:
-    """The same, for whoever has an engine."""
     parsed, waitpoint, token = read_link(link)
-    context = await engine.read_execution_context(parsed)
+    context = (await engine.read_execution_contexts([parsed])).get(parsed)
+    if context is None:
+        raise NotFound("execution", parsed)
     if context.execution_kind == ASK_KIND:
         payload, said = checked(read_question(context.input_payload), value)
+        name = said
     else:
         from flowfabric.sdk.budget_asks import YES_OR_NO, budget_signal
 
         payload, said = checked(YES_OR_NO, value)
-        said = budget_signal(said)
-    await engine.deliver_signal(
-        execution_id=parsed,
-        waitpoint_id=waitpoint,
+        name = budget_signal(said)
+    return await send(
+        engine,
+        parsed,
+        waitpoint,
+        look=not is_remote and await holds_token(engine, parsed, waitpoint, token),
+        said=said,
         waitpoint_token=token,
-        signal_name=said,
+        signal_name=name,
         source_type="approver",
         source_identity=identity,
         payload=payload,
@@ -406,7 +488,7 @@ async def answer_link(engine: Engine, link: str, value: Any, *, identity: str = 
 
 
 def checked(question: Question, value: Any) -> tuple[bytes, str]:
-    """An answer as it travels, and whether it is a yes or a no."""
+    """An answer as it is sent, and whether it is a yes or a no. All answers are accepted or refused here."""
     try:
         payload = codec_for(type(value)).encode(value)
     except CodecError as error:
@@ -414,5 +496,5 @@ def checked(question: Question, value: Any) -> tuple[bytes, str]:
     plain = msgspec.json.decode(payload)
     problem = check_against(question.schema, plain)
     if problem is not None:
-        raise BadAnswer(f"ask {question.question!r}: the answer does not fit: {problem}", ask=question.question)
+        raise BadAnswer(f"ask {question.question!r}: the answer is not valid: {problem}", ask=question.question)
     return payload, _says(question, plain)

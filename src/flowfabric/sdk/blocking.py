@@ -23,11 +23,15 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
+from flowfabric.model.schedules import Overlap
+from flowfabric.sdk.answering import Answered
 from flowfabric.sdk.app import App
 from flowfabric.sdk.asks import OpenAsk
 from flowfabric.sdk.definitions import Startable, Task, Workflow
 from flowfabric.sdk.errors import BadOptions, BlocksLoop, NotOpen
+from flowfabric.sdk.listing import Runs
 from flowfabric.sdk.run import Run, RunStatus
+from flowfabric.sdk.schedules import Schedules
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,7 +60,7 @@ class Portal:
             pass
         else:
             work.close()
-            raise BlocksLoop("a blocking call in a coroutine would stop its event loop; await the async one instead")
+            raise BlocksLoop("a blocking call in a coroutine would block its event loop; await the async one instead")
         if self._loop.is_closed():
             work.close()
             raise NotOpen("app.sync was closed; write `with app.sync as blocking:` around this")
@@ -159,8 +163,11 @@ class BlockingRun(Facade[Run[T]]):
     explain = _waiting(Run[T].explain)
     steps = _waiting(Run[T].steps)
     cancel = _waiting(Run[T].cancel)
+    terminate = _waiting(Run[T].terminate)
     replay = _waiting(Run[T].replay)
     frames = _iterating(Run[T].frames)
+    logs = _iterating(Run[T].logs)
+    output = _waiting(Run[T].output)
 
     def fork(self, at: str | None = None) -> BlockingRun[T]:
         """Start a run that remembers what this one did before a step; see ``Run.fork``."""
@@ -175,6 +182,56 @@ class BlockingAsk(Facade[OpenAsk]):
     answer = _waiting(OpenAsk.answer)
     token = _waiting(OpenAsk.token)
     link = _waiting(OpenAsk.link)
+
+
+class BlockingRuns(Facade[Runs]):
+    """The runs that fit: ``for run in blocking.runs(state="failed"): …``; see ``Runs``."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[BlockingRun[Any]]:
+        for run in _iterate(self.portal, aiter(self.inner)):
+            yield BlockingRun(self.portal, run)
+
+    count = _waiting(Runs.count)
+
+    def all(self) -> list[BlockingRun[Any]]:
+        """All of them."""
+        return self._blocking(self.portal.call(self.inner.all()))
+
+    def cancel(self, reason: str = "", *, dry_run: bool = False) -> list[BlockingRun[Any]]:
+        """Cancel those that have not ended; see ``Runs.cancel``."""
+        return self._blocking(self.portal.call(self.inner.cancel(reason, dry_run=dry_run)))
+
+    def terminate(self, reason: str = "", *, dry_run: bool = False) -> list[BlockingRun[Any]]:
+        """End those at once that have not ended; see ``Runs.terminate``."""
+        return self._blocking(self.portal.call(self.inner.terminate(reason, dry_run=dry_run)))
+
+    def replay(self, *, dry_run: bool = False) -> list[BlockingRun[Any]]:
+        """Run those again that have failed or expired; see ``Runs.replay``."""
+        return self._blocking(self.portal.call(self.inner.replay(dry_run=dry_run)))
+
+    def _blocking(self, runs: list[Run[Any]]) -> list[BlockingRun[Any]]:
+        return [BlockingRun(self.portal, run) for run in runs]
+
+
+class BlockingSchedules(Facade[Schedules]):
+    """Schedules whose methods wait; see ``Schedules``."""
+
+    __slots__ = ()
+
+    store = _waiting(Schedules.store)
+    list = _waiting(Schedules.list)
+    get = _waiting(Schedules.get)
+    pause = _waiting(Schedules.pause)
+    resume = _waiting(Schedules.resume)
+    delete = _waiting(Schedules.delete)
+    change = _waiting(Schedules.change)
+
+    def trigger(self, name: str, *, overlap: Overlap | str | None = None) -> BlockingRun[Any] | None:
+        """Start one now, out of turn; see ``Schedules.trigger``."""
+        run = self.portal.call(self.inner.trigger(name, overlap=overlap))
+        return None if run is None else BlockingRun(self.portal, run)
 
 
 class BlockingApp:
@@ -195,7 +252,7 @@ class BlockingApp:
         """Open the app on a thread of its own."""
         if self._portal is None:
             if self.app.is_open:
-                raise NotOpen("the app is open on an event loop already; await its methods there")
+                raise NotOpen("the app is already open on an event loop; await its methods there")
             portal = Portal()
             try:
                 portal.call(self.app.open())
@@ -240,7 +297,7 @@ class BlockingApp:
         written = write(options.tx, draft)
         if inspect.iscoroutine(written):
             written.close()
-            raise BadOptions("tx=: a blocking start takes a connection that blocks, too", option="tx")
+            raise BadOptions("tx=: a blocking start needs a blocking connection", option="tx")
         return run
 
     def start_many(self, definition: Startable[..., T], calls: Iterable[Any]) -> list[BlockingRun[T]]:
@@ -264,17 +321,25 @@ class BlockingApp:
         tags: Mapping[str, str] | None = None,
         lane: str | None = None,
         limit: int | None = None,
-    ) -> list[BlockingRun[Any]]:
-        """Runs that fit; see ``App.runs``."""
-        portal = self.portal
+    ) -> BlockingRuns:
+        """Runs that fit, read page by page while they are looked through; see ``App.runs``."""
         found = self.app.runs(state=state, name=name, tags=tags, lane=lane, limit=limit)
-        return [BlockingRun(portal, run) for run in portal.call(found.all())]
+        return BlockingRuns(self.portal, found)
 
     def asks(self, run: BlockingRun[Any] | str | None = None, *, wait: timedelta | None = None) -> list[BlockingAsk]:
         """Questions that wait for an answer; see ``App.asks``."""
         portal = self.portal
         wanted = run.inner if isinstance(run, BlockingRun) else run
         return [BlockingAsk(portal, ask) for ask in portal.call(self.app.asks(wanted, wait=wait))]
+
+    def answer(self, link: str, value: Any, *, identity: str = "") -> Answered:
+        """Answer a question with the link that an approver was given; see ``App.answer``."""
+        return self.portal.call(self.app.answer(link, value, identity=identity))
+
+    @property
+    def schedules(self) -> BlockingSchedules:
+        """Schedules as they are stored; see ``App.schedules``."""
+        return BlockingSchedules(self.portal, self.app.schedules)
 
     def wait(self, work: Coroutine[Any, Any, R]) -> R:
         """Run any coroutine on the app's loop and wait for it: ``blocking.wait(app.engine.list_lanes())``."""

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flowfabric.model.budgets import APPROVED
 from flowfabric.model.errors import NotFound
-from flowfabric.model.ids import ExecutionId
-from flowfabric.sdk.asks import APPROVE, OpenAsk, Question
+from flowfabric.sdk.answering import APPROVE, DECLINED
+from flowfabric.sdk.asks import OpenAsk
 from flowfabric.sdk.options import shown_amount
+from flowfabric.sdk.questions import Question
 from flowfabric.sdk.schemas import schema_of
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from flowfabric.model.results import ExecutionContext
     from flowfabric.sdk.app import App
 
-#: What a no is called; the engine takes whatever is not a yes for one.
-DECLINED: Final = "declined"
 #: What the answer looks like, whatever is shown.
 YES_OR_NO: Final = Question("may the run spend more?", None, (), 1, None, schema_of(bool), "")
 
@@ -58,17 +57,19 @@ async def budget_question(app: App, execution_id: str, context: ExecutionContext
 
 async def budgets_of(engine: Engine, execution_id: str) -> dict[str, Any]:
     """The run's budgets that ask, as they stand: by name and dimension, what is spent and what is allowed."""
-    identity = ExecutionId(execution_id)
-    fields = await engine.read_exec_core_fields(identity.partition, identity, ["budget_ids"])
+    history = await engine.read_history(execution_id)
     found: dict[str, Any] = {}
-    for budget_id in filter(None, (fields["budget_ids"] or "").split(",")):
+    for each in history.budgets:
         try:
-            status = await engine.get_budget_status(budget_id)
+            status = await engine.get_budget_status(each.budget_id, each.namespace)
         except NotFound:
             continue
         if status.on_hard_limit != "ask":
             continue
-        found[status.scope_id or budget_id] = {
+        name = status.scope_id or each.budget_id
+        if name in found:
+            name = f"{name} ({each.budget_id} of {each.namespace or 'the operator'})"
+        found[name] = {
             dimension: {
                 "spent": float(shown_amount(dimension, status.usage.get(dimension, 0))),
                 "allowed": float(shown_amount(dimension, limit)),

@@ -16,6 +16,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from flowfabric.model.jsontext import nests_deeper
+from flowfabric.model.limits import MAX_JSON_DEPTH
+
 #: Stands for "no annotation".
 NOTHING: Final = object()
 
@@ -67,11 +70,18 @@ _encoder = msgspec.json.Encoder(enc_hook=enc_hook)
 def encode_plain(value: Any) -> bytes:
     """A value as JSON by what it is."""
     try:
-        return _encoder.encode(value)
+        return within_depth(_encoder.encode(value))
     except (TypeError, NotImplementedError, ValueError, OverflowError, RecursionError) as error:
         raise CodecError(
             f"{error}; use a dataclass, a msgspec Struct, a pydantic model, or values that JSON has"
         ) from error
+
+
+def within_depth(data: bytes) -> bytes:
+    """JSON that can be stored and read again; ``CodecError`` if it nests too deep for that."""
+    if nests_deeper(data, MAX_JSON_DEPTH):
+        raise CodecError(f"it nests deeper than {MAX_JSON_DEPTH} levels; make it flatter, or store it elsewhere")
+    return data
 
 
 class PlainCodec:
@@ -116,27 +126,26 @@ class PydanticCodec:
         self.annotation = annotation
         try:
             config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", arbitrary_types_allowed=False)
-            self._adapter: Any = TypeAdapter(annotation, config=config)
+            self.adapter: Any = TypeAdapter(annotation, config=config)
         except PydanticUserError:  # models and the like bring their own
-            self._adapter = TypeAdapter(annotation)
+            self.adapter = TypeAdapter(annotation)
 
     def encode(self, value: Any) -> bytes:
         from pydantic import ValidationError
         from pydantic_core import PydanticSerializationError
 
         try:
-            data: bytes = self._adapter.dump_json(self._adapter.validate_python(value))
+            return within_depth(self.adapter.dump_json(self.adapter.validate_python(value)))
         except ValidationError as error:
             raise CodecError(pydantic_sentence(error)) from error
         except PydanticSerializationError as error:
             raise CodecError(str(error)) from error
-        return data
 
     def decode(self, data: bytes | msgspec.Raw) -> Any:
         from pydantic import ValidationError
 
         try:
-            return self._adapter.validate_json(bytes(data))
+            return self.adapter.validate_json(bytes(data))
         except ValidationError as error:
             raise CodecError(pydantic_sentence(error)) from error
 

@@ -1,4 +1,4 @@
-"""``Ctx``: what a handler may ask for by annotating a parameter with it.
+"""``Ctx``: the context that a handler gets if it annotates a parameter with it.
 
 In an ``async def`` handler its methods are awaited. In a ``def`` handler, which runs in a thread, the same calls block
 until they are done: ``ctx.emit("text")``, ``with ctx.spend(tokens=100) as call:``.
@@ -7,9 +7,10 @@ until they are done: ``ctx.emit("text")``, ``with ctx.spend(tokens=100) as call:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -17,12 +18,14 @@ import msgspec
 
 from flowfabric.model.budgets import AlreadyApplied, BudgetAsked, HardBreach, Reserved
 from flowfabric.model.errors import EngineError
-from flowfabric.model.frames import DurableSummary, Frame, FrameKind
-from flowfabric.sdk.errors import BudgetExceeded
+from flowfabric.model.frames import DurableSummary, Frame, FrameContent, FrameKind, Opening
+from flowfabric.sdk.errors import BadOptions, BudgetExceeded
+from flowfabric.sdk.logs import Log
 from flowfabric.sdk.options import Amount, Budget, amounts, shown_amount
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
+    from flowfabric.model.logs import LogLine
     from flowfabric.model.trace import TraceContext
     from flowfabric.sdk.worker.handling import Job
 
@@ -35,7 +38,7 @@ _SUMMARY = DurableSummary()
 
 
 class Ctx:
-    """The attempt a handler runs in."""
+    """The attempt a function runs in. A task, step or workflow gets it if it has a parameter ``ctx: Ctx``."""
 
     def __init__(self, job: Job, name: str, step: str | None = None) -> None:
         self._job = job
@@ -45,8 +48,10 @@ class Ctx:
         self._loop = asyncio.get_running_loop()
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
         self._spends = 0
+        #: What puts things in order after a request to cancel is not to stop because of it.
+        self._asked_before = job.asked
         #: What was emitted so far.
-        self.stream = Stream(job)
+        self.stream = Stream(job, self._do, step)
 
     def __repr__(self) -> str:
         return f"<ctx of {self._name} {self.run_id}>"
@@ -55,79 +60,94 @@ class Ctx:
 
     @property
     def run_id(self) -> str:
-        """The run this attempt is of."""
+        """The id of the run."""
         return self._job.execution_id
 
     @property
     def attempt(self) -> int:
-        """1 for the first attempt; each retry counts one more."""
+        """1 for the first attempt; each retry adds one."""
         return self._job.attempt
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """The run's tags, as they are stored."""
+        """The run's tags, as they are stored: ``user.team``."""
         return self._job.context.tags
 
     @property
     def idempotency_key(self) -> str:
-        """The same text in every attempt of this run, and of this step in it: give it to services that take one, so
-        that what an attempt has done before it died is not done twice."""
+        """The same text in every attempt of this run, or of this step in it. Pass it to services that accept one, so
+        that a retry does not repeat what an earlier attempt did before it died."""
         uuid = self._job.handle.execution_id.uuid_text
         return uuid if self._step is None else f"{uuid}:{self._step}"
 
     @property
     def lease_healthy(self) -> bool:
-        """Whether this worker still holds the run. Ask before doing what cannot be undone."""
+        """Whether this worker still holds the lease. Check it before you do something that cannot be undone."""
         return not self._job.is_lost and self._job.lease.healthy
 
     @property
+    def cancelled(self) -> bool:
+        """Whether to stop: the run was cancelled, this attempt timed out, or the worker has lost its lease; in a step
+        also if the workflow was asked to cancel while the step ran. True within about a second. Long ``def`` functions
+        check it from time to time and return; an ``async def`` is cancelled anyway."""
+        job = self._job
+        asked = job.asked and not self._asked_before
+        return asked or job.is_lost or job.interruption is not None
+
+    @property
     def engine(self) -> Engine:
-        """The engine underneath."""
+        """The engine that the SDK is built on; see docs/engine.md."""
         return self._job.engine
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records carry ``run_id``, ``attempt`` and ``task``."""
+        """A logger, ``flowfabric.task.<name>``, whose records carry ``run_id``, ``attempt`` and ``task``. Lines from
+        level ``INFO`` on are also stored beside the run: the console and ``flowfabric logs`` show them."""
         if self._log is None:
             known = {"run_id": self.run_id, "attempt": self.attempt, "task": self._name}
-            self._log = _Log(logging.getLogger(f"flowfabric.task.{self._name}"), known)
+            least, keep = self._kept_logs()
+            self._log = Log(f"flowfabric.task.{self._name}", known, least, keep, self._step)
         return self._log
+
+    def _kept_logs(self) -> tuple[int | None, Callable[[LogLine], None]]:
+        """From which level on lines are stored, and what takes them."""
+        return self._job.app.stored_logs, self._job.logs.add
 
     @property
     def trace(self) -> TraceContext | None:
-        """The trace that the run was started in, if there was one. What is started from here belongs to it by
-        itself."""
+        """The trace that the run was started in, if any. Whatever this attempt starts belongs to it too."""
         return self._job.trace
 
     # -- output --------------------------------------------------------------------------------------------------
 
     def emit(self, data: str | bytes | Any, type: str = "frame") -> Awaitable[None]:
-        """Write a frame: text, bytes, or anything that has a JSON form. It is durable, in order, and visible to
-        readers within moments; many frames share a commit. All are written before the attempt ends."""
+        """Write a frame of output: text, bytes, or any JSON value. Frames are stored in order and reach readers
+        (``run.frames()``) within moments; many share a commit. All are written before the attempt ends."""
         return self._do(lambda: self.stream.add(data, type))
 
     def flush(self) -> Awaitable[None]:
-        """Wait until everything that was emitted is written."""
+        """Wait until everything emitted so far is stored."""
         return self._do(self.stream.flush)
 
     def summary(self, patch: Mapping[str, Any]) -> Awaitable[None]:
-        """Merge a patch into the attempt's rolling document: members replace those of the same name, ``None`` removes
-        them."""
+        """Merge a patch into the attempt's summary, one JSON object: members replace those of the same name, ``None``
+        removes them. ``engine.read_summary(run.id)`` reads it."""
         return self._do(lambda: self.stream.merge(patch))
 
     def progress(self, percent: int | None = None, message: str | None = None) -> Awaitable[None]:
-        """Say how far the work is; what is left out stays as it was."""
+        """Report how far the work is. What you leave out stays as it was."""
         return self._do(lambda: self._job.engine.progress(self._job.handle, percent, message))
 
     # -- spending ------------------------------------------------------------------------------------------------
 
     def spend(self, *, budget: Budget | str | None = None, **estimate: Amount) -> Spending:
-        """Set amounts aside before they are used: ``async with ctx.spend(tokens=4_000, usd="0.05") as call:``.
+        """Reserve amounts before you use them: ``async with ctx.spend(tokens=4_000, usd="0.05") as call:``.
 
-        Without ``budget`` they count against every budget of the run (without one, nothing is counted). No room is
-        what the budget says it is: ``BudgetExceeded``, or the run waits until somebody has decided and then begins
-        anew. ``call.settle(tokens=used)`` says what was really used, the rest comes back; without it the whole estimate
-        is charged. What was not named is charged as estimated. If the block raises before it has settled, nothing is.
+        Without ``budget`` they count against every budget of the run; a run without budgets counts nothing. If there is
+        no room, the budget's ``on_breach`` decides: ``BudgetExceeded``, or the run waits for an answer and then runs
+        again. ``call.settle(tokens=used)`` says what was really used, and the rest is freed; without it the whole
+        estimate is charged. Dimensions that ``settle`` does not name are charged as estimated. If the block raises
+        before it has settled, nothing is charged.
         """
         self._spends += 1
         return Spending(self, self._spends, budget, amounts(estimate))
@@ -154,17 +174,15 @@ class _Done(Generic[T]):
         return self.value
 
 
-class _Log(logging.LoggerAdapter[logging.Logger]):
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return msg, kwargs
-
-
 class Stream:
-    """An attempt's output: frames in order, gathered while others are being written."""
+    """An attempt's output: frames in order, collected while others are being written."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, do: Callable[[Any], Awaitable[Any]], step: str | None = None) -> None:
         self._job = job
+        self._do = do
+        self._step = step
+        self._opens: Opening | None = Opening.START
+        self._earlier: str | None = None
         self._waiting: list[Frame] = []
         self._bytes = 0
         self._texts: list[str] = []
@@ -174,24 +192,61 @@ class Stream:
 
     @property
     def text(self) -> str:
-        """All text emitted by this attempt so far, in one piece."""
+        """All emitted text that counts, in one string: from this attempt and, after ``resume``, also from earlier
+        ones."""
         if len(self._texts) > 1:
             self._texts = ["".join(self._texts)]
         return self._texts[0] if self._texts else ""
 
+    def earlier(self) -> Awaitable[str]:
+        """The text that an earlier attempt or a lost worker emitted here; empty if there is none. To continue after it,
+        call ``resume`` instead. Call it before you emit."""
+        return self._do(self._look_back)
+
+    def resume(self) -> Awaitable[str]:
+        """Continue after what was emitted here before: returns that text, ``text`` starts with it, and readers keep it.
+        Without this call output starts over, and readers are told to discard the earlier output. Call it before you
+        emit."""
+        return self._do(self._resume)
+
+    async def _look_back(self) -> str:
+        if self._earlier is None:
+            if self._opens is not Opening.START:
+                raise BadOptions("call ctx.stream.earlier() before you emit", option="stream")
+            job, held = self._job, self._job.handle.payload
+            if held.attempt_index == 0 and held.lease_epoch == 1 and not job.appends.begun:
+                self._earlier = ""
+            else:
+                from flowfabric.sdk.frames import emitted
+
+                self._earlier = await emitted(job.engine, job.execution_id, job.attempt, self._step)
+        return self._earlier
+
+    async def _resume(self) -> str:
+        if self._opens is not Opening.START:
+            raise BadOptions("call ctx.stream.resume() once, before you emit", option="stream")
+        text = await self._look_back()
+        self._opens = Opening.CONTINUE
+        if text:
+            self._texts.insert(0, text)
+        return text
+
     async def add(self, data: Any, type: str = "frame") -> None:
-        """Take a frame; waits only if many are waiting already."""
+        """Take a frame; waits only if many are already waiting."""
         self._refuse_after_error()
+        content: FrameContent | None = None
         if isinstance(data, str):
             self._texts.append(data)
             raw, kind = data.encode("utf-8", "replace"), FrameKind.STDOUT
         elif isinstance(data, bytes | bytearray | memoryview):
-            raw, kind = bytes(data), FrameKind.BLOB
+            raw, kind, content = bytes(data), FrameKind.BLOB, FrameContent.BYTES
         else:
             from flowfabric.sdk.codec import encode_plain
 
-            raw, kind = encode_plain(data), FrameKind.EVENT
-        self._waiting.append(Frame(raw, kind, frame_type=type))
+            raw, kind, content = encode_plain(data), FrameKind.EVENT, FrameContent.JSON
+        frame = Frame(raw, kind, frame_type=type, step=self._step, opens=self._opens, content=content)
+        self._opens = None
+        self._waiting.append(frame)
         self._bytes += len(raw)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="flowfabric-frames")
@@ -200,16 +255,26 @@ class Stream:
             self._refuse_after_error()
 
     async def flush(self) -> None:
-        """Wait until all is written."""
+        """Wait until everything is written."""
         while self._writer is not None:
             await asyncio.shield(self._writer)
         self._refuse_after_error()
 
+    async def settle(self) -> None:
+        """Write what is waiting although the handler has failed; errors are ignored here."""
+        with contextlib.suppress(Exception):
+            await self.flush()
+
+    def drop(self) -> None:
+        """Discard what is waiting; only frames that are already being sent are written."""
+        self._waiting.clear()
+        self._bytes = 0
+
     async def merge(self, patch: Mapping[str, Any]) -> None:
-        """Write a summary frame behind what waits."""
+        """Write a summary frame after what is waiting."""
         await self.flush()
         data = msgspec.json.encode(patch)
-        await self._job.appends.one(Frame(data, frame_type="summary", mode=_SUMMARY))
+        await self._job.appends.one(Frame(data, frame_type="summary", mode=_SUMMARY, step=self._step))
 
     def _room_made(self) -> asyncio.Future[None]:
         if self._room is None or self._room.done():
@@ -228,7 +293,7 @@ class Stream:
                 batch = self._waiting[:MOST_AT_ONCE]
                 await self._job.appends.all(batch)
                 del self._waiting[: len(batch)]
-                self._bytes -= sum(len(frame.bytes) for frame in batch)
+                self._bytes = max(0, self._bytes - sum(len(frame.bytes) for frame in batch))
                 if self._room is not None and not self._room.done():
                     self._room.set_result(None)
         except BaseException as error:
@@ -241,7 +306,7 @@ class Stream:
 
 
 class Spending:
-    """Amounts set aside; see ``Ctx.spend``. Works with ``async with`` and, in a ``def`` handler, with ``with``."""
+    """Reserved amounts; see ``Ctx.spend``. Works with ``async with`` and, in a ``def`` handler, with ``with``."""
 
     def __init__(self, ctx: Ctx, number: int, budget: Budget | str | None, estimate: dict[str, int]) -> None:
         self._ctx = ctx
@@ -252,7 +317,7 @@ class Spending:
         self._reservations: list[Reserved] = []
 
     def settle(self, **used: Amount) -> None:
-        """What was really used; it is charged when the block ends."""
+        """Say what was really used. It is charged when the block ends."""
         self._used = {**self.estimate, **amounts(used)}
 
     async def _reserve(self) -> Self:
@@ -260,8 +325,10 @@ class Spending:
             return self
         job = self._ctx._job
         held = job.handle.payload
+        # A budget that asks takes the lease.
+        await job.settle_logs()
         for budget_id in await self._budgets():
-            key = f"{held.attempt_index}:{held.lease_epoch}:{self._number}:{budget_id}"
+            key = f"{held.lease_id}:{self._number}:{budget_id}"
             answer = await job.engine.reserve_budget(job.handle, budget_id, self.estimate, key)
             if isinstance(answer, Reserved):
                 self._reservations.append(answer)
@@ -278,13 +345,16 @@ class Spending:
 
     async def _exceeded(self, breach: HardBreach) -> BudgetExceeded:
         budget_id = breach.budget_id
-        status = await self._ctx._job.engine.get_budget_status(budget_id)
+        from flowfabric.sdk.gates import budget_status
+
+        job = self._ctx._job
+        status = await budget_status(job.engine, budget_id, job.handle.execution_id, job.app.namespace)
         name = status.scope_id or budget_id
         shown = [
             f"{shown_amount(breach.dimension, amount)} {word}"
             for amount, word in (
                 (breach.current_usage, "spent"),
-                (breach.reserved, "set aside"),
+                (breach.reserved, "reserved"),
                 (breach.hard_limit, "allowed"),
             )
         ]
@@ -320,7 +390,7 @@ class Spending:
             answer = await job.engine.settle_reservation(each.reservation_id, used, job.handle)
             if isinstance(answer, HardBreach):
                 self._ctx.log.warning(
-                    "more was used than was set aside, and the budget %s has no room for it", each.budget_id
+                    "more was used than reserved, and the budget %s has no room for it", each.budget_id
                 )
 
     async def _release(self) -> None:

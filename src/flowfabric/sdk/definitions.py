@@ -86,7 +86,7 @@ class Definition(Generic[P, T]):
         debounce: Debounce | None = None,
         reuse: Reuse | None = None,
     ) -> Self:
-        """The same with options for what is started from it: ``review.using(priority=5).start(doc)``."""
+        """The same task with options for what you start from it: ``review.using(priority=5).start(doc)``."""
         options = StartOptions(
             key=key,
             id=id,
@@ -151,16 +151,16 @@ class Startable(Definition[P, T]):
             check_template(self, options.debounce.key)
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
-        """Start a run with these arguments. It exists, durably, when this returns."""
+        """Start a run with these arguments. It is stored when this returns."""
         from flowfabric.sdk.starting import start
 
         return await start(self, args, kwargs, self.start_options)
 
     async def start_many(self, calls: Iterable[Any]) -> list[Run[T]]:
-        """Start many runs in one transaction: all exist when this returns, or none.
+        """Start many runs, up to 100,000, in one transaction: all are stored when this returns, or none.
 
         Each item is the arguments of one call: a tuple of them, ``task.bind(…)`` for keywords, or the one argument by
-        itself. (A task whose one argument is a tuple takes ``(value,)``.)
+        itself. A task whose one argument is a tuple takes ``(value,)``.
         """
         from flowfabric.sdk.starting import start_many
 
@@ -173,7 +173,7 @@ class Startable(Definition[P, T]):
         return await start_many(self, found, self.start_options)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Arguments[P]:
-        """The arguments of one call, checked by type checkers, for ``start_many``."""
+        """The arguments of one call, for ``start_many`` and ``app.schedule``. Type checkers check them."""
         return Arguments(args, kwargs)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, T]:
@@ -191,18 +191,18 @@ class Task(Startable[P, T]):
 
 
 class Workflow(Startable[P, T]):
-    """A coroutine function that coordinates: what it calls is remembered, and its waits hold no worker."""
+    """A coroutine function that coordinates: the results of its calls are recorded, and its waits hold no worker."""
 
     noun = "workflow"
 
     def _check(self) -> None:
         super()._check()
         if not self.is_async:
-            raise BadSignature(f"{self.name}: a workflow is an async def; put blocking work in steps", task=self.name)
+            raise BadSignature(f"{self.name}: a workflow must be async; put blocking work in steps", task=self.name)
 
 
 class Step(Definition[P, T]):
-    """A function that a workflow calls in place; what it gives is remembered."""
+    """A function that a workflow calls in place; its result is recorded."""
 
     noun = "step"
 

@@ -91,7 +91,7 @@ async def drafted(
 ) -> tuple[EnqueueDraft, Run[Any]]:
     """What is to be written, and the run it asks for; everything is checked here."""
     if options.debounce is not None:
-        raise BadOptions("tx= and debounce= exclude each other", task=definition.name, option="debounce")
+        raise BadOptions("use tx= or debounce=, not both", task=definition.name, option="debounce")
     app = definition.app
     engine = app.engine
     if app.is_remote:
@@ -148,7 +148,7 @@ async def requested_state(run: Run[Any]) -> PublicState | None:
         return await engine.read_execution_state(run.id)
     if request.error is not None:
         raise StartRefused(
-            f"run {run.id} could not be created: {request.error}. Put that right, then call "
+            f"run {run.id} could not be created: {request.error}. Fix that, then call "
             f"engine.retry_request({request.request_id!r}), or drop_request to give it up",
             run=run.id,
             request=request.request_id,
@@ -168,7 +168,17 @@ def _package(connection: Any) -> str | None:
 def _checked(connection: Any, label: str) -> None:
     """Refuse what cannot be a connection to the app's database."""
     if label == "memory":
-        raise BadOptions("tx=: an app in memory shares no database with anybody; leave tx= out", option="tx")
+        raise BadOptions(
+            "tx=: an app in memory has no database to share; leave tx= out, or in a test use "
+            'app.testing(store="sqlite:///…") with the database of this connection',
+            option="tx",
+        )
+    if label == "valkey":
+        raise BadOptions(
+            "tx=: your transaction can start a run only if the runs are in the same SQL database, and the app's runs "
+            "are in Valkey: leave tx= out and start the run after your commit, or keep the runs in that database",
+            option="tx",
+        )
     kind, package = type(connection), _package(connection)
     if package is None or kind.__name__ in _NO_TRANSACTIONS:
         raise BadOptions(

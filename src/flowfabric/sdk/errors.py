@@ -15,6 +15,7 @@
     ├── UnknownSchedule    no schedule of that name
     ├── UnknownRun         no run of that id
     │   └── NotCommitted   it was asked for in a transaction that is not committed
+    ├── StillPending       its transaction is committed, and no worker or server has taken it up yet
     ├── StartRefused       a run that was asked for in a transaction could not be created
     ├── IdConflict         a run with this id exists, and reuse="reject" was asked for
     ├── StepFailed         a step failed before, with an error that cannot be had again as it was
@@ -22,6 +23,7 @@
     ├── BadAnswer          an answer that does not fit its question, or a link that is none
     ├── AskTimedOut        a question nobody answered in time
     ├── AskClosed          a question that takes no answers
+    │   └── AlreadyAnswered   the approver has given another answer
     ├── ResultTimeout      the run has not ended in time; it goes on
     └── RunEnded           the run ended without a result
         ├── RunFailed
@@ -156,6 +158,12 @@ class NotCommitted(UnknownRun):
     code = "not_committed"
 
 
+class StillPending(SdkError):
+    """The run was asked for in a transaction that is committed, and no worker or server has taken it up yet."""
+
+    code = "still_pending"
+
+
 class StartRefused(SdkError):
     """A run that was asked for in a transaction could not be created; the request waits for an operator."""
 
@@ -202,10 +210,28 @@ class AskClosed(SdkError):
     code = "ask_closed"
 
 
+class AlreadyAnswered(AskClosed):
+    """The approver has given another answer, and answers cannot be changed."""
+
+    code = "already_answered"
+
+
 class ResultTimeout(SdkError, TimeoutError):
     """The run has not ended in time. It goes on; ask again, or cancel it."""
 
     code = "result_timeout"
+
+
+class CancelRequested(BaseException):
+    """The workflow was asked to cancel. The call it is waiting for, or its next one, raises this, once.
+
+    ``except Exception`` does not see it. Clean up in ``finally`` or ``except CancelRequested`` and raise it again: then
+    the run ends as cancelled. ``reason`` is the one given to ``run.cancel``.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class RunEnded(SdkError):

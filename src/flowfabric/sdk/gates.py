@@ -11,10 +11,15 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from flowfabric.model.errors import NotFound
+from flowfabric.model.literals import SCOPE_NAMED
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.options import Budget, Limit, Rate
 
 if TYPE_CHECKING:
+    from flowfabric.engine import Engine
+    from flowfabric.model.budgets import BudgetStatus
+    from flowfabric.model.ids import ExecutionId
     from flowfabric.sdk.app import App
     from flowfabric.sdk.definitions import Startable
 
@@ -44,6 +49,15 @@ def quota_id(namespace: str, task: str, limits: tuple[Limit | Rate, ...], value:
 def budget_id(namespace: str, name: str) -> str:
     """The id of a budget by its name."""
     return stable_id("budget", namespace, name)
+
+
+async def budget_status(engine: Engine, id: str, run: ExecutionId, namespace: str) -> BudgetStatus:
+    """A budget of a run: the one that it means by this id, else its namespace's own, else the operator's."""
+    owners = {each.budget_id: each.namespace for each in (await engine.read_history(run)).budgets}
+    try:
+        return await engine.get_budget_status(id, owners.get(id, namespace))
+    except NotFound:
+        return await engine.get_budget_status(id)
 
 
 class Gates:
@@ -78,6 +92,7 @@ class Gates:
                 window_seconds=60 if rate is None else rate.per // _SECOND,
                 max_requests_per_window=0 if rate is None else rate.most,
                 max_concurrent=most,
+                namespace=self._app.namespace,
             )
             self._learn(id)
         return id
@@ -90,7 +105,7 @@ class Gates:
             names = sorted(budget.limits)
             await self._app.engine.create_budget(
                 budget_id=id,
-                scope_type="named",
+                scope_type=SCOPE_NAMED,
                 scope_id=budget.name,
                 on_hard_limit=budget.on_hard_limit,
                 reset_interval_ms=0 if budget.every is None else milliseconds(budget.every),
@@ -98,6 +113,7 @@ class Gates:
                 hard_limits=[budget.limits[name] for name in names],
                 soft_limits=[0] * len(names),
                 parent_budget_id=above,
+                namespace=self._app.namespace,
             )
             self._learn(id)
         return id

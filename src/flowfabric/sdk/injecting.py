@@ -168,7 +168,7 @@ class AttemptDependencies:
         """Whose a value is: nothing of the worker can be made of something that ends with an attempt."""
         if provider in above:
             names = " → ".join(_name(each) for each in (*above, provider))
-            raise BadDependency(f"dependencies go round in a circle: {names}")
+            raise BadDependency(f"dependencies form a cycle: {names}")
         needs_attempt = any(
             isinstance(each, WantsContext)
             or self._scope(self._worker.overrides.get(each.provider), each.scope, (*above, provider)) == "attempt"
@@ -176,7 +176,7 @@ class AttemptDependencies:
             if isinstance(each, WantsContext) or each.scope != "worker"
         )
         if asked == "worker" and needs_attempt:
-            raise BadDependency(f"{_name(provider)} is of the worker and asks for something that ends with the attempt")
+            raise BadDependency(f"{_name(provider)} has scope 'worker' but depends on something with scope 'attempt'")
         if asked is not None:
             return asked
         return "worker" if _has_end(provider) and not needs_attempt else "attempt"
@@ -232,7 +232,7 @@ def _wanted(provider: Provider) -> Mapping[str, Injected]:
         if name in found or parameter.default is not parameter.empty or parameter.kind in (2, 4):
             continue
         raise BadDependency(
-            f"{_name(provider)}: nobody provides its parameter {name!r}; give it a default or Annotated[…, Depends(…)]",
+            f"{_name(provider)}: nothing provides parameter {name!r}; give it a default or Annotated[…, Depends(…)]",
             parameter=name,
         )
     return found

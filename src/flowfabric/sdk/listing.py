@@ -1,4 +1,4 @@
-"""Looking through runs, and doing something with all that fit."""
+"""Search runs, and act on all that match."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PAGE: Final = 200
 
 
 class Runs:
-    """The runs of an app that fit: ``async for run in app.runs(state="failed"): …``.
+    """The runs of an app that match: ``async for run in app.runs(state="failed"): …``.
 
-    The newest come first. What is started meanwhile is not seen, and nothing is given twice.
+    Newest first. Runs that start during the iteration are not included, and none is returned twice.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Runs:
         limit: int | None = None,
     ) -> None:
         if state is not None and state not in tuple(PublicState):
-            raise BadOptions(f"state: {state!r} is none of {', '.join(PublicState)}", option="state")
+            raise BadOptions(f"state: {state!r} is not one of {', '.join(PublicState)}", option="state")
         if limit is not None and (type(limit) is not int or limit < 0):
-            raise BadOptions(f"limit: {limit!r} is not a number of runs", option="limit")
+            raise BadOptions(f"limit: {limit!r} is not a whole number of at least 1", option="limit")
         self._app = app
         self._state = None if state is None else PublicState(state)
         self._name = name
@@ -84,23 +84,44 @@ class Runs:
         return [line for line in found if (its := contexts.get(line.execution_id)) and wanted <= its.tags.items()]
 
     async def all(self) -> list[Run[Any]]:
-        """All of them."""
+        """All of them, as a list."""
         return [run async for run in self]
 
     async def count(self) -> int:
-        """How many they are."""
-        return len(await self.all())
+        """How many there are; the store counts them."""
+        if self._limit == 0:
+            return 0
+        found = await self._app.engine.count_executions(
+            namespaces=(self._app.namespace,),
+            lane_id=self._lane,
+            states=() if self._state is None else (self._state,),
+            execution_kind=self._name,
+            tags=self._tags,
+            leaving_out="$",
+        )
+        return found if self._limit is None else min(found, self._limit)
 
     async def cancel(self, reason: str = "", *, dry_run: bool = False) -> list[Run[Any]]:
-        """Cancel those that have not ended; which they were. ``dry_run`` only looks."""
-        found = [run for run in await self.all() if await run.status() not in ENDED]
+        """Cancel those that have not ended, and return them. ``dry_run`` only returns them."""
+        found = await self._open()
         if not dry_run:
             for run in found:
                 await run.cancel(reason)
         return found
 
+    async def terminate(self, reason: str = "", *, dry_run: bool = False) -> list[Run[Any]]:
+        """End those that have not ended at once, and return them. ``dry_run`` only returns them."""
+        found = await self._open()
+        if not dry_run:
+            for run in found:
+                await run.terminate(reason)
+        return found
+
+    async def _open(self) -> list[Run[Any]]:
+        return [run for run in await self.all() if await run.status() not in ENDED]
+
     async def replay(self, *, dry_run: bool = False) -> list[Run[Any]]:
-        """Run those again that have failed or expired; which they were. ``dry_run`` only looks."""
+        """Replay those that have failed or expired, and return them. ``dry_run`` only returns them."""
         again = (PublicState.FAILED, PublicState.EXPIRED)
         found = [run for run in await self.all() if await run.status() in again]
         if dry_run:

@@ -12,7 +12,7 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from flowfabric.engine import Engine
@@ -51,6 +51,10 @@ class Layered:
     def inner(self) -> Any:
         """What is behind it."""
         return self._inner
+
+    def limited_to(self, namespaces: Iterable[str]) -> Layered:
+        """The engine for a caller who is limited to some namespaces, behind the same hook."""
+        return Layered(self._inner.limited_to(namespaces), self._hook)
 
     def __repr__(self) -> str:
         return f"<{type(self._hook).__name__} over {self._inner!r}>"

@@ -12,6 +12,7 @@ from flowfabric.model.states import BlockingReason, PublicState
 from flowfabric.sdk.asks import ASK_KIND, OpenAsk
 from flowfabric.sdk.budget_asks import budget_question
 from flowfabric.sdk.durations import duration
+from flowfabric.sdk.ends import ENDED
 from flowfabric.sdk.paging import pages
 
 if TYPE_CHECKING:
@@ -47,17 +48,25 @@ async def open_asks(app: App, run: Run[Any] | str | None = None) -> list[OpenAsk
 
 
 async def wait_for_asks(app: App, run: Run[Any] | str | None, wait: timedelta) -> list[OpenAsk]:
-    """The same as soon as there is one, or when the time is over."""
+    """The same as soon as there is one; empty-handed when the time is over, or the run: that asks nothing any more."""
     most_s = duration(wait, "wait", zero=True).total_seconds()
     deadline = asyncio.get_running_loop().time() + most_s
     pause = _FIRST_LOOK_S
     while True:
+        # Before the look: a run that ends behind it may have asked in between.
+        ended = await _has_ended(app, run)
         found = await open_asks(app, run)
         rest = deadline - asyncio.get_running_loop().time()
-        if found or rest <= 0:
+        if found or ended or rest <= 0:
             return found
         await asyncio.sleep(min(pause, rest))
         pause = min(pause * 2, _LAST_LOOK_S)
+
+
+async def _has_ended(app: App, run: Run[Any] | str | None) -> bool:
+    if run is None:
+        return False
+    return await app.engine.read_execution_state(str(getattr(run, "id", run))) in ENDED
 
 
 #: Executions that are suspended, and what for.

@@ -1,9 +1,10 @@
-"""What can be said about a task and about one start of it. Everything is checked where it is written."""
+"""Options of a task and of a single start. Everything is checked where it is written."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal, TypeAlias
@@ -50,7 +51,7 @@ def amounts(values: Mapping[str, Amount]) -> dict[str, int]:
 
 
 def shown_amount(dimension: str, units: int) -> int | Decimal:
-    """What the engine has counted, as people write it."""
+    """A quantity of the engine, as people write it."""
     return Decimal(units) / MICRO if dimension in MONEY else units
 
 
@@ -62,11 +63,11 @@ def _count(value: Any, name: str, low: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often and how fast a failed attempt is followed by another.
+    """How often and how fast a failed attempt is retried.
 
-    ``most`` excludes the first attempt. The pause begins at ``first`` and is multiplied by ``factor`` each time, up to
-    ``longest``; ``jitter`` shortens each pause by up to a half, so that many failures do not come back at once.
-    Errors of the types in ``give_up_on`` are final; if ``only_on`` is given, so are all others than those.
+    ``most`` counts retries, without the first attempt. The pause starts at ``first`` and grows by ``factor`` each time,
+    up to ``longest``; ``jitter`` shortens each pause by up to a half, so that many failures are not retried at the same
+    moment. Errors of the types in ``give_up_on`` are not retried; with ``only_on``, only errors of those types are.
     """
 
     most: int
@@ -88,7 +89,7 @@ class Retry:
             object.__setattr__(self, name, _error_types(getattr(self, name), name))
 
     def gives_up(self, error: BaseException) -> bool:
-        """Whether this error ends the run, whatever number of retries is left."""
+        """Whether this error ends the run, however many retries are left."""
         return isinstance(error, self.give_up_on) or bool(self.only_on and not isinstance(error, self.only_on))
 
     def policy(self) -> RetryPolicy:
@@ -109,8 +110,8 @@ def _error_types(value: Any, name: str) -> tuple[type[BaseException], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most so many at once. ``key`` is a dotted path into the arguments (``"doc.tenant"``): so many for each value
-    of it; without one, so many of the task altogether. Whoever finds no room waits in the queue."""
+    """At most ``most`` runs at once. With ``key``, a dotted path into the arguments (``"doc.tenant"``), for each value
+    of it; without one, for the whole task. Runs over the limit wait in the queue."""
 
     most: int
     key: str | None = None
@@ -120,12 +121,12 @@ class Limit:
         _count(self.most, "Limit", 1)
         _checked_path(self.key)
         if self.when_full != "queue":
-            raise BadOptions(f"when_full: {self.when_full!r} is not known; runs without room queue", option="when_full")
+            raise BadOptions(f"when_full: {self.when_full!r} is unknown; use 'queue'", option="when_full")
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most so many starts in any window of length ``per``, in whole seconds. ``key`` is as for ``Limit``."""
+    """At most ``most`` starts within any period of length ``per``, in whole seconds. ``key`` works as for ``Limit``."""
 
     most: int
     per: timedelta
@@ -149,11 +150,11 @@ def _checked_path(key: Any) -> None:
 class Budget:
     """What runs may spend together, under one name: ``Budget("tenant:acme", usd=20, every=days(1), on_breach="ask")``.
 
-    The first start that names a budget creates it; later ones join it, whatever limits they write (change them with
-    ``engine.set_budget_limits``). Limits stand by dimension. Money (``usd``, ``eur`` …) is counted in millionths, so
-    ``usd=0.05`` is 50,000 units in the engine; everything else in whole units. ``every`` begins anew after each such
-    time. ``on_breach``: ``fail`` refuses the spending, ``ask`` suspends the run and asks, ``cancel`` also cancels runs
-    that wait, ``warn`` only counts. ``under`` is a budget that has to have room as well.
+    The first start that names a budget creates it; later ones share it, whatever limits they give (change them with
+    ``engine.set_budget_limits``). Each dimension has its own limit. Money (``usd``, ``eur`` …) is counted in
+    millionths, so ``usd=0.05`` is 50,000 units in the engine; everything else in whole units. ``every`` resets it after
+    each such period. ``on_breach``: ``fail`` refuses the spending, ``ask`` suspends the run and asks, ``cancel`` also
+    cancels waiting runs, ``warn`` only counts. ``under`` is a parent budget that must have room as well.
     """
 
     name: str
@@ -174,7 +175,7 @@ class Budget:
         if type(name) is not str or not name:
             raise BadOptions(f"Budget: {name!r} is not a name", option="budget")
         if on_breach not in _ON_BREACH:
-            raise BadOptions(f"on_breach: {on_breach!r} is none of {', '.join(_ON_BREACH)}", option="on_breach")
+            raise BadOptions(f"on_breach: {on_breach!r} is not one of {', '.join(_ON_BREACH)}", option="on_breach")
         if under is not None and not isinstance(under, Budget):
             raise BadOptions(f"under: {under!r} is not a Budget", option="under")
         for attribute, value in (
@@ -188,15 +189,15 @@ class Budget:
 
     @property
     def on_hard_limit(self) -> str:
-        """The engine's word for what happens at the limit."""
+        """The engine's name for what happens at the limit."""
         return _ON_BREACH[self.on_breach]
 
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """Starts under one key that fall together share one run: it begins once nobody has started one for ``wait``, at
-    the latest ``at_most`` after the first, with the arguments of the last. ``key`` may hold dotted paths into the
-    arguments, as ids do: ``"{doc.url}"``. Keys of different tasks are apart."""
+    """Starts with the same key that follow each other closely share one run. It runs once there has been no start for
+    ``wait``, at the latest ``at_most`` after the first, with the arguments of the last. ``key`` may contain dotted
+    paths into the arguments, as ids do: ``"{doc.url}"``. Tasks do not share keys."""
 
     key: str
     wait: timedelta
@@ -212,7 +213,20 @@ class Debounce:
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """What one start asks for; what is ``None`` is as the task says."""
+    """Options of a single start; ``None`` means the task's own.
+
+    ``key``: tells calls of the same name apart inside a workflow: ``translate.using(key="fr")`` is ``translate[fr]``.
+    ``id``: this run's id, instead of the one from the decorator.
+    ``priority``: its place in the queue, from 0 to 9000; higher goes first.
+    ``delay``: do not start it before this much time has passed.
+    ``deadline``: the run expires if it has not ended this long after its start.
+    ``tags``: labels to find it by, added to those of the decorator.
+    ``lane``: the queue it waits in.
+    ``budget``: one or more budgets that it spends from, added to those of the decorator.
+    ``tx``: your open database connection; the run exists if and only if you commit. See docs/starting.md.
+    ``debounce``: let starts that follow each other closely share one run. See docs/starting.md.
+    ``reuse``: what a second start with the same id returns: ``"existing"``, ``"reject"`` or ``"after_completion"``.
+    """
 
     key: str | None = None
     id: str | None = None
@@ -251,7 +265,28 @@ class StartOptions:
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """What holds for every run of a task, step or workflow."""
+    """Options of every run of a task, step or workflow.
+
+    ``retry``: how often a failed attempt is retried: a number, or ``Retry(…)``. Without it a failure is final. A step
+    retries in place and holds its worker while it pauses; a task returns to its queue.
+    ``timeout``: how long one attempt may take. After that it is cancelled and counts as failed, and ``retry`` applies.
+    ``deadline``: the run expires if it has not ended this long after its start, including all attempts and waits.
+    ``priority``: its place in the queue, from 0 to 9000; higher goes first.
+    ``lane``: the queue it waits in; by default the app's.
+    ``needs``: what a worker must offer (``app.worker(capabilities=…)``) to get it: ``needs={"gpu"}``.
+    ``tags``: labels to find runs by. A plain key such as ``team`` is stored as ``user.team``.
+    ``limits``: at most one ``Limit`` (how many at once) and one ``Rate`` (how many per time), with the same key.
+    ``budget``: one or more ``Budget`` objects that the runs spend from.
+    ``id``: builds the run's id from its arguments: ``"order:{order.number}"``. The same id is the same run.
+    ``reuse``: what a second start with the same id returns: ``"existing"`` (the default) the first run, ``"reject"`` an
+    ``IdConflict``, ``"after_completion"`` the first run until it has ended and then a new one.
+    ``run_in``: where a plain ``def`` runs: in a ``"thread"`` of the worker or in a ``"process"``.
+    ``retention``: how long an ended run, and with it its id, is kept; 24 hours by default.
+    ``version``: a label for the version of the code, for people. Runs are not tied to it: any worker that knows the
+    workflow's name continues them, whatever its version.
+    ``cancel_grace``: how long a cancelled workflow may take to clean up; then it ends anyway. 30 seconds by default;
+    zero ends it at once.
+    """
 
     retry: Retry = Retry(0)
     timeout: timedelta | None = None
@@ -267,6 +302,7 @@ class TaskOptions:
     run_in: RunIn = "thread"
     retention: timedelta | None = None
     version: str | None = None
+    cancel_grace: timedelta | None = None
 
     @classmethod
     def of(
@@ -286,12 +322,13 @@ class TaskOptions:
         run_in: RunIn = "thread",
         retention: timedelta | None = None,
         version: str | None = None,
+        cancel_grace: timedelta | None = None,
     ) -> TaskOptions:
         """From what a decorator takes."""
         if run_in not in ("thread", "process"):
             raise BadOptions(f"run_in: {run_in!r} is neither 'thread' nor 'process'", option="run_in")
         if isinstance(needs, str):
-            raise BadOptions(f"needs: {needs!r} is one text; write needs={{{needs!r}}}", option="needs")
+            raise BadOptions(f"needs: {needs!r} is a single string; write needs={{{needs!r}}}", option="needs")
         _priority(priority)
         for name, value in (("lane", lane), ("id", id), ("version", version)):
             _text(value, name)
@@ -311,12 +348,50 @@ class TaskOptions:
             run_in,
             None if retention is None else duration(retention, "retention"),
             version,
+            None if cancel_grace is None else duration(cancel_grace, "cancel_grace", zero=True),
+        )
+
+
+#: How long a cancelled workflow may take to clean up, unless it says so.
+CANCEL_GRACE: Final = timedelta(seconds=30)
+
+#: What other libraries call our options.
+_OTHER_NAMES: Final = {
+    "retries": "retry",
+    "max_retries": "retry",
+    "max_attempts": "retry",
+    "attempts": "retry",
+    "retry_policy": "retry",
+    "queue": "lane",
+    "task_queue": "lane",
+    "time_limit": "timeout",
+    "expires": "deadline",
+    "capabilities": "needs",
+    "limit": "limits",
+    "budgets": "budget",
+    "workflow_id": "id",
+    "task_id": "id",
+}
+
+
+def refuse_unknown(options: Mapping[str, Any], decorator: str) -> None:
+    """Refuse options that a decorator does not know, and suggest the ones that may be meant."""
+    known = [each.name for each in fields(TaskOptions)]
+    for name in options:
+        if name not in known:
+            close = _OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
+            hint = f"write {close}=" if close else f"options: name, {', '.join(known)}"
+            raise BadOptions(f"@app.{decorator}: unknown option {name}=; {hint}", option=name)
+    if "cancel_grace" in options and decorator != "workflow":
+        raise BadOptions(
+            f"@app.{decorator}: cancel_grace= is only for workflows; a cancelled task ends at once",
+            option="cancel_grace",
         )
 
 
 def _text(value: Any, name: str) -> None:
     if value is not None and (not isinstance(value, str) or not value):
-        raise BadOptions(f"{name}: {value!r} is not a text", option=name)
+        raise BadOptions(f"{name}: {value!r} is not a string", option=name)
 
 
 def _priority(value: Any) -> None:
@@ -326,19 +401,19 @@ def _priority(value: Any) -> None:
 
 def _reuse(value: Any) -> None:
     if value is not None and value not in REUSES:
-        raise BadOptions(f"reuse: {value!r} is none of {', '.join(REUSES)}", option="reuse")
+        raise BadOptions(f"reuse: {value!r} is not one of {', '.join(REUSES)}", option="reuse")
 
 
 def _limits(value: Iterable[Limit | Rate]) -> tuple[Limit | Rate, ...]:
     found = (value,) if isinstance(value, (Limit, Rate)) else tuple(value)
     for kind in (Limit, Rate):
         if sum(isinstance(each, kind) for each in found) > 1:
-            raise BadOptions(f"limits: a task has at most one {kind.__name__}", option="limits")
+            raise BadOptions(f"limits: a task takes at most one {kind.__name__}", option="limits")
     if not all(isinstance(each, (Limit, Rate)) for each in found):
         raise BadOptions("limits: expected Limit(…) and Rate(…)", option="limits")
     if len({each.key for each in found}) > 1:
         raise BadOptions(
-            "limits: Limit and Rate of one task share one key; write the same key in both, or make two tasks",
+            "limits: Limit and Rate of one task must use the same key; use one key, or make two tasks",
             option="limits",
         )
     return found
@@ -358,14 +433,14 @@ def _tags(value: Any) -> dict[str, str] | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise BadOptions(f"tags: {value!r} is not a mapping of texts", option="tags")
+        raise BadOptions(f"tags: {value!r} is not a mapping of strings", option="tags")
     from flowfabric.model.errors import Validation
     from flowfabric.model.ids import check_tag_key
 
     found = {}
     for key, text in value.items():
         if not isinstance(key, str) or not isinstance(text, str):
-            raise BadOptions(f"tags: {key!r}={text!r}: keys and values are texts", option="tags")
+            raise BadOptions(f"tags: {key!r}={text!r}: keys and values must be strings", option="tags")
         name = tag_key(key)
         try:
             check_tag_key(name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from flowfabric.model.errors import EngineError, Unavailable
+from flowfabric.model.errors import EngineError
 from flowfabric.model.results import ScannerFilter
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.durations import duration
@@ -29,6 +29,7 @@ _log = logging.getLogger("flowfabric.sdk")
 #: Whoever waits looks for himself this often: the subscription makes it quick, this makes it certain.
 SAFETY_S = 10.0
 _RETRY_S = 1.0
+_CLOSED_MEANWHILE = "the app was closed while waiting for a result"
 
 
 class Completions:
@@ -79,12 +80,12 @@ class Completions:
                         self._tell(str(event.execution_id))
                 return
             except EngineError as error:
-                _log.warning("ends of runs cannot be heard, trying again: %s", error)
+                _log.warning("cannot follow the ends of runs, retrying: %s", error)
             finally:
-                # Without the subscription everybody looks for himself.
+                # Without the subscription everybody looks for himself. When the app closes, they are told that instead.
                 if not ready.done():
                     ready.set_result(None)
-                for run_id in list(self._waiting):
+                for run_id in [] if self._closed else list(self._waiting):
                     self._tell(run_id)
             await asyncio.sleep(_RETRY_S)
 
@@ -92,6 +93,11 @@ class Completions:
         for future in self._waiting.get(run_id, ()):
             if not future.done():
                 future.set_result(None)
+
+    def check_open(self) -> None:
+        """Tell somebody who waits that the app was closed, if it was."""
+        if self._closed:
+            raise NotOpen(_CLOSED_MEANWHILE) from None
 
     async def close(self) -> None:
         """Stop hearing; whoever waits is told that the app is closed."""
@@ -103,7 +109,7 @@ class Completions:
         for futures in self._waiting.values():
             for future in futures:
                 if not future.done():
-                    future.set_exception(NotOpen("the app was closed while a result was awaited"))
+                    future.set_exception(NotOpen(_CLOSED_MEANWHILE))
                     future.exception()
 
 
@@ -118,9 +124,8 @@ async def result_of(run: Run[Any], timeout: timedelta | None) -> Any:
             await completions.started()
             try:
                 state = await run.status()
-            except Unavailable:
-                if told.done():
-                    told.result()  # The app was closed meanwhile: that is what is told.
+            except EngineError:
+                completions.check_open()  # The app was closed meanwhile: that is what is told.
                 raise
             if state in ENDED:
                 break
@@ -129,7 +134,7 @@ async def result_of(run: Run[Any], timeout: timedelta | None) -> Any:
                 rest = min(rest, deadline - loop.time())
                 if rest <= 0:
                     raise ResultTimeout(
-                        f"run {run.id} is {state.value} after {timeout}; it goes on: ask again, cancel it, or see "
+                        f"run {run.id} is {state.value} after {timeout}; it goes on: wait again, cancel it, or see "
                         "explain()",
                         run=run.id,
                     )
@@ -159,9 +164,9 @@ async def _ending(run: Run[Any], state: PublicState) -> RunEnded:
         )
     if state is PublicState.EXPIRED:
         return RunExpired(
-            f"run {run.id} did not end before its deadline; replay() tries again", run_id=run.id, reason=reason
+            f"run {run.id} did not end before its deadline; replay() runs it again", run_id=run.id, reason=reason
         )
-    return RunSkipped(f"run {run.id} was skipped: what it depends on did not succeed", run_id=run.id, reason=reason)
+    return RunSkipped(f"run {run.id} was skipped: a dependency did not succeed", run_id=run.id, reason=reason)
 
 
 async def _failure(run: Run[Any], reason: str, attempt: int) -> RunFailed:

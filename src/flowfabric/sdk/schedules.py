@@ -1,4 +1,5 @@
-"""Tasks and workflows that start by the clock: what the program says, and what operators do with it at run time."""
+"""Tasks and workflows that start by the clock: as the program defines them, and as operators change them at run
+time."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class ScheduleDecorator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for a schedule besides its times."""
+    """Everything about a schedule except its times."""
 
     overlap: Overlap = Overlap.SKIP
     catch_up: CatchUp = CatchUp.LAST
@@ -67,7 +68,7 @@ class Rules:
         """From what people write."""
         for name, value, words in (("overlap", overlap, Overlap), ("catch_up", catch_up, CatchUp)):
             if value not in tuple(words):
-                raise BadOptions(f"{name}: {value!r} is none of {', '.join(words)}", option=name)
+                raise BadOptions(f"{name}: {value!r} is not one of {', '.join(words)}", option=name)
         if type(catch_up_limit) is not int or catch_up_limit < 1:
             raise BadOptions(f"catch_up_limit: {catch_up_limit!r} is not a number above 0", option="catch_up_limit")
         spread = None if jitter is None else duration(jitter, "jitter")
@@ -86,16 +87,16 @@ class Rules:
 def spec_of(cron: str | None, tz: str, every: timedelta | None, anchor: datetime | None) -> ScheduleSpec:
     """When, from what people write; refused if nobody could follow it."""
     if (cron is None) == (every is None):
-        raise BadOptions("a schedule has either cron= or every=", option="cron")
+        raise BadOptions("pass either cron= or every=", option="cron")
     spec: ScheduleSpec
     if every is not None:
         if anchor is not None and anchor.tzinfo is None:
-            raise BadOptions("anchor: a time without a time zone; write datetime(…, tzinfo=…)", option="anchor")
+            raise BadOptions("anchor: the time has no time zone; write datetime(…, tzinfo=…)", option="anchor")
         start = 0 if anchor is None else (anchor - _EPOCH) // timedelta(milliseconds=1)
         spec = Every(milliseconds(every, "every", zero=False), start)
     else:
         if not isinstance(cron, str) or not isinstance(tz, str):
-            raise BadOptions("cron: expected a text such as '0 6 * * mon-fri', and tz one such as 'Europe/Paris'")
+            raise BadOptions("cron: expected a string such as '0 6 * * mon-fri', and tz one such as 'Europe/Paris'")
         spec = Cron(" ".join(cron.split()), tz)
     from flowfabric.engine import slots
 
@@ -107,7 +108,7 @@ def spec_of(cron: str | None, tz: str, every: timedelta | None, anchor: datetime
 
 
 class Planned:
-    """A schedule as the program has it."""
+    """A schedule as the program defines it."""
 
     __slots__ = ("arguments", "definition", "name", "rules", "spec")
 
@@ -122,13 +123,13 @@ class Planned:
         options = definition.start_options
         for option in ("tx", "debounce", "delay", "id", "key"):
             if getattr(options, option) is not None:
-                raise BadOptions(f"{name}: a schedule decides itself when and what it starts: {option}= is not for it")
+                raise BadOptions(f"{name}: a schedule sets its own start times and ids; leave out {option}=")
         # Annotations may name types that are defined later; then this is found out when a worker starts.
         with contextlib.suppress(BadSignature):
             definition.signature.pack(arguments.args, arguments.kwargs)
 
     async def put(self) -> Any:
-        """Store it; what is stored already from the same text stays as operators left it."""
+        """Store it. If the stored schedule comes from the same definition, it stays as operators left it."""
         from flowfabric.sdk.starting import prepare
 
         definition = self.definition
@@ -151,7 +152,8 @@ class Planned:
 
 
 class Schedules:
-    """``app.schedules``: schedules as they are stored, by name. Changes hold until the program's own text changes."""
+    """``app.schedules``: stored schedules, by name. Changes last until the schedule's definition in the program
+    changes."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -165,20 +167,20 @@ class Schedules:
         rules: Rules,
         arguments: Arguments[Any] | tuple[Any, ...] | None,
     ) -> S:
-        """Take one into the program; workers store it when they start."""
+        """Add a schedule to the program; workers store it when they start."""
         if not isinstance(definition, Startable):
             raise BadOptions(f"{definition!r} is neither a task nor a workflow", option="schedule")
         chosen = definition.name if name is None else name
         if not chosen:
             raise BadOptions(f"name: {chosen!r} is not a name", option="name")
         if chosen in self.planned:
-            raise BadOptions(f"name: there is a schedule {chosen!r} already; give one of them a name=", option="name")
+            raise BadOptions(f"name: schedule {chosen!r} already exists; give one of them another name=", option="name")
         given = arguments if isinstance(arguments, Arguments) else Arguments(tuple(arguments or ()), {})
         self.planned[chosen] = Planned(definition, chosen, spec, rules, given)
         return definition
 
     async def store(self) -> None:
-        """Store all that the program has. Workers do so when they start."""
+        """Store all schedules of the program. Workers do this when they start."""
         for planned in self.planned.values():
             await planned.put()
 
@@ -188,7 +190,7 @@ class Schedules:
         return [each async for page in listing for each in page.schedules]
 
     async def get(self, name: str) -> ScheduleSnapshot:
-        """One schedule: its next slot, its last start, what it skipped last and why."""
+        """One schedule: its next slot, its last start, its last skipped slot and why."""
         found = await self._app.engine.get_schedule(name, self._app.namespace)
         if found is None:
             raise self._unknown(name)
@@ -200,16 +202,17 @@ class Schedules:
             await self._app.engine.pause_schedule(name, self._app.namespace)
 
     async def resume(self, name: str) -> None:
-        """Go on with the first slot from now."""
+        """Continue with the next slot from now."""
         with self._known(name):
             await self._app.engine.resume_schedule(name, self._app.namespace)
 
     async def delete(self, name: str) -> None:
-        """Forget it. A worker whose program still has it stores it again when it starts."""
+        """Delete it. A worker whose program still defines it stores it again when it starts."""
         await self._app.engine.delete_schedule(name, self._app.namespace)
 
     async def trigger(self, name: str, *, overlap: Overlap | str | None = None) -> Run[Any] | None:
-        """Start one now, out of turn; nothing if one runs and may not be overlapped."""
+        """Start a run now, outside the schedule. Returns ``None`` if another one is running and ``overlap`` forbids a
+        second."""
         with self._known(name):
             answer = await self._app.engine.trigger_schedule(name, self._app.namespace, overlap)
         if not isinstance(answer, FireResult.Started):
@@ -233,7 +236,8 @@ class Schedules:
         priority: int | None = None,
         lane: str | None = None,
     ) -> ScheduleSnapshot:
-        """Change some of it; the rest stays. It holds until the program's own text for this schedule changes."""
+        """Change some of its settings; the rest stays. This lasts until the schedule's definition in the program
+        changes."""
         found = await self.get(name)
         spec = found.spec
         if every is not None:
@@ -266,7 +270,7 @@ class Schedules:
 
     def _unknown(self, name: str) -> UnknownSchedule:
         return UnknownSchedule(
-            f"there is no schedule {name!r} in {self._app.namespace!r}; workers store those of their program when they "
+            f"no schedule {name!r} in {self._app.namespace!r}; workers store the schedules of their app when they "
             "start",
             schedule=name,
         )

@@ -34,7 +34,7 @@ class Plan:
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise BadSignature(
-                    f"{name}: {parameter} has no name to travel under; list the parameters one by one",
+                    f"{name}: {parameter} has no name; list the parameters one by one",
                     task=name,
                     parameter=parameter.name,
                 )
@@ -162,8 +162,8 @@ class Signature:
 
     def _bad_payload(self, detail: str, parameter: str = "") -> BadPayload:
         return BadPayload(
-            f"{self._name}: the stored arguments do not fit the function: {detail}; keep old parameters readable, "
-            "or start the run anew",
+            f"{self._name}: the stored arguments do not match the function: {detail}; keep old parameters readable, "
+            "or start a new run",
             task=self._name,
             parameter=parameter,
         )
@@ -180,7 +180,7 @@ class Signature:
         try:
             return self.plan.result.encode(value)
         except CodecError as error:
-            raise BadResult(f"{self._name}: its result does not fit: {error}", task=self._name) from error
+            raise BadResult(f"{self._name}: its result does not match: {error}", task=self._name) from error
 
     def load_result(self, data: bytes | None) -> Any:
         """The result that was stored; an empty one is ``None``."""
@@ -189,7 +189,7 @@ class Signature:
         try:
             return self.plan.result.decode(data)
         except CodecError as error:
-            raise BadResult(f"{self._name}: the stored result does not fit: {error}", task=self._name) from error
+            raise BadResult(f"{self._name}: the stored result does not match: {error}", task=self._name) from error
 
     # -- paths ---------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Signature:
         if first not in plan.codecs:
             known = ", ".join(plan.codecs) or "none"
             raise BadOptions(
-                f"{self._name}: {option}: {path!r} begins with no parameter; there are: {known}",
+                f"{self._name}: {option}: {path!r} does not begin with a parameter; parameters: {known}",
                 task=self._name,
                 option=option,
             )
@@ -284,12 +284,12 @@ def _injection(annotation: Any, default: Any) -> Injected | None:
             if isinstance(each, Depends):
                 return each
             if each is Depends:
-                raise BadSignature("Annotated[…, Depends]: say who provides: Depends(provider)")
+                raise BadSignature("Annotated[…, Depends]: name the provider: Depends(provider)")
         annotation = inner
     if _is_context(annotation):
         return WantsContext()
     if default is injected:
-        raise BadSignature("a parameter with the default `injected` is a Ctx or Annotated[…, Depends(…)]")
+        raise BadSignature("a parameter with the default `injected` must be a Ctx or Annotated[…, Depends(…)]")
     return None
 
 

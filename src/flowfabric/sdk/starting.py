@@ -17,11 +17,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from flowfabric.model.limits import MAX_CLAIM
+from flowfabric.model.ownership import owned_name
 from flowfabric.model.policy import ExecutionPolicy, RoutingRequirements, StreamPolicy, TimeoutPolicy
 from flowfabric.model.results import CreateResult, Duplicate
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions, IdConflict
-from flowfabric.sdk.options import Reuse, StartOptions
+from flowfabric.sdk.options import CANCEL_GRACE, Reuse, StartOptions
 from flowfabric.sdk.run import Run
 from flowfabric.tracing import current_trace
 
@@ -49,7 +50,7 @@ def _paths(definition: Startable[..., Any], template: str) -> list[str]:
             continue
         if not path or spec or conversion or not all(each.isidentifier() for each in path.split(".")):
             raise BadOptions(
-                f"{definition.name}: id: {template!r} may hold only dotted paths such as {{doc.url}}",
+                f"{definition.name}: id: {template!r} may contain only dotted paths such as {{doc.url}}",
                 task=definition.name,
                 option="id",
             )
@@ -139,8 +140,9 @@ def policy(
     *,
     bound: bool,
 ) -> ExecutionPolicy:
-    """What the engine is told about one run. The engine reads equal ones once."""
-    task = definition.options
+    """What the engine is told about one run. The engine reads equal ones once. Budgets and the quota are named as the
+    app's own, so that nobody has to look for the operator's first."""
+    task, own = definition.options, definition.app.namespace
     until = deadline or task.deadline
     timeouts = None
     if task.timeout is not None or until is not None:
@@ -154,10 +156,21 @@ def policy(
         max_reclaim_count=definition.app.lost_workers,
         routing_requirements=RoutingRequirements(tuple(sorted(task.needs))) if task.needs else None,
         stream_policy=(None if task.retention is None else StreamPolicy(retention_ttl_ms=milliseconds(task.retention))),
-        budget_ids=budget_ids,
-        quota_policy_id=quota_policy_id,
+        budget_ids=tuple(owned_name(each, own) for each in budget_ids),
+        quota_policy_id=None if quota_policy_id is None else owned_name(quota_policy_id, own),
         dedup_window_ms=FOREVER_MS if bound else None,
+        cancel_grace_ms=_grace_ms(definition),
     )
+
+
+def _grace_ms(definition: Startable[Any, Any]) -> int | None:
+    """How long a cancelled run may go on. Tasks end at once."""
+    from flowfabric.sdk.definitions import Workflow
+
+    if not isinstance(definition, Workflow):
+        return None
+    grace = definition.options.cancel_grace
+    return milliseconds(CANCEL_GRACE if grace is None else grace)
 
 
 async def start(
@@ -182,7 +195,7 @@ async def start_many(
 ) -> list[Run[Any]]:
     """Start many runs in one call of the engine."""
     if options.debounce is not None or options.tx is not None:
-        raise BadOptions("start_many: start runs one by one with debounce= or tx=", option="start_many")
+        raise BadOptions("start_many: start runs one by one to use debounce= or tx=", option="start_many")
     prepared = [await prepare(definition, definition.signature.bind(args, kwargs), options) for args, kwargs in calls]
     if any(each.reuse == "reject" and each.id is not None for each in prepared):
         raise BadOptions(
@@ -216,7 +229,7 @@ async def refuse_taken(
                 id = taken[execution_id].id or ""
                 raise IdConflict(
                     f"the id {id!r} belongs to a run of {context.execution_kind!r}: {execution_id}; "
-                    f'a namespace has its ids in common, so begin yours with a name: id="{definition.name}:…"',
+                    f'ids are shared within a namespace, so give yours a prefix: id="{definition.name}:…"',
                     run_id=execution_id,
                     id=id,
                 )

@@ -8,6 +8,8 @@ import re
 import secrets
 from typing import NamedTuple
 
+from flowfabric.model.tokens import Token
+
 _FORM = re.compile(r"ff_([0-9a-f]{16})_([0-9a-f]{64})")
 
 
@@ -15,14 +17,14 @@ class Minted(NamedTuple):
     """A new credential: its id, the text that is shown once, and what is stored."""
 
     credential_id: str
-    token: str
+    token: Token
     digest: str
 
 
 def mint() -> Minted:
     """A credential that nobody has had before."""
     identity, secret = secrets.token_hex(8), secrets.token_hex(32)
-    return Minted(identity, f"ff_{identity}_{secret}", digest_of(secret))
+    return Minted(identity, Token(f"ff_{identity}_{secret}"), digest_of(secret))
 
 
 def parse(text: str) -> tuple[str, str] | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
 from flowfabric.model.ids import encode_hook
 from flowfabric.model.results import PriorityChanged
-from flowfabric.model.tokens import Token, redacted
+from flowfabric.model.tokens import Token
+
+if TYPE_CHECKING:
+    from flowfabric.server.limits import Body, Made
 
 JSON = b"application/json"
 BYTES = b"application/octet-stream"
@@ -19,7 +22,20 @@ HTML = b"text/html; charset=utf-8"
 EVENTS = b"text/event-stream"
 
 Headers = tuple[tuple[bytes, bytes], ...]
-NO_STORE: Headers = ((b"cache-control", b"no-store"),)
+Fallen = Callable[[], Awaitable[None]]
+#: What every answer says to browsers.
+CAUTION: Headers = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+#: And what all do that are no page: they run nothing, and nobody keeps them.
+GUARDED: Headers = (
+    *CAUTION,
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+)
 
 #: Variants whose name on the wire is not that of their type.
 _NAMES: dict[type, str] = {PriorityChanged: "Changed"}
@@ -32,6 +48,10 @@ class Answer(Struct):
     body: bytes = b""
     media: bytes = JSON
     headers: Headers = ()
+    #: What browsers may do with it.
+    policy: Headers = GUARDED
+    #: Whether others hold the same body, so that it takes no memory of its own.
+    shared: bool = False
 
 
 class Streamed(Struct):
@@ -40,26 +60,25 @@ class Streamed(Struct):
     chunks: AsyncGenerator[bytes, None]
     media: bytes = EVENTS
     status: int = 200
-    headers: Headers = NO_STORE
+    headers: Headers = ()
+    policy: Headers = GUARDED
+    #: The request's body, which is held until it is sent, and what was made for it and is still to be sent.
+    body: Body | None = None
+    made: Made | None = None
+    #: What is done if the caller's credential goes before all is sent.
+    fallen: Fallen | None = None
 
 
 def _hook(value: Any) -> Any:
-    if isinstance(value, Token):
-        return redacted(value)
-    return encode_hook(value)
-
-
-def _open_hook(value: Any) -> Any:
-    return str.__str__(value) if isinstance(value, Token) else encode_hook(value)
+    return str(value) if isinstance(value, Token) else encode_hook(value)
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_hook)
-_open_encoder = msgspec.json.Encoder(enc_hook=_open_hook)
 
 
-def encode(value: Any, *, tokens: bool = False) -> bytes:
-    """JSON. Waitpoint tokens are shown only to those who asked for them."""
-    return (_open_encoder if tokens else _encoder).encode(value)
+def encode(value: Any) -> bytes:
+    """JSON. Tokens are redacted: whoever answers with one reveals it."""
+    return _encoder.encode(value)
 
 
 def plain(value: Any, status: int = 200, headers: Headers = ()) -> Answer:

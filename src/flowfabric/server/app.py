@@ -5,26 +5,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
 from flowfabric.engine import Engine
+from flowfabric.engine.operations import Subject
 from flowfabric.model.errors import EngineError
-from flowfabric.server import accesslog, audit, console, problems, repeating
+from flowfabric.server import accesslog, audit, console, openapi, problems, repeating
 from flowfabric.server.access import ANYBODY, Gate, Principal
 from flowfabric.server.accesslog import Asked
-from flowfabric.server.answers import Answer, Streamed, plain
+from flowfabric.server.answers import EVENTS, HTML, Answer, Streamed, plain
+from flowfabric.server.browsers import SAFE, check_page
 from flowfabric.server.changes import Changes
 from flowfabric.server.config import EMBEDDED, ServerConfig, is_loopback
 from flowfabric.server.envelopes import Envelopes
-from flowfabric.server.limits import BodyRoom, RateLimits, check_headers
+from flowfabric.server.limits import (
+    LEAST_OPEN,
+    OPEN_PART,
+    AnswerRoom,
+    Body,
+    BodyRoom,
+    RateLimits,
+    check_headers,
+)
 from flowfabric.server.metrics import ServerMetrics
-from flowfabric.server.operations import Call, Operation, Routes
+from flowfabric.server.operations import Call, Route, Routes, check_caller
 from flowfabric.server.permits import Permits
+from flowfabric.server.pieces import MOST_CALLS, MOST_STEPS, Loads, Turns
 from flowfabric.server.problems import Refused, refused
 from flowfabric.server.remote import Performer
-from flowfabric.server.requests import Gone, Receive, check_length, check_type, decode, read_body, read_query
+from flowfabric.server.requests import Gone, Receive, check_length, check_type, read_body, read_json, read_query
 from flowfabric.server.sampling import Sampler
 from flowfabric.telemetry.logs import request_id
 from flowfabric.telemetry.spans import span, telemetry
@@ -46,18 +58,23 @@ _GONE = 499
 class Server:
     """The operations of an engine over HTTP. Make one with ``create_app``."""
 
-    def __init__(self, engine: Engine, config: ServerConfig, operations: tuple[Operation, ...]) -> None:
+    def __init__(self, engine: Engine, config: ServerConfig, routes: tuple[Route, ...]) -> None:
         self.engine = engine
         self.config = config
-        self.operations = operations
+        self.routes = routes
         self.metrics = ServerMetrics()
         if config.metrics and getattr(engine, "observer", None) is None:
             engine.observer = self.metrics.engine
         self.gate = Gate(engine, config.api_token, config.require_credential)
         self.rates = RateLimits(config.rate_limit, config.rate_burst) if config.rate_limit else None
         self.bodies = BodyRoom(config.max_body_bytes)
+        self.open_bodies = BodyRoom(max(config.max_body_bytes // OPEN_PART, LEAST_OPEN))
         self.stream_ops = Permits("stream_ops", config.max_stream_ops)
         self.followers = Permits("event_streams", config.max_followers)
+        self.turns = Turns()
+        self.steps_at_once = Loads(MOST_STEPS)
+        self.calls_at_once = Loads(MOST_CALLS)
+        self.answers = AnswerRoom(config.max_answer_bytes)
         self.sampler = Sampler(engine)
         self.changes = Changes(engine)
         self.rotations = Permits("admin_rotate", 1)
@@ -66,12 +83,22 @@ class Server:
         #: Set once a shutdown has begun: whatever waits for others to do something stops waiting.
         self.closing = asyncio.Event()
         self.performer = Performer(Envelopes(engine))
-        self._routes = Routes(operations)
+        self._routes = Routes(routes)
 
     def close(self) -> None:
         """Take no more reads of streams, and end those that only wait."""
         self.stream_ops.closed = True
         self.closing.set()
+
+    @cached_property
+    def description(self) -> Answer:
+        """What can be called, as an OpenAPI document: made once, since anybody may ask for it."""
+        return plain(openapi.document(self.routes))
+
+    @cached_property
+    def description_page(self) -> Answer:
+        """The same for people."""
+        return Answer(200, openapi.page(self.routes), HTML, policy=openapi.POLICY)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection event, as ASGI has it."""
@@ -86,11 +113,11 @@ class Server:
         literal = self._routes.literal.get(scope.get("raw_path") or b"")
         found = self._routes.find(_segments(scope)) if literal is None or scope.get("root_path") else (literal, {})
         method = scope["method"]
-        operation = None if found is None else found[0].get("GET" if method == "HEAD" else method)
+        route = None if found is None else found[0].get("GET" if method == "HEAD" else method)
         headers: dict[bytes, bytes] = dict(scope["headers"])
         asked = Asked(
             method if method in _METHODS else "OTHER",
-            "unknown" if operation is None else operation.path,
+            "unknown" if route is None else route.path,
             _GONE,
             accesslog.identity_of(headers),
         )
@@ -98,12 +125,12 @@ class Server:
         try:
             trace = accesslog.trace_of(headers)
             if trace is None and telemetry() is None:
-                await self._reply(asked, scope, receive, send, headers, found, operation)
+                await self._reply(asked, scope, receive, send, headers, found, route)
             else:
                 facts = {"http.request.method": asked.method, "http.route": asked.route}
                 with span(f"{asked.method} {asked.route}", trace, facts, kind="SERVER") as opened:
                     try:
-                        await self._reply(asked, scope, receive, send, headers, found, operation)
+                        await self._reply(asked, scope, receive, send, headers, found, route)
                     finally:
                         if opened is not None:
                             opened.set_attribute("http.response.status_code", asked.status)
@@ -131,16 +158,21 @@ class Server:
         send: Send,
         headers: dict[bytes, bytes],
         found: Any,
-        operation: Operation | None,
+        route: Route | None,
     ) -> None:
         with contextlib.suppress(Gone):
-            answer = await self._answer(asked, scope, receive, headers, found, operation)
+            answer = await self._answer(asked, scope, receive, headers, found, route)
             asked.status = answer.status
             named = (b"x-request-id", asked.identity.encode())
             if isinstance(answer, Answer):
                 await _send(send, answer, scope["method"], named)
-            else:
+                return
+            try:
                 await _stream(send, answer, named)
+            finally:
+                for each in (answer.body, answer.made):
+                    if each is not None:
+                        each.close()
 
     async def _answer(
         self,
@@ -149,30 +181,32 @@ class Server:
         receive: Receive,
         headers: dict[bytes, bytes],
         found: Any,
-        operation: Operation | None,
+        route: Route | None,
     ) -> Answer | Streamed:
+        method = scope["method"]
         try:
-            check_headers(len(scope["headers"]))
+            check_headers(headers, scope["headers"])
+            if method not in SAFE or (route is not None and route.costly):
+                check_page(headers, self.config.cors_origins)
             page = None if found is not None else self._page(scope, headers)
             if page is not None:
                 asked.route = "console"
                 return page
-            if operation is not None and operation.scope is None:
+            if route is not None and not route.operation.scopes:
                 principal: Principal | None = ANYBODY
             else:
                 principal = await self.gate.principal(headers.get(b"authorization"))
-            if self.rates is not None and (operation is None or operation.name not in _UNLIMITED):
+            if self.rates is not None and (route is None or route.name not in _UNLIMITED):
                 known = principal is not None and principal is not ANYBODY
                 self._check_rate(principal.name if known and principal else f"from {_address(scope)}")
             if principal is None:
-                unknown = ((b"www-authenticate", b"Bearer"),)
-                return plain({"error": "missing or invalid Authorization header"}, 401, unknown)
+                raise problems.unauthorized()
             if principal is ANYBODY and self.config.guard_host:
                 _check_host(headers.get(b"host"))
-            if operation is None:
+            if route is None:
                 return _lost(found)
             asked.who = principal.name
-            call = Call(self, operation, principal, found[1], headers, receive)
+            call = Call(self, route, principal, found[1], headers, receive)
             return await self._perform(call, scope)
         except Refused as refusal:
             return refusal.answer
@@ -181,7 +215,7 @@ class Server:
         except Gone:
             raise
         except Exception:
-            _log.exception("%s %s failed", scope["method"], "?" if operation is None else operation.path)
+            _log.exception("%s %s failed", method, "?" if route is None else route.path)
             return plain({"error": "internal error", "retryable": False}, 500)
 
     def _page(self, scope: Scope, headers: dict[bytes, bytes]) -> Answer | None:
@@ -192,32 +226,34 @@ class Server:
         return console.page(path, headers.get(b"if-none-match"), headers.get(b"accept-encoding"))
 
     async def _perform(self, call: Call, scope: Scope) -> Answer | Streamed:
-        operation, headers = call.operation, call.headers
-        if operation.scope is not None and not operation.each_scope and not call.principal.may(operation.scope):
-            text = f"this credential lacks the scope {operation.scope.value!r}"
-            raise refused(403, text, kind="forbidden", retryable=False)
-        if operation.everywhere and call.principal.namespaces is not None:
-            text = "this credential is limited to namespaces, and this is about all of them"
-            raise refused(403, text, kind="forbidden", retryable=False)
-        check_length(headers.get(b"content-length"), operation.limit, operation.path)
+        route, headers = call.route, call.headers
+        check_caller(call.principal, call.operation)
+        check_length(headers.get(b"content-length"), route.limit, route.path)
         data = b""
-        if operation.query is not None:
-            call.query = read_query(scope.get("query_string", b""), operation.query)
-        if operation.body is not None:
-            check_type(headers.get(b"content-type"))
-            data = await read_body(
-                call.receive, operation.limit, operation.path, self.bodies, self.config.body_timeout_s
-            )
+        if route.query is not None:
+            call.query = read_query(scope.get("query_string", b""), route.query)
+        # What anybody may send must not take the room of those who have shown who they are.
+        body = Body(self.bodies if route.operation.scopes else self.open_bodies, call.principal.credential_id)
         try:
-            if operation.body is not None:
-                call.body = decode(data, operation.body)
-            if operation.owner is not None:
+            if route.body is not None:
+                check_type(headers.get(b"content-type"))
+                data = await read_body(call.receive, route.limit, route.path, body, self.config.body_timeout_s)
+                # A body may take its time to arrive.
+                await call.check_standing()
+                call.body = await read_json(data, route.body)
+            if route.owner is not None:
                 await _check_owner(call)
             if repeating.KEY in headers:
-                return await repeating.once(call, scope, data, self._acted)
-            return await (self._acted(call) if operation.audited else operation.handler(call))
+                answer = await repeating.once(call, scope, data, self._acted)
+            else:
+                answer = await (self._acted(call) if call.operation.audited else route.handler(call))
+            if isinstance(answer, Streamed):
+                answer.chunks = _while_standing(call, answer, answer.chunks)
+                # What is still to be sent is made from the body.
+                answer.body, body = body, Body(self.bodies)
+            return answer
         finally:
-            self.bodies.give(len(data))
+            body.close()
 
     def _check_rate(self, caller: str) -> None:
         assert self.rates is not None
@@ -228,27 +264,27 @@ class Server:
             raise
 
     async def _acted(self, call: Call) -> Answer | Streamed:
-        answer = await call.operation.handler(call)
+        answer = await call.route.handler(call)
         if call.operation.audited:
             await audit.account(call, answer.status)
+        if call.route.settled is not None:
+            await call.route.settled(call)
         return answer
 
 
 def create_app(engine: Engine, config: ServerConfig | None = None) -> Server:
     """The server of an open engine. It runs no timers and closes nothing: whoever opened the engine does."""
-    from flowfabric.server.routes import OPERATIONS
+    from flowfabric.server.routes import ROUTES
 
-    return Server(engine, EMBEDDED if config is None else config, OPERATIONS)
+    return Server(engine, EMBEDDED if config is None else config, ROUTES)
 
 
 async def _check_owner(call: Call) -> None:
-    match call.operation.owner:
-        case "execution":
+    match call.route.owner:
+        case Subject.EXECUTION:
             await call.check_execution(call.execution_id)
-        case "flow":
+        case Subject.FLOW:
             await call.check_flow(call.flow_id)
-        case "budget":
-            await call.check_budget(call.budget_id)
 
 
 def _segments(scope: Scope) -> list[str]:
@@ -272,7 +308,7 @@ def _check_host(host: bytes | None) -> None:
     name = (host or b"").decode("latin-1")
     bare = name.partition("]")[0] if name.startswith("[") else name.rpartition(":")[0] or name
     if not is_loopback(bare.strip("[]")):
-        text = "this server asks for no credential and answers only to names of this machine"
+        text = "this server asks for no credential and serves this machine only"
         raise refused(403, text, kind="forbidden", retryable=False)
 
 
@@ -284,26 +320,62 @@ def _lost(found: Any) -> Answer:
 
 
 async def _send(send: Send, answer: Answer, method: str, named: tuple[bytes, bytes]) -> None:
-    headers = [(b"content-type", answer.media), *answer.headers] if answer.body else [*answer.headers]
-    headers.append(named)
+    headers = [*answer.policy, *answer.headers, named]
+    if answer.body:
+        headers.append((b"content-type", answer.media))
     if answer.status not in (204, 304):
         headers.append((b"content-length", str(len(answer.body)).encode()))
     body = b"" if method == "HEAD" else answer.body
     respond = getattr(getattr(send, "__self__", None), "respond", None)
     if respond is not None:
-        respond(answer.status, headers, body)
+        respond(answer.status, headers, body, shared=answer.shared)
         return
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 async def _stream(send: Send, answer: Streamed, named: tuple[bytes, bytes]) -> None:
-    headers = [(b"content-type", answer.media), *answer.headers, named]
+    headers = [(b"content-type", answer.media), *answer.policy, *answer.headers, named]
+    keep = getattr(getattr(send, "__self__", None), "keep", None)
+    if keep is not None:
+        keep(answer.made)
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     async with contextlib.aclosing(answer.chunks) as chunks:
         async for chunk in chunks:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            message = {"type": "http.response.body", "body": chunk, "more_body": True}
+            # While it waits for its reader nobody but the connection holds it.
+            del chunk
+            await send(message)
     await send({"type": "http.response.body", "body": b""})
+
+
+async def _while_standing(
+    call: Call, answer: Streamed, chunks: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    """Nothing more is sent once the credential is good no more, whatever the stream itself looks at."""
+    drop = None if answer.media == EVENTS else getattr(getattr(call.receive, "__self__", None), "drop", None)
+    ready: list[bytes] = []
+
+    def fall(_: object) -> None:
+        # A reader that takes its time would get what waits for it, and keep others from what it was given.
+        if drop is not None:
+            drop()
+
+    async with contextlib.aclosing(chunks), call.holding() as standing:
+        standing.gone.add_done_callback(fall)
+        try:
+            async for chunk in chunks:
+                if standing.fell:
+                    break
+                ready.append(chunk)
+                del chunk
+                yield ready.pop()
+        finally:
+            standing.gone.remove_done_callback(fall)
+            if standing.fell and answer.fallen is not None:
+                await answer.fallen()
+        if standing.fell and answer.media != EVENTS:
+            raise Gone  # half an answer must not look like a whole one
 
 
 async def _live(receive: Receive, send: Send) -> None:

@@ -5,27 +5,29 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
 
+from flowfabric.model.discreet import Discreet
 from flowfabric.model.ids import LaneId, LaneIdError
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.server import variables as var
-from flowfabric.telemetry.logs import BadFilter, read_filter
+from flowfabric.stores.environment import ConfigError, Variable, number, store_url, whole
+from flowfabric.telemetry.logs import BadFilter, read_filter, redacted
 
 DEFAULT_PORT = 9090
 #: The first signing key's name.
 FIRST_KID = "k1"
+#: Hexadecimal digits of a signing secret, and the fewest characters of a token that may do everything.
+SECRET_DIGITS, MIN_TOKEN = 64, 16
 
 
-class ConfigError(Exception):
-    """The server cannot start like this; the sentence says what to set."""
-
-
-class ServerConfig(Struct, frozen=True, kw_only=True):
+class ServerConfig(Discreet, Struct, frozen=True, kw_only=True):
     """Everything a server can be told. ``store_url`` is not needed where an engine is handed in."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"api_token", "hmac_secret", "sentry_dsn"})
 
     store_url: str = ""
     single_node: bool = False
@@ -41,10 +43,12 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     cors_origins: tuple[str, ...] | None = None
     hmac_secret: str = ""
     lanes: tuple[str, ...] = ("default",)
-    #: ``None``: those of the store, or its own if it is new.
+    #: ``None``: those of the store, or 256, 32 and 32 if it is new.
     partitions: PartitionCounts | None = None
     #: What opening the store does about its tables: ``apply`` migrations, or ``check`` that there are none to apply.
     migrate: str = "apply"
+    #: How long a start waits for a Valkey that does not answer yet.
+    store_patience_s: float = 60.0
     max_stream_ops: int = 64
     #: Clients that may follow frames and events at once.
     max_followers: int = 1_000
@@ -52,9 +56,13 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     max_connections: int = 5_000
     #: Bytes of bodies that all requests together may hold.
     max_body_bytes: int = 67_108_864
-    #: How long a request's head and its body may take to arrive, and how long a connection may be idle after it.
+    #: Bytes of answers that may wait for their readers, all together.
+    max_answer_bytes: int = 67_108_864
+    #: How long a request's head and its body may take to arrive, how long a reader may take in nothing of the answer,
+    #: and how long a connection may be idle after it.
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
+    write_timeout_s: float = 60.0
     keep_alive_s: int = 75
     #: Requests a second of one credential, or of one address without; 0 means any number.
     rate_limit: float = 0
@@ -62,6 +70,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     metrics: bool = True
     #: Whether the web console is served at /.
     console: bool = True
+    #: Where the console links traces to; ``{trace_id}`` stands for the trace.
+    trace_url: str = ""
     #: Which log lines are written; see ``telemetry.logs``.
     log: str = ""
     sentry_dsn: str | None = None
@@ -71,6 +81,17 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     grace_ms: int = 15_000
     #: What was said and changes nothing, for the log.
     notices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.api_token is not None and len(self.api_token) < MIN_TOKEN:
+            raise ConfigError(
+                f"FF_API_TOKEN is too short and can be guessed: use at least {MIN_TOKEN} characters, "
+                "for example those that `openssl rand -hex 32` prints"
+            )
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        shown = Discreet.__rich_repr__(self)
+        return [(name, redacted(value) if name == "store_url" else value) for name, value in shown]
 
     @property
     def listens_on_loopback(self) -> bool:
@@ -99,9 +120,9 @@ def _read(given: Mapping[str, str], flags: dict[str, Any]) -> dict[str, Any]:
     token = flags.get("api_token") or given.get(var.API_TOKEN.name) or None
     required = bool(flags.get("require_credential")) or _flag(given, var.REQUIRE_CREDENTIAL)
     host, port = _address(flags.get("listen") or given.get(var.LISTEN_ADDR.name) or "", token is not None or required)
-    rate = _number(given, var.RATE_LIMIT, flags.get("rate_limit"))
+    rate = number(given, var.RATE_LIMIT, flags.get("rate_limit"))
     return {
-        "store_url": store_url(given, flags.get("store_url")),
+        "store_url": _store(given, flags.get("store_url")),
         "single_node": bool(flags.get("single_node")) or given.get(var.DEV_MODE.name) == "1",
         "migrate": _migrate(flags.get("migrate") or given.get(var.MIGRATE.name) or "apply"),
         "host": host,
@@ -114,19 +135,23 @@ def _read(given: Mapping[str, str], flags: dict[str, Any]) -> dict[str, Any]:
         "hmac_secret": flags.get("hmac_secret") or given.get(var.SECRET.name, ""),
         "lanes": read_lanes(flags.get("lanes", given.get(var.LANES.name, "default"))),
         "partitions": read_partitions(given) if any(each.name in given for each in _PARTITIONS) else None,
-        "max_stream_ops": _whole(given, var.STREAM_OPS if var.STREAM_OPS.name in given else var.TAIL),
-        "max_followers": _whole(given, var.FOLLOWERS),
-        "postgres_pool_size": _whole(given, var.POSTGRES_POOL_SIZE, flags.get("pool_size")),
-        "max_connections": _whole(given, var.CONNECTIONS, flags.get("max_connections")),
-        "max_body_bytes": _whole(given, var.BODY_BYTES),
-        "header_timeout_s": _number(given, var.HEADER_TIMEOUT),
-        "body_timeout_s": _number(given, var.BODY_TIMEOUT),
-        "keep_alive_s": _whole(given, var.KEEP_ALIVE),
-        "grace_ms": 1_000 * _whole(given, var.SHUTDOWN_GRACE),
+        "store_patience_s": number(given, var.STORE_PATIENCE),
+        "max_stream_ops": whole(given, var.STREAM_OPS if var.STREAM_OPS.name in given else var.TAIL),
+        "max_followers": whole(given, var.FOLLOWERS),
+        "postgres_pool_size": whole(given, var.POSTGRES_POOL_SIZE, flags.get("pool_size")),
+        "max_connections": whole(given, var.CONNECTIONS, flags.get("max_connections")),
+        "max_body_bytes": whole(given, var.BODY_BYTES),
+        "max_answer_bytes": whole(given, var.ANSWER_BYTES),
+        "header_timeout_s": number(given, var.HEADER_TIMEOUT),
+        "body_timeout_s": number(given, var.BODY_TIMEOUT),
+        "write_timeout_s": number(given, var.WRITE_TIMEOUT),
+        "keep_alive_s": whole(given, var.KEEP_ALIVE),
+        "grace_ms": 1_000 * whole(given, var.SHUTDOWN_GRACE),
         "rate_limit": rate,
-        "rate_burst": _whole(given, var.RATE_BURST) or max(1, round(2 * rate)),
+        "rate_burst": whole(given, var.RATE_BURST) or max(1, round(2 * rate)),
         "metrics": given.get(var.METRICS.name, "1").lower() in ("1", "true"),
         "console": given.get(var.CONSOLE.name, "1").lower() in ("1", "true"),
+        "trace_url": _trace_url(given.get(var.TRACE_URL.name, "")),
         "log": _log_filter(flags.get("log") or given.get(var.LOG.name, "")),
         "sentry_dsn": given.get(var.SENTRY_DSN.name) or None,
         "sentry_environment": given.get(var.SENTRY_ENVIRONMENT.name) or "production",
@@ -135,12 +160,20 @@ def _read(given: Mapping[str, str], flags: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _trace_url(text: str) -> str:
+    if text and not (text.startswith(("https://", "http://")) and "{trace_id}" in text and text.isprintable()):
+        raise ConfigError(
+            "FF_TRACE_URL: write it like https://traces.example/trace/{trace_id}; {trace_id} stands for the trace"
+        )
+    return text
+
+
 def _notices(given: Mapping[str, str]) -> tuple[str, ...]:
     """What is accepted for those who come from elsewhere, and has no effect here."""
     name = var.SQLITE_POOL_SIZE.name
     if name not in given:
         return ()
-    size = _whole(given, var.SQLITE_POOL_SIZE)
+    size = whole(given, var.SQLITE_POOL_SIZE)
     return (f"{name}={size} has no effect: one connection writes to SQLite and one reads, in each process; unset it",)
 
 
@@ -149,43 +182,38 @@ def checked(config: ServerConfig) -> ServerConfig:
     secret = config.hmac_secret
     if not secret:
         raise ConfigError(
-            "FF_WAITPOINT_HMAC_SECRET is not set: set it to 64 hexadecimal digits, for example those that "
-            "`openssl rand -hex 32` prints"
+            "FF_WAITPOINT_HMAC_SECRET is not set: set it to at least 64 hexadecimal digits, for example those "
+            "that `openssl rand -hex 32` prints"
         )
-    if len(secret) % 2 or any(each not in "0123456789abcdefABCDEF" for each in secret):
-        raise ConfigError("FF_WAITPOINT_HMAC_SECRET must be an even number of hexadecimal digits; 64 are recommended")
+    odd = len(secret) % 2 == 1 or any(each not in "0123456789abcdefABCDEF" for each in secret)
+    if odd or len(secret) < SECRET_DIGITS:
+        raise ConfigError(
+            f"FF_WAITPOINT_HMAC_SECRET must be an even number of hexadecimal digits, at least {SECRET_DIGITS}: set it "
+            "to those that `openssl rand -hex 32` prints"
+        )
     asked_for = config.api_token is not None or config.require_credential
     if not asked_for and not config.listens_on_loopback and not config.allow_unauthenticated:
         raise ConfigError(
-            f"{config.host} can be reached by others and no credential is asked for: set FF_API_TOKEN, listen on "
-            "127.0.0.1, set FF_REQUIRE_CREDENTIAL=1 if credentials are stored, or say --allow-unauthenticated "
-            "(FF_ALLOW_UNAUTHENTICATED=1) if that is really meant"
+            f"{config.host} is open to other machines without a credential: set FF_API_TOKEN, listen on "
+            "127.0.0.1, set FF_REQUIRE_CREDENTIAL=1 if credentials are stored, or pass --allow-unauthenticated "
+            "(FF_ALLOW_UNAUTHENTICATED=1) if you really want that"
+        )
+    if not asked_for and config.cors_origins == ("*",):
+        raise ConfigError(
+            "FF_CORS_ORIGINS=* lets every web page call without a credential: name the origins that may "
+            "call, such as https://example.com, or set FF_API_TOKEN or FF_REQUIRE_CREDENTIAL=1"
         )
     return config
 
 
-def store_url(given: Mapping[str, str], url: str | None = None) -> str:
-    """Which store is meant: by one address, or by the name of its kind."""
-    # The address of another server is for the command line.
-    other = given.get(var.URL.name, "")
-    url = url or given.get(var.STORE_URL.name) or ("" if other.startswith("http") else other)
-    if url:
-        return url
-    backend = given.get("FF_BACKEND", "").lower()
-    if backend == "postgres":
-        if not given.get("FF_POSTGRES_URL"):
-            raise ConfigError("FF_BACKEND=postgres needs FF_POSTGRES_URL, such as postgresql://user@host/database")
-        return given["FF_POSTGRES_URL"]
-    if backend == "sqlite":
-        path = given.get("FF_SQLITE_PATH", ":memory:")
-        return path if path.startswith("file:") else f"sqlite:///{path}"
-    if not backend:
+def _store(given: Mapping[str, str], url: str | None) -> str:
+    found = store_url(given, url)
+    if found is None:
         raise ConfigError(
-            "no store is named: set FF_STORE_URL to sqlite:///file, postgresql://user@host/database or memory://"
+            "no store is configured: set FF_STORE_URL to sqlite:///file, postgresql://user@host/database, "
+            "valkey://host:port or memory://"
         )
-    if backend == "valkey":
-        raise ConfigError("FF_BACKEND=valkey: there is no Valkey store here; set FF_STORE_URL to another one")
-    raise ConfigError(f"FF_BACKEND={backend}: expected 'valkey', 'postgres', or 'sqlite'")
+    return found
 
 
 def _address(text: str, has_credential: bool) -> tuple[str, int]:
@@ -226,30 +254,7 @@ def read_lanes(text: str) -> tuple[str, ...]:
         raise ConfigError(f"FF_LANES: {error}") from None
 
 
-def _number(given: Mapping[str, str], variable: var.Variable, flag: float | None = None) -> float:
-    """A number within the variable's bounds."""
-    text = given.get(variable.name) if flag is None else str(flag)
-    if text is None or text == "":
-        return float(variable.default or 0)
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    assert variable.least is not None and variable.most is not None
-    if not variable.least <= number <= variable.most:
-        raise ConfigError(f"{variable.name}={text}: expected a number from {variable.least:g} to {variable.most:g}")
-    return number
-
-
-def _whole(given: Mapping[str, str], variable: var.Variable, flag: int | None = None) -> int:
-    text = given.get(variable.name) if flag is None else str(flag)
-    number = _number({} if text is None else {variable.name: text}, variable)
-    if text and not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{variable.name}={text}: expected a whole number")
-    return int(number)
-
-
-def _flag(given: Mapping[str, str], variable: var.Variable) -> bool:
+def _flag(given: Mapping[str, str], variable: Variable) -> bool:
     return given.get(variable.name, "").lower() in ("1", "true")
 
 
@@ -258,7 +263,7 @@ _PARTITIONS = (var.FLOW_PARTITIONS, var.BUDGET_PARTITIONS, var.QUOTA_PARTITIONS)
 
 def read_partitions(given: Mapping[str, str]) -> PartitionCounts:
     """How many partitions there are to be."""
-    return PartitionCounts(*(_whole(given, each) for each in _PARTITIONS))
+    return PartitionCounts(*(whole(given, each) for each in _PARTITIONS))
 
 
 def _migrate(text: str) -> str:

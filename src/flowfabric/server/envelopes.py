@@ -22,8 +22,9 @@ from flowfabric.model.handles import Handle, HandleKind
 from flowfabric.model.tokens import DerivedKeys
 
 PURPOSE = "handle envelopes"
-#: How long keys are taken for good; a key that is not known is looked for at once, but not more often than this.
-KNOWN_S, LOOK_AGAIN_S = 60.0, 1.0
+#: How long keys are taken for good: one whose grace is over opens nothing a second later. A key that is not known is
+#: looked for at once, but not more often than this.
+KNOWN_S, LOOK_AGAIN_S = 1.0, 0.02
 #: Envelopes that are remembered.
 MAX_OPENED = 10_000
 _KINDS = tuple(HandleKind)
@@ -46,9 +47,11 @@ class Envelopes:
             await self._look()
 
     async def _look(self) -> DerivedKeys:
-        self._keys = keys = await self._engine.derived_keys(PURPOSE)
-        self._opened.clear()
-        self._looked_at = time.monotonic()
+        began = time.monotonic()
+        keys = await self._engine.derived_keys(PURPOSE)
+        if self._keys != keys:
+            self._opened.clear()
+        self._keys, self._looked_at = keys, began
         return keys
 
     def seal(self, handle: Handle, namespaces: Iterable[str] | None) -> str:
@@ -94,7 +97,5 @@ def _signature(key: bytes, text: str) -> str:
 
 
 def forged() -> Validation:
-    """What is answered to a handle that is none of ours. Which part of it was wrong would help those who guess."""
-    return Validation(
-        ValidationKind.INVALID_INPUT, "handle: it is none that a server of this store has given out; pass it unchanged"
-    )
+    """What is answered to a handle that is not one of ours. Which part of it was wrong would help those who guess."""
+    return Validation(ValidationKind.INVALID_INPUT, "handle: not issued by a server of this store; pass it unchanged")

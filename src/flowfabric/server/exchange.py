@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flowfabric.server.heads import BadHead, Head, refusal
+from flowfabric.server.requests import Gone
 
 if TYPE_CHECKING:
+    from flowfabric.server.limits import Made
     from flowfabric.server.protocol import Guarded
 
 _log = logging.getLogger("flowfabric.server")
@@ -23,7 +25,7 @@ _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _WITHOUT_BODY = (204, 304)
 #: Bytes of a line that says how long a chunk is, and of what may follow the last one.
 _MAX_LINE, _MAX_TRAILER = 256, 8_192
-#: Chunks of which a body may consist before somebody has to read some.
+#: Where between two chunks a body is.
 _ENDED, _TRAILER = -1, -2
 
 
@@ -56,7 +58,8 @@ class Exchange:
         self._chunked = head.length is None
         self._left = 0 if head.length is None else head.length
         self._complete = head.length == 0
-        self._body: list[bytes] = []
+        #: One buffer, since many small pieces would take far more than their bytes.
+        self._body = bytearray()
         #: Bytes that came and were not read.
         self.held = 0
         self._waiting: asyncio.Future[None] | None = None
@@ -70,10 +73,10 @@ class Exchange:
 
     # -- the body ------------------------------------------------------------------------------------------------
 
-    def feed(self, buffer: bytearray) -> bool:
-        """Take what belongs to the body; whether that is all of it."""
+    def feed(self, buffer: bytearray) -> None:
+        """Take what belongs to the body."""
         if self._complete:
-            return True
+            return
         if self._chunked:
             self._feed_chunks(buffer)
         elif buffer:
@@ -81,13 +84,18 @@ class Exchange:
             self._complete = self._left == 0
         if self._body or self._complete:
             self._wake()
-        return self._complete
 
     def _take(self, buffer: bytearray, size: int) -> None:
-        self._body.append(bytes(buffer[:size]))
+        self._body += buffer if size == len(buffer) else buffer[:size]
         del buffer[:size]
         self.held += size
         self._left -= size
+
+    def _taken(self) -> bytes:
+        data = bytes(self._body)
+        self._body.clear()
+        self.held = -1 if self._complete else 0
+        return data
 
     def _feed_chunks(self, buffer: bytearray) -> None:
         while buffer and not self._complete:
@@ -108,7 +116,7 @@ class Exchange:
     def _line(self, line: bytes) -> None:
         if self._left == _ENDED:
             if line:
-                raise BadHead("a chunk of the body is longer than it says")
+                raise BadHead("a chunk of the body is longer than its declared length")
             self._left = 0
         elif self._left == _TRAILER:
             # Headers behind the body mean nothing here; an empty line ends them.
@@ -123,26 +131,24 @@ class Exchange:
         """What the client sends: its body, then that it has hung up."""
         while not self._gone and not self._done:
             if self._body or (self._complete and self.held >= 0):
-                chunks, self._body = self._body, []
-                data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-                self.held = -1 if self._complete else 0
+                data = self._taken()
                 if not self._complete:
                     self._connection.read_on()
                 return {"type": "http.request", "body": data, "more_body": not self._complete}
             if self._head.waits and not self.begun and not self._complete:
                 self._head = self._head._replace(waits=False)
-                self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self._waiting = self._connection.loop.create_future()
-            await self._waiting
+                self._connection.out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            if self._waiting is None:
+                self._waiting = self._connection.loop.create_future()
+            # Several may wait for the end; one that gives up must not take the others along.
+            await asyncio.wait((self._waiting,))
         return {"type": "http.disconnect"}
 
     def whole(self) -> bytes | None:
         """The whole body, if all of it is there and nobody has read any of it."""
         if not self._complete or self.held < 0 or self._gone:
             return None
-        chunks, self._body = self._body, []
-        self.held = -1
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return self._taken()
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, None
@@ -180,46 +186,60 @@ class Exchange:
         }
         try:
             await (connection.behind_proxy if head.forwarded else connection.app)(scope, self.receive, self.send)
+        except Gone:
+            return
         except Exception:
             _log.exception("%s failed", head.method)
         if self._done or self._gone:
             return
         # Without an answer, or with half of one, nothing can follow on this connection.
         if not self.begun:
-            connection.transport.write(_FAILED)
+            connection.out.write(_FAILED)
         self._end(keep=False)
 
     async def send(self, message: dict[str, Any]) -> None:
-        """What the application answers: a start, then a body in one piece or several."""
+        """What the application answers: a start, then a body in one piece or several; ``Gone`` if nobody is there any
+        more and it would go on."""
         if self._gone:
+            if message.get("more_body"):
+                raise Gone
             return
         if message["type"] == "http.response.start":
             self._start = message
             return
-        body, more = message.get("body", b""), message.get("more_body", False)
-        connection = self._connection
+        body, more = message.pop("body", b""), message.get("more_body", False)
+        out = self._connection.out
         if self.begun:
-            written = self._framed(body, more)
+            out.write(self._framed(body, more))
         else:
-            written = self._first(self._start["status"], self._start.get("headers", ()), body, more)
-        if written and not connection.transport.is_closing():
-            connection.transport.write(written)
+            out.write(*self._first(self._start["status"], self._start.get("headers", ()), body, more))
+        del body
         if not more:
             self._end(keep=self._keep)
-        elif connection.clogged is not None:
-            await connection.clogged
+        elif out.waiting:
+            await out.drained()
 
-    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+    def keep(self, made: Made | None) -> None:
+        """This is held for the answer until it is sent: it goes if the reader is given up."""
+        self._connection.out.kept = made
+
+    def drop(self) -> None:
+        """End an answer that may not be sent to its end: whoever reads it sees that something is missing."""
+        self._connection.transport.abort()
+
+    def respond(
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, shared: bool = False
+    ) -> None:
         """A whole answer, for an application that knows whom it talks to: the same as two messages."""
         if self._gone:
             return
-        written = self._first(status, headers, body, False)
-        if not self._connection.transport.is_closing():
-            self._connection.transport.write(written)
+        self._connection.out.write(*self._first(status, headers, body, False), shared=shared)
         self._end(keep=self._keep)
 
-    def _first(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, more: bool) -> bytes:
-        """The head with the first piece of the body: one write for most answers."""
+    def _first(
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, more: bool
+    ) -> tuple[bytes, bytes]:
+        """The head and the first piece of the body: one write for most answers."""
         parts = [_STATUS.get(status) or f"HTTP/1.1 {status} \r\n".encode()]
         length: int | None = None
         for name, value in (*self._connection.state.default_headers, *headers):
@@ -249,8 +269,7 @@ class Exchange:
         parts.append(b"\r\n")
         self.begun = True
         self._length = 0 if bodiless else length
-        parts.append(self._framed(body, more))
-        return b"".join(parts)
+        return b"".join(parts), self._framed(body, more)
 
     def _framed(self, body: bytes, more: bool) -> bytes:
         if self._streams:
@@ -267,5 +286,6 @@ class Exchange:
 
     def _end(self, *, keep: bool) -> None:
         self._done = True
+        self._connection.out.kept = None
         self._wake()
         self._connection.answered(keep=keep, whole=self._complete)

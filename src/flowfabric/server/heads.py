@@ -8,14 +8,31 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from flowfabric.server.answers import GUARDED
+
 _FIRST = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([!-~\x80-\xff]{1,65536}) HTTP/1\.([01])")
 #: All lines of headers: names of the allowed characters, values without control characters.
 _HEADERS = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*\r\n)*")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 #: Bytes of a head that a connection remembers.
 _MOST_KEPT = 1_024
-#: Headers that say how a request is to be read; there is at most one of each.
-_ONCE = frozenset({b"content-length", b"transfer-encoding", b"host"})
+#: Headers that say how a request is to be read, who sends it and what it is about; there is at most one of each.
+ONCE = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"expect",
+        b"host",
+        b"idempotency-key",
+        b"last-event-id",
+        b"origin",
+        b"sec-fetch-site",
+        b"transfer-encoding",
+    }
+)
+_CAUTION = b"".join(name + b": " + value + b"\r\n" for name, value in GUARDED)
 
 
 class BadHead(Exception):
@@ -51,7 +68,7 @@ def refusal(status: int, phrase: str, text: str, extra: bytes = b"", *, retry: b
         said |= {"kind": "unavailable", "retryable": True}
     body = msgspec.json.encode(said)
     head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-    return head.encode() + extra + b"connection: close\r\n\r\n" + body
+    return head.encode() + _CAUTION + extra + b"connection: close\r\n\r\n" + body
 
 
 class Heads:
@@ -85,7 +102,7 @@ def _parsed(raw: bytes) -> Head:
     first, _, lines = raw.partition(b"\r\n")
     found = _FIRST.fullmatch(first)
     if found is None:
-        raise BadHead("the first line is not that of an HTTP/1.1 request")
+        raise BadHead("the first line is not an HTTP/1.1 request line")
     if _HEADERS.fullmatch(lines) is None:
         raise BadHead("the headers are malformed")
     headers: list[tuple[bytes, bytes]] = []
@@ -94,8 +111,8 @@ def _parsed(raw: bytes) -> Head:
         name, _, value = line.partition(b":")
         name, value = name.lower(), value.strip(b" \t")
         if name in known:
-            if name in _ONCE:
-                raise BadHead(f"the header {name.decode()} is there twice")
+            if name in ONCE:
+                raise BadHead(f"the header {name.decode()} occurs twice")
         else:
             known[name] = value
         headers.append((name, value))
@@ -133,9 +150,9 @@ def _length(known: dict[bytes, bytes], newer: bool) -> int | None:
     length, coding = known.get(b"content-length"), known.get(b"transfer-encoding")
     if coding is not None:
         if length is not None or not newer:
-            raise BadHead("a body has a length or comes in chunks, not both")
+            raise BadHead("a body may have a length or chunks, not both")
         if coding.lower() != b"chunked":
-            raise BadHead("the transfer coding is not known here", 501, "Not Implemented")
+            raise BadHead("the transfer coding is not supported", 501, "Not Implemented")
         return None
     if length is None:
         return 0

@@ -16,9 +16,9 @@ class ServerMetrics(Registry):
     def __init__(self) -> None:
         labels = ("method", "path", "status")
         self.requests = Counter("ff_http_requests_total", "Requests by route and status.", labels, MAX_ROUTES)
-        self.durations = Histogram("ff_http_request_duration_seconds", "How long requests took.", labels, MAX_ROUTES)
-        self.limited = Counter("ff_http_limited_total", "Requests and connections turned away.", ("limit",), 6)
-        self.shutdown_timeouts = Counter("ff_shutdown_timeout_total", "Shutdowns that went past their grace.")
+        self.durations = Histogram("ff_http_request_duration_seconds", "Duration of requests.", labels, MAX_ROUTES)
+        self.limited = Counter("ff_http_limited_total", "Requests and connections refused.", ("limit",), 6)
+        self.shutdown_timeouts = Counter("ff_shutdown_timeout_total", "Shutdowns that exceeded their grace period.")
         self.engine = EngineMetrics()
         self.store = StoreGauges(self.engine.lanes)
         http = (self.requests, self.durations, self.limited, self.shutdown_timeouts)

@@ -1,16 +1,20 @@
-"""The OpenAPI document, made from the table of operations and their types."""
+"""The OpenAPI document, made from the routes and their types."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from typing import Any
 
 import msgspec
 
 from flowfabric import __version__
+from flowfabric.engine.operations import Subject
+from flowfabric.model.credentials import Scope
 from flowfabric.model.ids import BudgetId, EdgeId, ExecutionId, FlowId, LaneId
-from flowfabric.server.answers import variant_name
-from flowfabric.server.operations import Operation, Variants
+from flowfabric.server.answers import CAUTION, Headers, variant_name
+from flowfabric.server.operations import Route, Variants
 from flowfabric.server.requests import Blob
 
 REFERENCES = "#/components/schemas/{name}"
@@ -41,14 +45,14 @@ def _hook(kind: type) -> dict[str, Any]:
     raise NotImplementedError(kind)
 
 
-def document(operations: tuple[Operation, ...]) -> dict[str, Any]:
+def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     """The whole document."""
-    kinds = list(dict.fromkeys(kind for operation in operations for kind in _kinds(operation)))
+    kinds = list(dict.fromkeys(kind for route in routes for kind in _kinds(route)))
     shown, schemas = msgspec.json.schema_components(kinds, schema_hook=_hook, ref_template=REFERENCES)
     references = dict(zip(kinds, shown, strict=True))
     paths: dict[str, Any] = {}
-    for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, references, schemas)
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, references, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "FlowFabric", "version": __version__, "license": {"name": "Apache-2.0"}},
@@ -60,42 +64,46 @@ def document(operations: tuple[Operation, ...]) -> dict[str, Any]:
     }
 
 
-def _kinds(operation: Operation) -> list[Any]:
-    found = [] if operation.body is None else [operation.body]
-    for answer in operation.answers.values():
+def _kinds(route: Route) -> list[Any]:
+    found = [] if route.body is None else [route.body]
+    for answer in route.answers.values():
         if isinstance(answer, Variants):
             found += answer.kinds
         elif answer is not None:
             found.append(answer)
-    if operation.query is not None:
-        found.append(operation.query)
+    if route.query is not None:
+        found.append(route.query)
     return found
 
 
-def _operation(operation: Operation, references: dict[Any, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation(route: Route, references: dict[Any, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "operationId": operation.name,
-        "summary": operation.summary,
-        "parameters": [*_path(operation), *_query(operation, references, schemas)],
-        "responses": {
-            str(status): _response(operation, answer, references) for status, answer in operation.answers.items()
-        },
+        "operationId": route.name,
+        "summary": route.summary,
+        "parameters": [*_path(route), *_query(route, references, schemas)],
+        "responses": {str(status): _response(route, answer, references) for status, answer in route.answers.items()},
     }
     problem = {"content": {"application/json": {"schema": {"$ref": REFERENCES.format(name="Problem")}}}}
     found["responses"]["default"] = {"description": "Refused, and why", **problem}
-    if operation.scope is not None:
+    if route.operation.scopes:
         found["security"] = [{"token": []}]
-        found["description"] = f"Scope: `{operation.scope.value}`."
-    if operation.body is not None:
-        schema = references[operation.body]
+        found["description"] = f"Scope: {_scopes(route, '`')}."
+    if route.body is not None:
+        schema = references[route.body]
         found["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return found
 
 
-def _path(operation: Operation) -> list[dict[str, Any]]:
+def _scopes(route: Route, quote: str = "") -> str:
+    """Which scopes suffice, in words."""
+    scopes = route.operation.scopes
+    return "any" if len(scopes) == len(Scope) else " or ".join(sorted(f"{quote}{each}{quote}" for each in scopes))
+
+
+def _path(route: Route) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": _path_schema(name, operation.owner)}
-        for name in _PARAMETER.findall(operation.path)
+        {"name": name, "in": "path", "required": True, "schema": _path_schema(name, route.owner)}
+        for name in _PARAMETER.findall(route.path)
     ]
 
 
@@ -103,18 +111,18 @@ _EXECUTION = {"type": "string", "format": "execution-id", "description": "`{fp:7
 _UUID = {"type": "string", "format": "uuid"}
 
 
-def _path_schema(name: str, owner: str | None) -> dict[str, Any]:
+def _path_schema(name: str, owner: Subject | None) -> dict[str, Any]:
     if name == "idx":
         return {"type": "integer", "minimum": 0}
     if name == "id":
-        return {"execution": _EXECUTION, "flow": _UUID, "budget": _UUID}.get(owner or "", {"type": "string"})
+        return _EXECUTION if owner is Subject.EXECUTION else _UUID
     return {"type": "string"}
 
 
-def _query(operation: Operation, references: dict[Any, Any], schemas: dict[str, Any]) -> list[dict[str, Any]]:
-    if operation.query is None:
+def _query(route: Route, references: dict[Any, Any], schemas: dict[str, Any]) -> list[dict[str, Any]]:
+    if route.query is None:
         return []
-    schema = references[operation.query]
+    schema = references[route.query]
     if "$ref" in schema:
         schema = schemas[schema["$ref"].rpartition("/")[2]]
     required = schema.get("required", ())
@@ -124,13 +132,13 @@ def _query(operation: Operation, references: dict[Any, Any], schemas: dict[str, 
     ]
 
 
-def _response(operation: Operation, answer: Any, references: dict[Any, Any]) -> dict[str, Any]:
+def _response(route: Route, answer: Any, references: dict[Any, Any]) -> dict[str, Any]:
     if answer is None:
-        if operation.media == "application/json":
+        if route.media == "application/json":
             return {"description": "Nothing"}
-        return {"description": operation.summary, "content": {operation.media: {"schema": {"type": "string"}}}}
+        return {"description": route.summary, "content": {route.media: {"schema": {"type": "string"}}}}
     schema = references[answer] if not isinstance(answer, Variants) else _variants(answer, references)
-    return {"description": operation.summary, "content": {operation.media: {"schema": schema}}}
+    return {"description": route.summary, "content": {route.media: {"schema": schema}}}
 
 
 def _variants(answer: Variants, references: dict[Any, Any]) -> dict[str, Any]:
@@ -145,21 +153,33 @@ def _variant(kind: Any, references: dict[Any, Any]) -> dict[str, Any]:
     return {"type": "object", "required": [name], "properties": {name: references[kind]}}
 
 
-def page(operations: tuple[Operation, ...]) -> bytes:
+def page(routes: tuple[Route, ...]) -> bytes:
     """A plain page that lists what can be called; it loads nothing from elsewhere."""
     rows = "".join(
         f"<tr><td>{each.method}</td><td><code>{each.path}</code></td><td>{each.summary}</td>"
-        f"<td>{each.scope.value if each.scope else '–'}</td></tr>"
-        for each in operations
+        f"<td>{_scopes(each) or '–'}</td></tr>"
+        for each in routes
     )
-    return _PAGE.format(version=__version__, rows=rows).encode()
+    return _PAGE.format(version=__version__, rows=rows, style=_STYLE).encode()
 
 
+_STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}
+table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #ddd}
+"""
+_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+#: What that page may do: look as it should, and nothing else.
+POLICY: Headers = (
+    *CAUTION,
+    (
+        b"content-security-policy",
+        f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'".encode(),
+    ),
+    (b"cache-control", b"no-store"),
+)
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>FlowFabric API</title>
-<style>body{{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}}
-table{{border-collapse:collapse;width:100%}}td,th{{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #ddd}}
-</style></head><body><h1>FlowFabric {version}</h1>
+<html lang="en"><head><meta charset="utf-8"><title>FlowFabric API</title><style>{style}</style></head>
+<body><h1>FlowFabric {version}</h1>
 <p>The machine-readable description is <a href="openapi.json">openapi.json</a> (OpenAPI 3.1).</p>
 <table><tr><th>Method</th><th>Path</th><th>What it does</th><th>Scope</th></tr>{rows}</table></body></html>
 """

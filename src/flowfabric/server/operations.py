@@ -1,21 +1,22 @@
-"""What the server offers, as one table: routing, authorisation, the OpenAPI document and the tests are made from it."""
+"""What the server offers over HTTP: routes to operations, and what handlers need to serve them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from flowfabric.model.errors import NotFound
-from flowfabric.model.ids import BudgetId, ExecutionId, ExecutionIdError, FlowId, IdError
+from flowfabric.engine.operations import OPERATIONS, Operation, Subject
+from flowfabric.model.ids import BudgetId, ExecutionId, ExecutionIdError, FlowId, IdError, WaitpointId
+from flowfabric.model.quoting import quoted
 from flowfabric.model.schedules import named_uuid
-from flowfabric.server.access import Principal, Scope
+from flowfabric.server.access import Principal, Standing
 from flowfabric.server.answers import Answer, Streamed
-from flowfabric.server.problems import Refused, refused
+from flowfabric.server.problems import Refused, refused, unauthorized
 from flowfabric.server.requests import CONTROL, Gone, Receive
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from flowfabric.server.app import Server
 
 _T = TypeVar("_T")
-_NOTHING: Mapping[str, str] = {}
+_NOTHING: Mapping[str, Any] = {}
 
 
 class Call:
@@ -39,6 +40,8 @@ class Call:
         "principal",
         "query",
         "receive",
+        "result",
+        "route",
         "server",
         "told",
     )
@@ -46,15 +49,18 @@ class Call:
     def __init__(
         self,
         server: Server,
-        operation: Operation,
+        route: Route,
         principal: Principal,
         path: dict[str, str],
         headers: Mapping[bytes, bytes],
         receive: Receive,
     ) -> None:
         self.server = server
-        self.engine: Engine = server.engine
-        self.operation = operation
+        own = principal.namespaces
+        #: What it acts through: whatever a limited caller names is checked in the commit.
+        self.engine: Engine = server.engine if own is None else server.engine.limited_to(own)
+        self.route = route
+        self.operation: Operation = route.operation
         self.principal = principal
         self.path = path
         self.headers = headers
@@ -63,8 +69,14 @@ class Call:
         self.query: Any = None
         self.body: Any = None
         self.receive = receive
-        #: What the audit tells of it besides the path; handlers set it.
-        self.told: Mapping[str, str] = _NOTHING
+        #: What the audit tells of it besides what was asked for; handlers set it.
+        self.told: Mapping[str, Any] = _NOTHING
+        self.result: Any = None
+
+    def did(self, result: _T) -> _T:
+        """Keep what came of it, for the audit."""
+        self.result = result
+        return result
 
     # -- what the path names -------------------------------------------------------------------------------------
 
@@ -73,12 +85,12 @@ class Call:
         """The execution that the path names."""
         return self.parsed_execution(self.path["id"])
 
-    def parsed_execution(self, text: str) -> ExecutionId:
-        """An execution's id, or a refusal that names it."""
+    def parsed_execution(self, text: str, name: str = "execution_id") -> ExecutionId:
+        """An execution's id, or a refusal that names the field."""
         try:
             return ExecutionId(text)
         except ExecutionIdError as error:
-            raise refused(400, f"invalid execution_id: {error}") from None
+            raise refused(400, f"invalid {name}: {error}") from None
 
     @property
     def flow_id(self) -> FlowId:
@@ -96,11 +108,19 @@ class Call:
         except IdError as error:
             raise refused(400, f"invalid budget_id: {error}") from None
 
+    @property
+    def waitpoint_id(self) -> WaitpointId:
+        """The waitpoint that the path names."""
+        try:
+            return WaitpointId(self.path["waitpoint_id"])
+        except IdError as error:
+            raise refused(400, f"invalid waitpoint_id: {error}") from None
+
     def index(self, name: str) -> int:
         """A number in the path."""
         text = self.path[name]
         if not (text.isascii() and text.isdigit()) or len(text) > 10 or int(text) >= 2**32:
-            raise refused(400, f"invalid {name}: {text[:64]!r} is not a number from 0 to {2**32 - 1}")
+            raise refused(400, f"invalid {name}: {quoted(text)} is not a number from 0 to {2**32 - 1}")
         return int(text)
 
     def same(self, name: str, given: str | None, in_path: str) -> None:
@@ -117,7 +137,12 @@ class Call:
     def check_namespace(self, namespace: str) -> None:
         """Refuse to work in a namespace that is not the caller's."""
         if not self.principal.owns(namespace):
-            raise refused(403, f"this credential is not for namespace {namespace!r}", kind="forbidden", retryable=False)
+            raise refused(
+                403,
+                f"this credential has no access to namespace {quoted(namespace)}",
+                kind="forbidden",
+                retryable=False,
+            )
 
     async def check_execution(self, execution_id: ExecutionId) -> None:
         """Make an execution of somebody else's namespace look as if there were none."""
@@ -133,24 +158,40 @@ class Call:
             if found is None or not self.principal.owns(found.namespace):
                 raise missing("flow", flow_id)
 
-    async def check_budget(self, budget_id: BudgetId) -> None:
-        """Make a budget look as if there were none, unless it is scoped to a namespace of the caller's."""
-        if self.principal.namespaces is not None:
-            found = await self.engine.get_budget_status(budget_id)
-            if found.scope_type != "namespace" or not self.principal.owns(found.scope_id):
-                raise NotFound("budget")
-
     # -- the client ----------------------------------------------------------------------------------------------
 
+    @contextlib.asynccontextmanager
+    async def holding(self) -> AsyncGenerator[Standing, None]:
+        """Wait or listen for as long as the caller's credential is good."""
+        if not self.operation.scopes:
+            yield Standing(None, self.principal)
+            return
+        async with self.server.gate.holding(self.headers.get(b"authorization"), self.principal) as standing:
+            yield standing
+
+    async def stands(self) -> bool:
+        """Whether the caller's credential is still good."""
+        shown = self.headers.get(b"authorization")
+        return not self.operation.scopes or await self.server.gate.principal(shown) == self.principal
+
+    async def check_standing(self) -> None:
+        """Refuse a caller whose credential has gone since it was shown."""
+        if not await self.stands():
+            raise unauthorized()
+
     async def while_connected(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Work on something as long as the client is there to hear of it; ``Gone`` if it hangs up first."""
+        """Work on something as long as the client is there to hear of it and may; ``Gone`` if it hangs up first. What
+        was done in time is for the caller to give: it has to look once more whether the credential stands."""
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(self.disconnected())
         try:
-            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise Gone
+            async with self.holding() as standing:
+                await asyncio.wait((task, gone, standing.gone), return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    return task.result()
+                if standing.fell:
+                    raise unauthorized()
+                raise Gone
         finally:
             for each in (task, gone):
                 if not each.done():
@@ -159,9 +200,12 @@ class Call:
                         await each
 
     async def disconnected(self) -> None:
-        """Return when the client has hung up."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
+        """Return when the client has hung up, or sends more of a body that nobody reads than there may be."""
+        size = 0
+        while (message := await self.receive())["type"] != "http.disconnect":
+            size += len(message.get("body", b""))
+            if size > self.route.limit:
+                return
 
 
 class Variants:
@@ -174,33 +218,48 @@ class Variants:
 Handler = Callable[[Call], Awaitable[Answer | Streamed]]
 
 
-class Operation(Struct, frozen=True, kw_only=True):
-    """One thing that can be asked over HTTP.
-
-    ``owner`` says what ``{id}`` in the path names (``execution``, ``flow`` or ``budget``): it is looked up before the
-    handler runs, and looks absent to those of other namespaces. ``everywhere`` keeps out whoever is limited to
-    namespaces. ``scope`` is ``None`` for what needs no credential.
-    """
+class Route(Struct, frozen=True, kw_only=True):
+    """How an operation is asked for over HTTP. Who may, and what it is about, stands in the table of operations."""
 
     name: str
     method: str
     path: str
-    scope: Scope | None
     summary: str
     handler: Handler
     answers: Mapping[int, Any]
     body: Any = None
     query: Any = None
     limit: int = CONTROL
-    owner: str | None = None
-    everywhere: bool = False
     media: str = "application/json"
-    #: Whether each of its parts asks for a scope of its own, so that any credential may knock.
-    each_scope: bool = False
-    #: Whether the act is written to the audit log.
-    audited: bool = False
+    #: Whether it takes a place or long work although it only reads, so that pages of other origins may not ask for it.
+    costly: bool = False
+    #: What is waited for once it is done and the audit knows.
+    settled: Callable[[Call], Awaitable[None]] | None = None
     #: Whether its answer may be remembered for an ``Idempotency-Key``; not if it holds a secret.
     kept: bool = True
+
+    @property
+    def operation(self) -> Operation:
+        """What it does."""
+        return OPERATIONS[self.name]
+
+    @property
+    def owner(self) -> Subject | None:
+        """What ``{id}`` in the path names. It is looked up before the handler runs, and looks absent to those of other
+        namespaces."""
+        return self.operation.subject if "{id}" in self.path else None
+
+
+def check_caller(principal: Principal, operation: Operation) -> None:
+    """Refuse a caller who has none of the scopes, or who is limited to namespaces where it is about all of them."""
+    if operation.is_open_to(principal.scopes, limited=principal.namespaces is not None):
+        return
+    if principal.scopes & operation.scopes:
+        text = "this credential is limited to some namespaces, and this call covers all of them"
+    else:
+        wanted = " or ".join(sorted(f"'{each}'" for each in operation.scopes))
+        text = f"this credential lacks the scope {wanted}"
+    raise refused(403, text, kind="forbidden", retryable=False)
 
 
 def missing(entity: str, identity: str) -> Refused:
@@ -214,38 +273,38 @@ class _Node:
     def __init__(self) -> None:
         self.literal: dict[str, _Node] = {}
         self.parameter: _Node | None = None
-        self.methods: dict[str, Operation] = {}
+        self.methods: dict[str, Route] = {}
         self.names: tuple[str, ...] = ()
 
 
 class Routes:
-    """Finds the operation for a path by its segments; literal ones go before parameters."""
+    """Finds the route for a path by its segments; literal ones go before parameters."""
 
-    def __init__(self, operations: tuple[Operation, ...]) -> None:
+    def __init__(self, routes: tuple[Route, ...]) -> None:
         self._root = _Node()
         #: Paths without parameters, as they come over the wire: found at once.
-        self.literal: dict[bytes, Mapping[str, Operation]] = {}
-        for operation in operations:
-            self._add(operation)
+        self.literal: dict[bytes, Mapping[str, Route]] = {}
+        for route in routes:
+            self._add(route)
 
-    def _add(self, operation: Operation) -> None:
+    def _add(self, route: Route) -> None:
         node, names = self._root, []
-        for segment in operation.path.strip("/").split("/"):
+        for segment in route.path.strip("/").split("/"):
             if segment.startswith("{"):
                 names.append(segment[1:-1])
                 node.parameter = node.parameter or _Node()
                 node = node.parameter
             else:
                 node = node.literal.setdefault(segment, _Node())
-        if operation.method in node.methods:
-            raise ValueError(f"{operation.method} {operation.path} is there twice")
-        node.methods[operation.method] = operation
+        if route.method in node.methods:
+            raise ValueError(f"{route.method} {route.path} is defined twice")
+        node.methods[route.method] = route
         node.names = tuple(names)
         if not names:
-            self.literal[operation.path.encode()] = node.methods
+            self.literal[route.path.encode()] = node.methods
 
-    def find(self, segments: list[str]) -> tuple[Mapping[str, Operation], dict[str, str]] | None:
-        """The operations of a path by method, and its parameters; ``None`` if nothing is there."""
+    def find(self, segments: list[str]) -> tuple[Mapping[str, Route], dict[str, str]] | None:
+        """The routes of a path by method, and its parameters; ``None`` if nothing is there."""
         found = self._walk(self._root, segments, 0, [])
         if found is None:
             return None

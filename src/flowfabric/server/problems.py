@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -68,9 +70,26 @@ def refused(status: int, error: str, headers: Headers = (), **more: Any) -> Refu
     return Refused(status, {"error": error, **more}, headers)
 
 
-def bad_json(status: int) -> Refused:
-    """A body that cannot be used. What is wrong with it is told to the log alone."""
-    return refused(status, f"invalid JSON: {HTTPStatus(status).phrase}")
+def unauthorized() -> Refused:
+    """What whoever shows no credential, a wrong one, or one that is good no more is told."""
+    return refused(401, "missing or invalid Authorization header", ((b"www-authenticate", b"Bearer"),))
+
+
+@contextlib.contextmanager
+def as_sent(names: Mapping[str, str]) -> Iterator[None]:
+    """Let refusals of the engine name fields as the caller does: by the names on the right."""
+    try:
+        yield
+    except Validation as error:
+        name, colon, rest = (error.detail or "").partition(":")
+        if not colon or name not in names:
+            raise
+        raise Validation(error.kind, f"{names[name]}:{rest}") from None
+
+
+def bad_json(status: int, why: str) -> Refused:
+    """A body that cannot be used, and why not: where it is wrong, never what was there."""
+    return refused(status, f"invalid JSON: {HTTPStatus(status).phrase}: {why}")
 
 
 def answer_of(error: EngineError) -> Answer:
@@ -125,7 +144,7 @@ def _validation(error: Validation) -> str:
     if error.kind is ValidationKind.INVALID_TOKEN:
         # Which part of a token was wrong would help those who guess.
         return error.detail if error.detail in _TOKEN_CODES else error.code
-    return f"{error.code}: {error.detail}" if error.detail else error.code
+    return f"{error.code}: {error.detail.removeprefix(f'{error.code}: ')}" if error.detail else error.code
 
 
 def _state(kind: StateKind) -> str:

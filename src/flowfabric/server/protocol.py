@@ -4,34 +4,50 @@ uvicorn listens and shuts down; this is what it makes of each connection. A conn
 from when it is opened, or from the first byte after its last answer. One that trickles headers, or a body that nobody
 reads any more, is closed then. A body that is read has a time of its own, and no more of it is taken in than somebody
 reads. Whatever could be understood in two ways is refused, and the connection closed.
+
+No request is begun before the last answer is out, and little is taken in meanwhile: whoever does not read cannot make
+the server hold more. ``outgoing`` says what becomes of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from flowfabric.server.exchange import Exchange
 from flowfabric.server.heads import BadHead, Head, Heads, refusal
+from flowfabric.server.limits import AnswerRoom
+from flowfabric.server.outgoing import Outgoing
 from flowfabric.telemetry.metrics import Counter
 
 _BUSY = refusal(503, "Service Unavailable", "too many connections; try again later", b"retry-after: 1\r\n", retry=True)
 _LATE = refusal(408, "Request Timeout", "the request did not arrive in time")
-#: Bytes of a first line and headers; bytes that are taken in ahead of whoever reads them.
+#: Bytes of a first line and headers; bytes that are taken in ahead of whoever reads them, and at least at a time.
 MAX_HEAD_BYTES = 65_536
 AHEAD_BYTES = 65_536
+_LEAST_BYTES = 4_096
 #: How long what a client still sends is thrown away, once it was told that nobody will read it.
 LINGER_S = 5.0
 
 
-class Guarded(asyncio.Protocol):
+class Bounds(NamedTuple):
+    """What one connection, and all of them together, may take."""
+
+    connections: int
+    header_timeout_s: float
+    write_timeout_s: float
+    answers: AnswerRoom
+
+
+class Guarded(asyncio.BufferedProtocol):
     """One connection. ``guard`` makes a class of its own for a server's limits."""
 
-    max_connections = 5_000
-    header_timeout_s = 10.0
+    bounds: Bounds
     turned_away: Counter
+    #: Where bytes arrive before they are taken apart, for all connections: each is done with it at once.
+    inbox: memoryview
     #: The application with what a proxy of this machine says about its clients; asked only if one says something.
     behind_proxy: Any
 
@@ -42,9 +58,8 @@ class Guarded(asyncio.Protocol):
         self.app_state = app_state
         self.root_path = config.root_path
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.out: Outgoing = None  # type: ignore[assignment]
         self.ends: tuple[tuple[str, int] | None, tuple[str, int] | None] = (None, None)
-        #: Set while the other side takes nothing in.
-        self.clogged: asyncio.Future[None] | None = None
         self._keep_alive_s = config.timeout_keep_alive
         self._buffer = bytearray()
         self._heads = Heads(MAX_HEAD_BYTES)
@@ -53,6 +68,8 @@ class Guarded(asyncio.Protocol):
         self._goodbye: asyncio.TimerHandle | None = None
         self._reading = True
         self._leaving = False
+        #: How the connection goes on once the answer is out.
+        self._after: tuple[bool, bool] | None = None
         #: Whether all is said, and what still comes is thrown away.
         self._deaf = False
 
@@ -61,9 +78,11 @@ class Guarded(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Take the connection, or say that there are too many."""
         self.transport = transport
+        bounds = self.bounds
+        self.out = Outgoing(transport, self.loop, bounds.answers, bounds.write_timeout_s, self.turned_away)
         self.state.connections.add(self)
         self.ends = (_address(transport, "sockname"), _address(transport, "peername"))
-        if len(self.state.connections) > self.max_connections:
+        if len(self.state.connections) > bounds.connections:
             self.turned_away.add(("connections",))
             transport.write(_BUSY)
             transport.close()
@@ -75,7 +94,8 @@ class Guarded(asyncio.Protocol):
         self.state.connections.discard(self)
         self._relax()
         self._stay()
-        self.resume_writing()
+        self.out.close()
+        self._after = None
         if self._exchange is not None:
             self._exchange.disconnected()
 
@@ -85,21 +105,24 @@ class Guarded(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """What was written is not taken in."""
-        if self.clogged is None:
-            self.clogged = self.loop.create_future()
+        self.out.pause()
 
     def resume_writing(self) -> None:
         """It is now."""
-        clogged, self.clogged = self.clogged, None
-        if clogged is not None and not clogged.done():
-            clogged.set_result(None)
+        if self.out.resume() and self._after is not None:
+            (keep, whole), self._after = self._after, None
+            self.answered(keep=keep, whole=whole)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: never many more than are taken in ahead."""
+        return self.inbox[: max(AHEAD_BYTES - len(self._buffer), _LEAST_BYTES)]
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Go on with the request; if it is not complete yet, not for ever."""
         if self._deaf or self.transport.is_closing():
             return
         self._stay()
-        self._buffer += data
+        self._buffer += self.inbox[:nbytes]
         self._go_on()
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -113,11 +136,12 @@ class Guarded(asyncio.Protocol):
                 if head is None:
                     if self._deadline is None:
                         self._expect()
+                    self._pace(True)
                     return
                 exchange = self._begin(head)
-            if not exchange.feed(self._buffer):
-                # More than somebody reads: the rest stays where it is.
-                self._pace(len(self._buffer) < AHEAD_BYTES and exchange.held < AHEAD_BYTES)
+            exchange.feed(self._buffer)
+            # What is more than somebody reads, of this request or of those after it, stays with the client.
+            self._pace(len(self._buffer) + exchange.held < AHEAD_BYTES)
         except BadHead as problem:
             self._refuse(problem)
 
@@ -138,7 +162,10 @@ class Guarded(asyncio.Protocol):
         self._turn_away(refusal(problem.status, problem.phrase, str(problem)))
 
     def answered(self, *, keep: bool, whole: bool) -> None:
-        """An answer is out: what comes next is another request, or what is left of this one."""
+        """An answer is said: once it is out, what comes next is another request, or what is left of this one."""
+        if self.out.waiting and not self.transport.is_closing():
+            self._after = (keep, whole)
+            return
         self._exchange = None
         if not whole:
             self._hang_up()
@@ -146,7 +173,7 @@ class Guarded(asyncio.Protocol):
         if not keep or self._leaving or self.transport.is_closing():
             self.transport.close()
             return
-        self._pace(True)
+        self._pace(len(self._buffer) < AHEAD_BYTES)
         if self._buffer:
             self.loop.call_soon(self._next)
         else:
@@ -163,8 +190,7 @@ class Guarded(asyncio.Protocol):
             return
         if self._buffer:
             self._go_on()
-        if exchange.held < AHEAD_BYTES and len(self._buffer) < AHEAD_BYTES:
-            self._pace(True)
+        self._pace(len(self._buffer) + exchange.held < AHEAD_BYTES)
 
     def _pace(self, reading: bool) -> None:
         if reading is not self._reading and not self.transport.is_closing():
@@ -177,7 +203,7 @@ class Guarded(asyncio.Protocol):
     # -- time ----------------------------------------------------------------------------------------------------
 
     def _expect(self) -> None:
-        self._deadline = self.loop.call_later(self.header_timeout_s, self._late)
+        self._deadline = self.loop.call_later(self.bounds.header_timeout_s, self._late)
 
     def _relax(self) -> None:
         if self._deadline is not None:
@@ -202,7 +228,7 @@ class Guarded(asyncio.Protocol):
     def _turn_away(self, answer: bytes) -> None:
         if not self.transport.is_closing():
             if self._exchange is None or not self._exchange.begun:
-                self.transport.write(answer)
+                self.out.write(answer)
             self._hang_up()
 
     def _hang_up(self) -> None:
@@ -218,7 +244,7 @@ class Guarded(asyncio.Protocol):
         transport.write_eof()
         self._pace(True)
         self._stay()
-        self._goodbye = self.loop.call_later(LINGER_S, transport.close)
+        self._goodbye = self.loop.call_later(LINGER_S, transport.abort)
 
     # -- stopping ------------------------------------------------------------------------------------------------
 
@@ -241,12 +267,12 @@ def behind(application: Any, proxies: str) -> Any:
     return ProxyHeadersMiddleware(application, proxies)
 
 
-def guard(most: int, timeout_s: float, turned_away: Counter, behind_proxy: Any) -> type[Guarded]:
-    """The protocol with these limits."""
+def guard(bounds: Bounds, turned_away: Counter, behind_proxy: Any) -> Any:
+    """The protocol with these limits, for one event loop. uvicorn's types know of no buffered ones; its loop does."""
     own = {
-        "max_connections": most,
-        "header_timeout_s": timeout_s,
+        "bounds": bounds,
         "turned_away": turned_away,
+        "inbox": memoryview(bytearray(AHEAD_BYTES)),
         "behind_proxy": staticmethod(behind_proxy),
     }
     return type("GuardedConnection", (Guarded,), own)

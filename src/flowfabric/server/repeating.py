@@ -23,10 +23,10 @@ Act = Callable[[Call], Awaitable[Answer | Streamed]]
 async def once(call: Call, scope: MutableMapping[str, Any], data: bytes, act: Act) -> Answer | Streamed:
     """Act, unless it was done before under the same key."""
     text = call.headers.get(KEY)
-    if text is None or call.operation.method == "GET" or not call.operation.kept:
+    if text is None or call.route.method == "GET" or not call.route.kept:
         return await act(call)
     if not text or len(text) > MAX_KEY_BYTES or not text.isascii() or not text.decode().isprintable():
-        raise refused(400, f"invalid Idempotency-Key: 1 to {MAX_KEY_BYTES} printable ASCII characters are expected")
+        raise refused(400, f"invalid Idempotency-Key: expected 1 to {MAX_KEY_BYTES} printable ASCII characters")
     owner, key = call.principal.name, text.decode()
     call.key = f"{owner}\x1f{key}"
     fingerprint = _fingerprint(call, scope, data)
@@ -36,7 +36,7 @@ async def once(call: Call, scope: MutableMapping[str, Any], data: bytes, act: Ac
             raise refused(422, "this Idempotency-Key was used for another request", kind="conflict", retryable=False)
         return Answer(known.status, known.body or b"", known.media.encode(), (REPLAYED,))
     if call.key in call.server.keys_at_work:
-        raise refused(409, "a request with this Idempotency-Key is under way", kind="contention", retryable=True)
+        raise refused(409, "a request with this Idempotency-Key is in progress", kind="contention", retryable=True)
     call.server.keys_at_work.add(call.key)
     try:
         answer = await act(call)
@@ -57,7 +57,7 @@ async def once(call: Call, scope: MutableMapping[str, Any], data: bytes, act: Ac
 def _fingerprint(call: Call, scope: MutableMapping[str, Any], data: bytes) -> str:
     digest = hashlib.sha256()
     query: bytes = scope.get("query_string", b"")
-    for part in (call.operation.name.encode(), *(each.encode() for each in call.path.values()), query, data):
+    for part in (call.route.name.encode(), *(each.encode() for each in call.path.values()), query, data):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest()

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from flowfabric import __version__
-from flowfabric.server.config import ConfigError, ServerConfig
+from flowfabric.server.config import ServerConfig
+from flowfabric.stores.environment import ConfigError
 from flowfabric.telemetry.logs import redacted
 
 #: How long the last reports may take when the program ends.

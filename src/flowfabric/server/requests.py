@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-import logging
-import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import cache
 from typing import Annotated, Any
@@ -14,13 +12,13 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Meta, Struct
 
-from flowfabric.server.limits import BodyRoom
+from flowfabric.model.jsontext import BLOCK_BYTES, Nesting, blocks_of, may_nest_deeper, nests_deeper
+from flowfabric.server.flaws import NAME_PATTERN, Flaw, flaw_of
+from flowfabric.server.limits import LARGEST_BODY, Body, no_room
 from flowfabric.server.problems import Refused, bad_json, refused
 
-_log = logging.getLogger("flowfabric.server")
-
 #: Bytes of a body, by class of route.
-BULK, LARGE, MEDIUM, CONTROL = 16_777_216, 1_048_576, 262_144, 65_536
+BULK, LARGE, MEDIUM, CONTROL = LARGEST_BODY, 1_048_576, 262_144, 65_536
 #: How deep JSON may nest; fields of a query.
 MAX_DEPTH = 64
 MAX_QUERY_FIELDS = 100
@@ -36,6 +34,11 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Millis = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
+Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=NAME_PATTERN)]
+GrantTtl = Annotated[int, Meta(ge=1, le=60_000)]
+_BYTES = "expected an array of numbers from 0 to 255, or base64 text"
+
+
 class Blob(bytes):
     """Bytes on the wire: an array of numbers from 0 to 255, or base64 text."""
 
@@ -43,17 +46,17 @@ class Blob(bytes):
 def _decode_hook(kind: type, value: Any) -> Any:
     if kind is not Blob:
         raise NotImplementedError(f"cannot decode {kind.__name__}")
-    if isinstance(value, str):
-        try:
-            return Blob(binascii.a2b_base64(value, strict_mode=True))
-        except (binascii.Error, ValueError) as error:
-            raise ValueError(f"not base64: {error}") from None
-    if not isinstance(value, list):
-        raise ValueError("expected an array of bytes, or base64 text")
+    # A TypeError says that it is another kind of thing, a ValueError that it is one with another value.
     try:
-        return Blob(value)
-    except (TypeError, ValueError):
-        raise ValueError("expected numbers from 0 to 255") from None
+        if isinstance(value, str):
+            return Blob(binascii.a2b_base64(value, strict_mode=True))
+        if isinstance(value, list):
+            return Blob(value)
+    except TypeError:
+        pass
+    except ValueError:
+        raise ValueError(_BYTES) from None
+    raise TypeError(_BYTES)
 
 
 @cache
@@ -61,43 +64,54 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, dec_hook=_decode_hook)
 
 
-_NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
-
-
 def too_deep(data: bytes) -> bool:
     """Whether JSON nests deeper than allowed."""
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
-        return False
-    depth = 0
-    for found in _NESTING.finditer(data):
-        match found[0]:
-            case b"[" | b"{":
-                depth += 1
-                if depth > MAX_DEPTH:
-                    return True
-            case b"]" | b"}":
-                depth -= 1
-    return False
+    return nests_deeper(data, MAX_DEPTH)
+
+
+async def read_json(data: bytes, kind: Any) -> Any:
+    """A body as what it should be. A large one is looked at a piece at a time, so that others get their turn."""
+    if len(data) <= BLOCK_BYTES or not may_nest_deeper(data, MAX_DEPTH):
+        return decode(data, kind)
+    nesting = Nesting(MAX_DEPTH)
+    for block in blocks_of(data):
+        if nesting.feed(block):
+            raise _nested()
+        await asyncio.sleep(0)
+    return _decoded(data, kind)
+
+
+def _nested() -> Refused:
+    return bad_json(400, f"nested deeper than {MAX_DEPTH} levels")
 
 
 def decode(data: bytes, kind: Any) -> Any:
-    """A body as what it should be; 400 if it is no JSON, 422 if it is another thing."""
+    """A body as what it should be; 400 if it is no JSON or holds a value out of range, 422 if it has another shape."""
+    if too_deep(data):
+        raise _nested()
+    return _decoded(data, kind)
+
+
+def _decoded(data: bytes, kind: Any) -> Any:
     try:
-        if too_deep(data):
-            raise bad_json(400)
         return _decoder(kind).decode(data)
     except msgspec.ValidationError as error:
-        _log.debug("body refused: another shape at %s", _place(error))
-        raise bad_json(422) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        _log.debug("body refused: %s", type(error).__name__)
-        raise bad_json(400) from None
+        raise misshapen(flaw_of(error, kind)) from None
+    except msgspec.DecodeError as error:
+        raise bad_json(400, _broken(str(error))) from None
+    except UnicodeDecodeError:
+        raise bad_json(400, "not UTF-8") from None
+    except RecursionError:
+        raise _nested() from None
 
 
-def _place(error: msgspec.ValidationError) -> str:
-    """Where a body is wrong; never what was there."""
-    found = re.search(r" - at `(key in )?([$.\w\[\]]+)`$", str(error))
-    return "the top" if found is None else found[2]
+def _broken(text: str) -> str:
+    return "it ends too early" if "truncated" in text else text.removeprefix("JSON is malformed: ")
+
+
+def misshapen(flaw: Flaw) -> Refused:
+    """The answer to a body that has something wrong in it."""
+    return refused(400, f"invalid_input: {flaw}") if flaw.of_value else bad_json(422, str(flaw))
 
 
 def check_length(content_length: bytes | None, limit: int, route: str) -> None:
@@ -119,14 +133,14 @@ def check_type(content_type: bytes | None) -> None:
     """Refuse what does not say that it is JSON."""
     media = (content_type or b"").partition(b";")[0].strip().lower()
     if media != b"application/json" and not (media.startswith(b"application/") and media.endswith(b"+json")):
-        raise bad_json(415)
+        raise bad_json(415, "expected Content-Type: application/json")
 
 
 class Gone(Exception):
     """The client has hung up."""
 
 
-async def read_body(receive: Receive, limit: int, route: str, room: BodyRoom, timeout_s: float) -> bytes:
+async def read_body(receive: Receive, limit: int, route: str, body: Body, timeout_s: float) -> bytes:
     """The body, never more of it than the limit. It takes its room, which whoever got it gives back."""
     # Most bodies have come along with their heads: then there is nothing to wait for.
     whole = getattr(getattr(receive, "__self__", None), "whole", None)
@@ -134,32 +148,28 @@ async def read_body(receive: Receive, limit: int, route: str, room: BodyRoom, ti
     if ready is not None:
         if len(ready) > limit:
             raise too_large(limit, route)
-        room.take(len(ready))
+        body.take(len(ready))
         return ready
-    chunks: list[bytes] = []
-    size = held = 0
-    done = False
+    # One buffer: many small pieces would take far more than their bytes.
+    data = bytearray()
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s) as time:
+            body.arriving(lambda: time.reschedule(0.0))
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise Gone
                 chunk = message.get("body", b"")
-                size += len(chunk)
-                if size > limit:
+                if len(data) + len(chunk) > limit:
                     raise too_large(limit, route)
-                room.take(len(chunk))
-                held += len(chunk)
-                chunks.append(chunk)
+                body.take(len(chunk))
+                data += chunk
                 if not message.get("more_body", False):
-                    done = True
-                    return b"".join(chunks) if len(chunks) > 1 else chunks[0]
+                    return bytes(data)
     except TimeoutError:
-        raise refused(408, "the body did not arrive in time") from None
+        raise no_room() if body.was_cut else refused(408, "the body did not arrive in time") from None
     finally:
-        if not done:
-            room.give(held)
+        body.arrived()
 
 
 def read_query(query_string: bytes, kind: Any) -> Any:
@@ -170,8 +180,11 @@ def read_query(query_string: bytes, kind: Any) -> Any:
         for name, value in pairs:
             fields.setdefault(name, value)
         return msgspec.convert(fields, kind, strict=False)
-    except (ValueError, msgspec.ValidationError) as error:
-        raise refused(400, f"invalid query: {error}") from None
+    except msgspec.ValidationError as error:
+        # There is no null in a query: a field is there or it is not.
+        raise refused(400, f"invalid query: {flaw_of(error, kind)}".removesuffix(" or null")) from None
+    except ValueError:
+        raise refused(400, f"invalid query: expected ASCII text of at most {MAX_QUERY_FIELDS} fields") from None
 
 
 def arguments(body: Struct, *without: str) -> dict[str, Any]:

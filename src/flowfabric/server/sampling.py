@@ -14,6 +14,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections import Counter, deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -21,10 +22,12 @@ from msgspec import Struct
 from flowfabric.model.errors import EngineError
 from flowfabric.model.limits import MAX_COUNTED, MAX_PAGE
 from flowfabric.model.overview import Pulse
+from flowfabric.model.ownership import stored_name
 from flowfabric.model.samples import SAMPLE_MS, SAMPLES_KEPT_MS, Sample, sample_of
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
+    from flowfabric.model.budgets import BudgetStatus
 
 _log = logging.getLogger("flowfabric.server")
 
@@ -56,6 +59,10 @@ class BudgetLevel(Struct, frozen=True):
     level: float
     breach_count: int
     last_breach_at: str | None
+    #: Whose it is; ``None`` means the operator's.
+    namespace: str | None
+    #: What its line is called in samples and series.
+    line: str
 
 
 class Present(Struct, frozen=True):
@@ -121,13 +128,13 @@ class Sampler:
             began = time.monotonic()
             present = self._present = await self._take()
             self._taken_at, self._cost_s = time.monotonic(), time.monotonic() - began
-            levels = {each.budget_id: each.level for each in present.budgets}
+            levels = {each.line: each.level for each in present.budgets}
             self._fine.append(sample_of(present.pulse, levels))
             try:
                 await self._keep(present.pulse, levels)
             except EngineError as error:
                 # What is now can be shown all the same; the next sample tries again.
-                _log.info("a sample for the charts was not kept: %s", error)
+                _log.info("a sample for the charts was not stored: %s", error)
             return present
 
     async def _keep(self, pulse: Pulse, levels: dict[str, float]) -> None:
@@ -162,35 +169,9 @@ class Sampler:
         for old in [moment for moment in self._ended if moment < oldest]:
             del self._ended[old]
         if time.monotonic() - self._budgets_at >= BUDGETS_S:
-            self._budgets = await self._levels()
+            self._budgets = await fullest_budgets(self._engine)
             self._budgets_at = time.monotonic()
         return Present(pulse, self._budgets)
-
-    async def _levels(self) -> tuple[BudgetLevel, ...]:
-        page = await self._engine.list_budgets(limit=MAX_BUDGETS)
-        found = []
-        for each in page.budgets:
-            levels = [
-                (each.usage.get(name, 0) / limit, name, each.usage.get(name, 0), limit)
-                for name, limit in each.hard_limits.items()
-                if limit > 0
-            ]
-            if levels:
-                level, name, used, limit = max(levels)
-                found.append(
-                    BudgetLevel(
-                        each.budget_id,
-                        each.scope_type,
-                        each.scope_id,
-                        name,
-                        used,
-                        limit,
-                        level,
-                        each.breach_count,
-                        each.last_breach_at,
-                    )
-                )
-        return tuple(sorted(found, key=lambda each: -each.level)[:MAX_LINES])
 
     def series(self, window_ms: int, now_ms: int) -> Series:
         """The numbers of the last ``window_ms``."""
@@ -245,6 +226,38 @@ class Sampler:
         """When the first sample that is kept was taken, unless that was before ``first``."""
         begun = min((each.pulse.at_ms for each in self._kept.values() or self._fine), default=None)
         return begun if begun is not None and begun >= first + STEP_MS else None
+
+
+async def fullest_budgets(engine: Engine, namespaces: Iterable[str] | None = None) -> tuple[BudgetLevel, ...]:
+    """The fullest of all budgets, or of those of some namespaces."""
+    page = await engine.list_budgets(limit=MAX_BUDGETS, namespaces=namespaces)
+    levels = (_level(each) for each in page.budgets)
+    return tuple(sorted((each for each in levels if each is not None), key=lambda each: -each.level)[:MAX_LINES])
+
+
+def _level(budget: BudgetStatus) -> BudgetLevel | None:
+    """How full it is; ``None`` without a hard limit."""
+    levels = [
+        (budget.usage.get(name, 0) / limit, name, budget.usage.get(name, 0), limit)
+        for name, limit in budget.hard_limits.items()
+        if limit > 0
+    ]
+    if not levels:
+        return None
+    level, name, used, limit = max(levels)
+    return BudgetLevel(
+        budget.budget_id,
+        budget.scope_type,
+        budget.scope_id,
+        name,
+        used,
+        limit,
+        level,
+        budget.breach_count,
+        budget.last_breach_at,
+        budget.namespace,
+        stored_name(budget.budget_id, budget.namespace),
+    )
 
 
 def _minute(sample: Sample) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -13,13 +14,20 @@ from typing import Any
 import uvicorn
 
 from flowfabric.engine import Engine
+from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.suspension import AlreadySeeded
 from flowfabric.server.app import App, Server, create_app
+from flowfabric.server.booting import patiently
 from flowfabric.server.config import FIRST_KID, ServerConfig
 from flowfabric.server.cors import with_cors
-from flowfabric.server.protocol import behind, guard
+from flowfabric.server.memory import return_large_buffers
+from flowfabric.server.protocol import Bounds, behind, guard
+from flowfabric.stores.kinds import kind_of
 
 _log = logging.getLogger("flowfabric.server")
+
+#: What a store gets that a server is the first to open: as many as clients take for granted who make ids themselves.
+NEW_PARTITIONS = PartitionCounts()
 
 
 class _Listener(uvicorn.Server):
@@ -60,8 +68,12 @@ class Running:
             server_header=False,
             # uvicorn's own ones have no limits, or are slow.
             http=guard(
-                config.max_connections,
-                config.header_timeout_s,
+                Bounds(
+                    config.max_connections,
+                    config.header_timeout_s,
+                    config.write_timeout_s,
+                    server.answers,
+                ),
                 server.metrics.limited,
                 behind(application, os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")),
             ),
@@ -105,22 +117,31 @@ class Running:
 async def open_engine(config: ServerConfig) -> Engine:
     """The engine a server runs on: with its first key, its lanes and its timers."""
     options: dict[str, Any] = {}
-    if not config.store_url.startswith("memory:"):
+    kind = kind_of(config.store_url)
+    if kind != "memory":
         options["migrate"] = config.migrate
-    if config.store_url.startswith("postgres"):
+    if kind == "postgres":
         options["pool_size"] = config.postgres_pool_size
-    engine = await Engine.open(
-        config.store_url, single_node=config.single_node, partitions=config.partitions, **options
+    open_once = functools.partial(
+        Engine.open,
+        config.store_url,
+        single_node=config.single_node,
+        partitions=config.partitions,
+        new_partitions=NEW_PARTITIONS,
+        **options,
     )
+    engine = await (patiently(open_once, config.store_patience_s) if kind == "valkey" else open_once())
     try:
         seeded = await engine.seed_waitpoint_hmac_secret(kid=FIRST_KID, secret_hex=config.hmac_secret)
         if isinstance(seeded, AlreadySeeded) and not seeded.same_secret:
             _log.warning(
-                "the store holds another secret for key %s than FF_WAITPOINT_HMAC_SECRET; the stored one holds: "
-                "change keys with POST /v1/admin/rotate-waitpoint-secret",
+                "the store holds another secret for key %s than FF_WAITPOINT_HMAC_SECRET; the stored one is used: "
+                "rotate keys with POST /v1/admin/rotate-waitpoint-secret",
                 seeded.kid,
             )
         await engine.seed_lanes(config.lanes)
+        if (durability := engine.durability) is not None:
+            _log.info("%s: %s", engine.backend_label, durability.sentence())
         engine.start_timers()
     except BaseException:
         await engine.close()
@@ -130,6 +151,7 @@ async def open_engine(config: ServerConfig) -> Engine:
 
 async def serve(config: ServerConfig) -> None:
     """Run a server until it is told to stop."""
+    return_large_buffers()
     engine = await open_engine(config)
     try:
         server = create_app(engine, config)
@@ -137,8 +159,8 @@ async def serve(config: ServerConfig) -> None:
         for notice in config.notices:
             _log.warning("%s", notice)
         if config.api_token is None:
-            _log.warning("no FF_API_TOKEN: operator and admin routes ask for no credential")
-            _log.warning("no FF_API_TOKEN: reads that show payloads and tokens ask for no credential")
+            _log.warning("no FF_API_TOKEN: operator and admin routes need no credential")
+            _log.warning("no FF_API_TOKEN: reads that show payloads and tokens need no credential")
         task = asyncio.ensure_future(running.run())
         sampling = asyncio.ensure_future(server.sampler.run(server.closing))
         listening = asyncio.ensure_future(running.started())

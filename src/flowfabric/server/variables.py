@@ -3,31 +3,12 @@ which the guide is checked. The intervals of timers have a table of their own, i
 
 from __future__ import annotations
 
-from msgspec import Struct
+from flowfabric.stores.environment import STORE_VARIABLES, Variable
 
-
-class Variable(Struct, frozen=True):
-    """One variable: the flag that says the same, what it is without, and for numbers the least and the most.
-
-    Without a flag are secrets, which others could see among the arguments of a process, and what ``--store`` says.
-    """
-
-    name: str
-    flag: str = ""
-    default: int | float | str | None = None
-    least: float | None = None
-    most: float | None = None
-
-
-STORE_URL = Variable("FF_STORE_URL", "--store")
-#: The name that the command line has always used.
-URL = Variable("FF_URL", "--store")
-BACKEND = Variable("FF_BACKEND")
-POSTGRES_URL = Variable("FF_POSTGRES_URL")
-SQLITE_PATH = Variable("FF_SQLITE_PATH", default=":memory:")
 POSTGRES_POOL_SIZE = Variable("FF_POSTGRES_POOL_SIZE", "--pool-size", 10, 1, 10_000)
 SQLITE_POOL_SIZE = Variable("FF_SQLITE_POOL_SIZE", "", 4, 1, 10_000)
 MIGRATE = Variable("FF_MIGRATE", "--migrate", "apply")
+STORE_PATIENCE = Variable("FF_STORE_PATIENCE_S", "--store-patience-s", 60, 0, 3_600)
 DEV_MODE = Variable("FF_DEV_MODE", "--single-node")
 SECRET = Variable("FF_WAITPOINT_HMAC_SECRET")
 GRACE = Variable("FF_WAITPOINT_HMAC_GRACE_MS", "--waitpoint-hmac-grace-ms", 86_400_000)
@@ -46,17 +27,23 @@ TAIL = Variable("FF_MAX_CONCURRENT_TAIL", "--max-concurrent-stream-ops", 64, 1, 
 FOLLOWERS = Variable("FF_MAX_FOLLOWERS", "--max-followers", 1_000, 1, 1_000_000)
 CONNECTIONS = Variable("FF_MAX_CONNECTIONS", "--max-connections", 5_000, 1, 1_000_000)
 BODY_BYTES = Variable("FF_MAX_BODY_BYTES", "--max-body-bytes", 67_108_864, 16_777_216, 2**40)
+ANSWER_BYTES = Variable("FF_MAX_ANSWER_BYTES", "--max-answer-bytes", 67_108_864, 1_048_576, 2**40)
 HEADER_TIMEOUT = Variable("FF_HEADER_TIMEOUT_S", "--header-timeout-s", 10, 0.01, 3_600)
 BODY_TIMEOUT = Variable("FF_BODY_TIMEOUT_S", "--body-timeout-s", 60, 0.01, 3_600)
+WRITE_TIMEOUT = Variable("FF_WRITE_TIMEOUT_S", "--write-timeout-s", 60, 0.01, 3_600)
 KEEP_ALIVE = Variable("FF_KEEP_ALIVE_S", "--keep-alive-s", 75, 1, 3_600)
 SHUTDOWN_GRACE = Variable("FF_SHUTDOWN_GRACE_S", "--shutdown-grace-s", 15, 1, 3_600)
 RATE_LIMIT = Variable("FF_RATE_LIMIT", "--rate-limit", 0, 0, 1_000_000)
 RATE_BURST = Variable("FF_RATE_BURST", "--rate-burst", 0, 0, 10_000_000)
 METRICS = Variable("FF_METRICS", "--no-metrics", "1")
 CONSOLE = Variable("FF_CONSOLE", "--no-console", "1")
+TRACE_URL = Variable("FF_TRACE_URL", "--trace-url")
 LOG = Variable("FF_LOG", "--log")
 SENTRY_DSN = Variable("FF_SENTRY_DSN")
 SENTRY_ENVIRONMENT = Variable("FF_SENTRY_ENVIRONMENT", "--sentry-environment", "production")
 SENTRY_RELEASE = Variable("FF_SENTRY_RELEASE", "--sentry-release")
 
-VARIABLES: tuple[Variable, ...] = tuple(each for each in vars().copy().values() if isinstance(each, Variable))
+VARIABLES: tuple[Variable, ...] = (
+    *STORE_VARIABLES,
+    *(each for each in vars().copy().values() if isinstance(each, Variable)),
+)

@@ -47,6 +47,9 @@ class BudgetQuestions:
         if "?1" in condition:
             text.mark(q.now)
         bytewise = self._dialect.bytewise
+        if q.namespaces is not None:
+            marks = ", ".join([text.mark(each) for each in sorted(q.namespaces)])
+            text.add(f"namespace IN ({marks})" if marks else "1 = 0")
         if q.after is not None:
             text.add(f"{name}{bytewise} > {text.mark(q.after)}")
         sql = f"SELECT {name} FROM {table} WHERE {text.where()} ORDER BY {name}{bytewise} LIMIT {int(q.limit)}"

@@ -30,6 +30,8 @@ class EventPage(Struct):
     held: bool
     #: Every event up to this id may have been deleted by age.
     trimmed: int
+    #: Set if the reader stands behind events that the store had and has lost: they came behind this id.
+    lost_after: int | None = None
 
 
 class Feed(Protocol):
@@ -62,7 +64,23 @@ class SingleWriterFeed:
         through = after + WINDOW
         found: EventRows = await self._ask(ReadEvents(self._kind, after, through, limit, *self._filter))
         position = reached(found, after, through, limit)
-        return EventPage(found.rows, position, position < found.top, False, found.trimmed)
+        for end, start in found.breaks:
+            # Nothing lies within a break, which is much wider than what one question looks at.
+            if end <= position < start:
+                position = start
+        return EventPage(found.rows, position, position < found.top, False, found.trimmed, lost_after(found, after))
+
+
+def lost_after(found: EventRows, after: int) -> int | None:
+    """The id behind which events were lost that a reader at ``after`` has read; ``None`` if none were.
+
+    Nothing but age takes an event away, and what age takes is counted: nobody can stand behind the end.
+    """
+    for end, start in found.breaks:
+        if end < after < start:
+            return end
+    end = max(found.top, found.trimmed, found.breaks[-1][1] if found.breaks else 0)
+    return end if after > end else None
 
 
 def reached(found: EventRows, after: int, through: int, limit: int) -> int:

@@ -113,7 +113,7 @@ def check_counts(stored: PartitionCounts, given: PartitionCounts | None) -> None
         raise Validation(
             ValidationKind.INVALID_INPUT,
             f"partition_mismatch: the database has {_shown(stored)}, and {_shown(given)} are configured. Partition "
-            "counts are fixed at deployment time: configure those of the database, or begin with an empty one",
+            "counts are fixed at deployment time: use the counts of the database, or start with an empty one",
         )
 
 

@@ -46,14 +46,10 @@ class OverviewQuestions(SearchQuestions):
 
     def _SearchFlows(self, q: ask.SearchFlows) -> Asked:  # noqa: N802
         text = Text()
-        # A flow's document is read like an execution's.
-        kind = self._dialect.derived["execution_kind"].replace("e.raw_fields", "t.raw_fields")
         if q.namespaces is not None:
+            # A flow's document is read like an execution's.
+            kind = self._dialect.derived["execution_kind"].replace("e.raw_fields", "t.raw_fields")
             text.add(one_of(kind.replace("execution_kind", "namespace"), q.namespaces, text))
-        if q.states:
-            text.add(one_of("t.public_flow_state", q.states, text))
-        if q.kind is not None:
-            text.add(f"{kind.replace('execution_kind', 'flow_kind')} = {text.mark(q.kind)}")
         if q.after is not None:
             created, partition, uuid = q.after
             marks = f"{text.mark(created)}, CAST({text.mark(partition)} AS integer), {text.mark(self._uuid(uuid))}"

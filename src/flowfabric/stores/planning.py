@@ -9,6 +9,9 @@ from msgspec import Struct
 
 from flowfabric.model.errors import Transport, TransportKind
 from flowfabric.stores import migrate
+from flowfabric.stores.kinds import kind_of, needed
+from flowfabric.stores.postgres.address import bad_address
+from flowfabric.stores.postgres.errors import cannot_open
 from flowfabric.stores.sqlite.location import locate
 
 _APPLIED = "SELECT version, checksum FROM ff_migration_annotation ORDER BY version"
@@ -26,9 +29,11 @@ class MigrationPlan(Struct, frozen=True):
 
 async def plan(url: str) -> MigrationPlan:
     """The plan for the database behind a URL. One that does not exist lacks everything; none is made."""
-    if url.startswith("memory:"):
-        return MigrationPlan("memory", (), (), "")
-    dialect = "postgres" if url.startswith(("postgres:", "postgresql:")) else "sqlite"
+    dialect = kind_of(url)
+    if dialect == "memory":
+        return MigrationPlan(dialect, (), (), "")
+    if dialect == "valkey":
+        return await _valkey(url)
     applied = await _postgres(url) if dialect == "postgres" else _sqlite(url)
     missing = migrate.pending(dialect, applied)
     there = tuple(f"{each.version:04}_{each.name}" for each in migrate.migrations(dialect) if each.version in applied)
@@ -61,15 +66,30 @@ def _sqlite(url: str) -> dict[int, Any]:
 
 
 async def _postgres(url: str) -> dict[int, Any]:
-    import asyncpg
+    with needed("postgres"):
+        import asyncpg
 
     try:
         connection = await asyncpg.connect(url.replace("postgres://", "postgresql://", 1), timeout=30)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-        raise Transport("postgres", TransportKind.TRANSPORT, f"cannot open the database: {error}") from error
+        raise cannot_open(error) from error
+    except ValueError:
+        raise bad_address() from None
     try:
         if await connection.fetchval("SELECT to_regclass('ff_migration_annotation')") is None:
             return {}
         return {row[0]: row[1] for row in await connection.fetch(_APPLIED)}
+    except asyncpg.PostgresError as error:
+        raise cannot_open(error) from error
     finally:
         await connection.close()
+
+
+async def _valkey(url: str) -> MigrationPlan:
+    """There is no schema; what may be missing is the beginning of a store, which says how it is laid out."""
+    with needed("valkey"):
+        from flowfabric.stores.valkey.layout import LAYOUT, is_begun
+
+    layout = (f"{LAYOUT:04}_layout",)
+    begun = await is_begun(url)
+    return MigrationPlan("valkey", layout if begun else (), () if begun else layout, "")

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from flowfabric.model.changes import Key, Need, Writes
+from flowfabric.model.errors import Transport
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.stores.feeds import Feed
 
+#: What tells a row from what it was before; made by the store, and only ever compared.
+Version: TypeAlias = int | bytes
+
 
 class Conflict(Exception):
     """The batch lost a race: something it was decided upon has moved. Nothing was written; decide again."""
+
+
+class Outdated(Transport):
+    """The server is too old; somebody may be upgrading it."""
 
 
 class Filling(Protocol):
@@ -37,25 +45,30 @@ class Filling(Protocol):
 class Versions(Protocol):
     """Row versions of records the process decided upon without reading them in this transaction."""
 
-    def version(self, kind: Any, key: Key) -> int | None: ...
+    def version(self, kind: Any, key: Key) -> Any: ...
+
+    def record(self, kind: Any, key: Key) -> Any:
+        """What was decided upon; ``None`` if nothing is held."""
+        ...
 
 
 class Transaction(Protocol):
     """One atomic unit: what was loaded stays as it is until the commit, or the commit is refused."""
 
-    async def now(self) -> int:
-        """The store's time in milliseconds."""
+    async def now(self, written_ms: int = 0) -> int:
+        """The store's time in milliseconds. ``written_ms`` is the newest time in what was loaded: a store that
+        estimates the clock of its server learns from it."""
         ...
 
     async def load(self, needs: Iterable[Need], view: Filling) -> None:
         """Fill the view with what rules asked for, locked against other writers."""
         ...
 
-    def version(self, kind: Any, key: Key) -> int | None:
+    def version(self, kind: Any, key: Key) -> Version | None:
         """The version of a row this transaction has read."""
         ...
 
-    async def commit(self, writes: Writes, held: Versions) -> int | None:
+    async def commit(self, writes: Writes, held: Versions) -> Version | None:
         """Make it all durable at once and return the version of the rows written, or raise ``Conflict``."""
         ...
 
@@ -95,12 +108,15 @@ class Store(Protocol):
         """A way through the outbox of a kind of event, narrowed to what a subscriber asks for."""
         ...
 
-    #: Whether the numbers of events have no holes but where events were deleted.
+    #: Whether the numbers of events have no holes but where events were deleted, and where the store says so.
     numbers_without_breaks: bool
     #: How often a subscriber looks by itself, in seconds: a hint may be lost.
     event_poll_s: float
 
     async def server_time_ms(self) -> int: ...
+
+    #: Whether a commit sends the hints that its writes name.
+    sends_hints: bool
 
     def publish(self, topics: Iterable[str], *, urgent: bool = True) -> None:
         """Tell other processes that something was committed. A hint, nothing more; one that is not urgent may wait

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
+
+#: Where the numbers of a log go on higher up: the last one below and the one that the next event comes behind, in
+#: order. A store that may have lost its newest events in a fail-over gives none of their numbers to other events.
+Breaks: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class ListExecutions(Struct, frozen=True):
@@ -29,13 +33,53 @@ class SearchExecutions(Struct, frozen=True):
     lane_id: str | None = None
     states: tuple[str, ...] = ()
     kind: str | None = None
-    tag: tuple[str, str] | None = None
+    #: All of them: a value, and the names of which one has it.
+    tags: tuple[tuple[tuple[str, ...], str], ...] = ()
     #: Partition and id.
     flow: tuple[int, str] | None = None
     created_from_ms: int | None = None
     created_before_ms: int | None = None
     #: Who started them: partition and UUID.
     parent: tuple[int, str] | None = None
+    #: Only those that nobody started.
+    roots: bool = False
+    #: Partitions, and the first and the last UUID that fit.
+    ids: tuple[tuple[int, ...], str, str] | None = None
+    #: Texts in lower case, each of which is part of the kind, of the last failure's message, of the name of the worker
+    #: of the current attempt.
+    kind_parts: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
+    ended_from_ms: int | None = None
+    ended_before_ms: int | None = None
+    #: The oldest that is looked at: creation time, partition and UUID.
+    down_to: tuple[int, int, str] | None = None
+
+
+class CountExecutions(Struct, frozen=True):
+    """How many executions a search would find, page after page -> ``int``."""
+
+    #: Its place and its limit do not matter.
+    search: SearchExecutions
+    #: Kinds that begin with this are left out; nothing leaves out none.
+    leaving_out: str = ""
+
+
+class CountStates(Struct, frozen=True):
+    """How many executions a search would find in each state, as it is stored -> ``list[(state, how many)]``, in no
+    order."""
+
+    #: Its place and its limit do not matter.
+    search: SearchExecutions
+
+
+class SearchEdge(Struct, frozen=True):
+    """The place of the last of so many executions, newest first, that a search would look at -> creation time,
+    partition and UUID; ``None`` if there are fewer."""
+
+    #: Only its namespaces, its place and its times of creation matter.
+    search: SearchExecutions
+    rows: int
 
 
 class ListNamespaces(Struct, frozen=True):
@@ -46,14 +90,12 @@ class ListNamespaces(Struct, frozen=True):
 
 
 class SearchFlows(Struct, frozen=True):
-    """Flows that fit, newest first, behind a place -> ``list[Flow]``. What is ``None`` or empty fits all."""
+    """Flows, newest first, behind a place -> ``list[Flow]``; of all namespaces if that is ``None``."""
 
     limit: int
     #: Creation time, partition and id.
     after: tuple[int, int, str] | None = None
     namespaces: tuple[str, ...] | None = None
-    states: tuple[str, ...] = ()
-    kind: str | None = None
 
 
 class SearchSuspended(Struct, frozen=True):
@@ -99,6 +141,13 @@ class SummaryRow(Struct, frozen=True):
     attempt_index: int
     flow_id: str | None
     blocking_reason: str | None
+    #: Of the last failure.
+    error: str | None
+    cancellation_reason: str | None
+    #: JSON.
+    tags: str | None
+    #: A UUID.
+    parent: str | None
 
 
 class ListCredentials(Struct, frozen=True):
@@ -110,6 +159,8 @@ class ListCredentials(Struct, frozen=True):
 
 class QueueDepths(Struct, frozen=True):
     """What can be claimed in each lane -> ``list[(lane id, how many, creation time of the oldest)]``, by lane."""
+
+    namespaces: tuple[str, ...] | None = None
 
 
 class ListAudit(Struct, frozen=True):
@@ -127,16 +178,30 @@ class ListSamples(Struct, frozen=True):
 
 
 class ReadContexts(Struct, frozen=True):
-    """What workers start from, for those that exist -> ``list[(execution id, payload, raw fields json)]``."""
+    """What workers start from, for those that exist -> ``list[(execution id, payload, raw fields json, when it is
+    cancelled if it was asked to, why)]``. With ``most_bytes`` those are left out, in the order given, whose payload
+    begins beyond so many bytes."""
+
+    execution_ids: tuple[str, ...]
+    most_bytes: int | None = None
+
+
+class ReadDocuments(Struct, frozen=True):
+    """What executions are labelled with, of those that exist -> ``list[(execution id, raw fields json)]``."""
 
     execution_ids: tuple[str, ...]
 
 
 class ListLanes(Struct, frozen=True):
-    """Lanes after a name, ascending -> ``list[Lane]``."""
+    """Lanes after a name, ascending -> ``list[Lane]``. With ``namespaces`` only those in which one of them has an
+    execution that has not ended, a schedule, or a worker that is alive at ``now``."""
 
     after: str | None
     limit: int
+    namespaces: tuple[str, ...] | None = None
+    now: int = 0
+    #: Whether the lane called ``after`` is the first of them.
+    inclusive: bool = False
 
 
 class ListFlows(Struct, frozen=True):
@@ -160,6 +225,17 @@ class LiveSteps(Struct, frozen=True):
 
     after: tuple[int, str, str] | None
     limit: int
+
+
+class ListSteps(Struct, frozen=True):
+    """Remembered steps of an execution behind one, in the order they were remembered, without their values; with
+    ``names`` only those -> ``list[(sequence, name, bytes of the value)]``."""
+
+    partition: int
+    uuid: str
+    after: tuple[int, str] | None
+    limit: int
+    names: tuple[str, ...] | None = None
 
 
 class ListWaitpoints(Struct, frozen=True):
@@ -196,6 +272,23 @@ class SearchWorkers(Struct, frozen=True):
     after: tuple[str, str] | None = None
 
 
+class GoneWorkers(Struct, frozen=True):
+    """Workers of these namespaces, or of all, that have gone since, the latest first -> ``list[GoneWorker]``."""
+
+    since_ms: int
+    limit: int
+    namespaces: tuple[str, ...] | None = None
+
+
+class HeldLeases(Struct, frozen=True):
+    """How many leases that last beyond ``now`` each worker instance holds, of the first ``limit`` on executions of
+    these namespaces, or of all -> ``dict[instance, int]``."""
+
+    now: int
+    limit: int
+    namespaces: tuple[str, ...] | None = None
+
+
 class ListExpiredLeases(Struct, frozen=True):
     """Leases of running executions past ``as_of`` -> ``list[(Execution, Attempt)]``."""
 
@@ -215,7 +308,8 @@ class ListLeases(Struct, frozen=True):
 
 
 class ReadFrames(Struct, frozen=True):
-    """Frames of a stream between two positions, inclusive -> ``list[(ts_ms, seq, fields json, mode)]``."""
+    """Frames of a stream between two positions, inclusive -> ``list[(ts_ms, seq, fields json, mode)]``. With
+    ``backwards`` the last ones, the newest first."""
 
     partition: int
     uuid: str
@@ -224,6 +318,7 @@ class ReadFrames(Struct, frozen=True):
     high: tuple[int, int]
     limit: int
     exclude_mode: str | None = None
+    backwards: bool = False
 
 
 class Due(Struct, frozen=True):
@@ -315,16 +410,19 @@ class ScanEligible(Struct, frozen=True):
     partition: int | None
     limit: int
     now: int
+    namespaces: tuple[str, ...] | None = None
 
 
 class TrimHistory(Struct, frozen=True):
-    """Delete outbox rows, registry history, remembered answers, samples and expired bindings -> rows deleted."""
+    """Delete outbox rows, registry history, remembered answers, samples, kinds and expired bindings -> rows deleted."""
 
     events_before_ms: int
     registry_before_ms: int
     now: int
     limit: int
     samples_before_ms: int = 0
+    gone_before_ms: int = 0
+    kinds_before_ms: int = 0
 
 
 class ListGates(Struct, frozen=True):
@@ -339,6 +437,8 @@ class ListGates(Struct, frozen=True):
     now: int
     after: str | None
     limit: int
+    #: Only those that belong to one of these namespaces, of all ``budgets`` or ``quotas``.
+    namespaces: frozenset[str] | None = None
 
 
 #: Policies that one ``WaitedFor`` may name.
@@ -379,6 +479,21 @@ class SearchSchedules(Struct, frozen=True):
     limit: int
     namespaces: tuple[str, ...] | None = None
     after: tuple[str, str] | None = None
+
+
+class ListKinds(Struct, frozen=True):
+    """Kinds that were announced in these namespaces, or in all, behind a namespace and name, ascending ->
+    ``list[(namespace, kind, when)]``."""
+
+    limit: int
+    namespaces: tuple[str, ...] | None = None
+    after: tuple[str, str] | None = None
+
+
+class CountKinds(Struct, frozen=True):
+    """How many kinds were announced in a namespace -> ``int``."""
+
+    namespace: str
 
 
 class DueSchedules(Struct, frozen=True):
@@ -433,6 +548,7 @@ class EventRows(Struct):
     top: int
     #: ``(event id, row)`` in order; ``Unreadable`` stands for a row that cannot be read.
     rows: list[tuple[int, Any]]
+    breaks: Breaks = ()
 
 
 class Unreadable(Struct):
@@ -458,6 +574,7 @@ class LogState(Struct, frozen=True):
     trimmed_before_ms: int
     #: The highest id there is.
     top: int
+    breaks: Breaks = ()
 
 
 class OddEnds(Struct, frozen=True):

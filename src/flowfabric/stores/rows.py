@@ -78,6 +78,13 @@ class Dialect(Struct, frozen=True):
     snapshot: str = ""
     #: What follows a text so that it sorts by its bytes.
     bytewise: str = ""
+    #: The names in a column of that type as rows of a table ``n(value)``; ``{}`` is the column.
+    each_name: str = ""
+    #: Whether a text, whatever the case of its ASCII letters, has another as a part; ``{}`` are both, the other one in
+    #: lower case.
+    contains: str = "instr(lower({}), {}) > 0"
+    #: The tags of ``e`` as JSON.
+    tags: str = ""
 
     def reading(self, column: Column, alias: str) -> str:
         """The expression that reads a column."""
@@ -121,8 +128,7 @@ class ExecutionRows:
         self._uuid = dialect.decode.get("uuid")
         self._requirement = dialect.decode["requirement"]
         self._narrow_end = len(NARROW)
-        #: The parent is the last narrow column, as it is the last narrow field.
-        self._parent = self._narrow_end - 1
+        self._parent = next(place for place, column in enumerate(NARROW) if column.field == "parent")
         self._attempt_start = self._narrow_end + 1
         self._attempt_end = self._attempt_start + len(JOINED)
         self._versions = 3 if dialect.version else 0
@@ -149,6 +155,7 @@ class ExecutionRows:
             self._requirement(row[4]),
             *row[5 : self._parent],
             parent,
+            *row[self._parent + 1 : self._narrow_end],
             row[self._narrow_end] or 0,  # type: ignore[call-arg]
         )
         start, end = self._attempt_start, self._attempt_end

@@ -9,13 +9,14 @@ from typing import Any
 from flowfabric.model import literals as lit
 from flowfabric.model.credentials import Credential
 from flowfabric.model.doors import AuditEntry
-from flowfabric.model.records import Flow, Lane, Waitpoint, Worker
+from flowfabric.model.records import Flow, GoneWorker, Lane, Waitpoint, Worker
 from flowfabric.model.samples import SampleRow
 from flowfabric.model.start_records import EnqueueRequest, Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.budgetquestions import BudgetQuestions, admission_trims
 from flowfabric.stores.examinequestions import ExamineQuestions
 from flowfabric.stores.flowquestions import ALL_DISPATCHED, FLOW_IS_OVER, Asked, FlowQuestions, Text
+from flowfabric.stores.lanequestions import LaneQuestions
 from flowfabric.stores.overviewquestions import OverviewQuestions
 from flowfabric.stores.rows import (
     ENDED_LIST,
@@ -29,11 +30,12 @@ from flowfabric.stores.rows import (
     execution_select,
 )
 from flowfabric.stores.schema import OUTBOXES, split_wire
+from flowfabric.stores.searchquestions import one_of
 from flowfabric.stores.sqlevents import OutboxRows
 from flowfabric.stores.startquestions import StartQuestions, within
 
 
-class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuestions, ExamineQuestions):
+class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuestions, ExamineQuestions, LaneQuestions):
     """Compiles questions for one dialect. ``tag_value`` is the expression for a tag of ``e`` named by a mark,
     ``last_id`` the one for the last id a table has handed out."""
 
@@ -43,6 +45,7 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         self._rows = ExecutionRows(dialect)
         self._select = execution_select(dialect)
         self._workers = KindRows(Worker, dialect)
+        self._gone = KindRows(GoneWorker, dialect)
         self._lanes = KindRows(Lane, dialect)
         self._last_id = last_id
         self._schedules = KindRows(Schedule, dialect)
@@ -86,13 +89,34 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         )
 
     def _ReadContexts(self, q: ask.ReadContexts) -> Asked:  # noqa: N802
-        return self._contexts(*self._key_table(q.execution_ids))
+        keys, params = self._key_table(q.execution_ids)
+        if q.most_bytes is None:
+            return self._contexts(keys, params)
+        # Sizes are summed up without the payloads, so that none is read in vain.
+        keys = (
+            f"(WITH g(p, u) AS {keys}, n AS (SELECT row_number() OVER () AS n, p, u FROM g), "
+            "l AS MATERIALIZED (SELECT n.n, n.p, n.u, coalesce(length(e.payload), 0) AS size "
+            "FROM n CROSS JOIN ff_exec_core e WHERE e.partition_key = n.p AND e.execution_id = n.u), "
+            "s AS (SELECT p, u, sum(size) OVER (ORDER BY n) - size AS before FROM l) "
+            f"SELECT p, u FROM s WHERE before < ?{len(params) + 1})"
+        )
+        return self._contexts(keys, [*params, q.most_bytes])
+
+    def _ReadDocuments(self, q: ask.ReadDocuments) -> Asked:  # noqa: N802
+        keys, params = self._key_table(q.execution_ids)
+        fields = self._dialect.read.get("json", "{}").format("e.raw_fields")
+        return Asked(
+            f"WITH k(p, u) AS {keys} SELECT {self._id_columns}, {fields} FROM k CROSS JOIN ff_exec_core e "
+            "WHERE e.partition_key = k.p AND e.execution_id = k.u",
+            params,
+            lambda rows: [(self._wire(row[0], row[1]), row[2]) for row in rows],
+        )
 
     def _key_table(self, execution_ids: tuple[str, ...]) -> tuple[str, list[Any]]:
         """A table of partitions and ids, and its parameters."""
         pairs = [split_wire(each) for each in execution_ids]
-        # The last one is repeated up to a power of two, so that there are few statements to prepare.
-        pairs += pairs[-1:] * ((1 << (len(pairs) - 1).bit_length()) - len(pairs))
+        # Keys of nothing fill it up to a power of two, so that there are few statements to prepare.
+        pairs += [(-1, pairs[-1][1])] * ((1 << (len(pairs) - 1).bit_length()) - len(pairs))
         # A list of keys behind IN would be looked up in for every row of the table.
         params = [each for partition, uuid in pairs for each in (partition, self._uuid(uuid))]
         return _pairs(len(pairs)), params
@@ -100,22 +124,12 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
     def _contexts(self, keys: str, params: list[Any]) -> Asked:
         fields = self._dialect.read.get("json", "{}").format("e.raw_fields")
         return Asked(
-            f"WITH k(p, u) AS {keys} SELECT {self._id_columns}, e.payload, {fields} FROM k CROSS JOIN ff_exec_core e "
+            f"WITH k(p, u) AS {keys} SELECT {self._id_columns}, e.payload, {fields}, e.cancel_at_ms, "
+            "e.cancellation_reason FROM k CROSS JOIN ff_exec_core e "
             "WHERE e.partition_key = k.p AND e.execution_id = k.u",
             params,
-            lambda rows: [(self._wire(row[0], row[1]), row[2], row[3]) for row in rows],
+            lambda rows: [(self._wire(row[0], row[1]), *row[2:6]) for row in rows],
         )
-
-    def _ListLanes(self, q: ask.ListLanes) -> Asked:  # noqa: N802
-        text = Text()
-        if q.after is not None:
-            text.add(f"t.lane_id{self._dialect.bytewise} > {text.mark(q.after)}")
-        lanes = self._lanes
-        sql = (
-            f"SELECT {lanes.select_list} FROM ff_lane_registry t WHERE {text.where()} "
-            f"ORDER BY t.lane_id{self._dialect.bytewise} LIMIT {int(q.limit)}"
-        )
-        return Asked(sql, text.params, lambda rows: [lanes.read(row) for row in rows])
 
     def _ListSuspended(self, q: ask.ListSuspended) -> Asked:  # noqa: N802
         text = Text()
@@ -156,6 +170,24 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         )
         return Asked(sql, text.params, lambda rows: [(self._wire(row[0], row[1]), row[2]) for row in rows])
 
+    def _ListSteps(self, q: ask.ListSteps) -> Asked:  # noqa: N802
+        text = Text()
+        text.add(f"s.partition_key = CAST({text.mark(q.partition)} AS integer)")
+        text.add(f"s.execution_id = {text.mark(self._uuid(q.uuid))}")
+        name = f"s.name{self._dialect.bytewise}"
+        if q.after is not None:
+            sequence, step = q.after
+            text.add(f"(s.sequence, {name}) > (CAST({text.mark(sequence)} AS integer), {text.mark(step)})")
+        if q.names is not None:
+            # The last one fills them up to a power of two, so that there are few statements to prepare.
+            names = [*q.names, *q.names[-1:] * ((1 << (len(q.names) - 1).bit_length()) - len(q.names))]
+            text.add(f"s.name IN ({', '.join(text.mark(each) for each in names)})" if names else "1 = 0")
+        sql = (
+            f"SELECT s.sequence, s.name, coalesce(length(s.value), 0) FROM ff_step s WHERE {text.where()} "
+            f"ORDER BY s.sequence, {name} LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [(row[0], row[1], row[2]) for row in rows])
+
     def _ListWaitpoints(self, q: ask.ListWaitpoints) -> Asked:  # noqa: N802
         text = Text()
         text.add(f"t.partition_key = CAST({text.mark(q.partition)} AS integer)")
@@ -188,6 +220,32 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         text.add(f"t.last_heartbeat_ms + t.liveness_ttl_ms > {text.mark(q.now)}")
         order = within(text, self._dialect, "worker_instance_id", q.namespaces, q.after)
         return self._worker_rows(f"{text.where()} {order} LIMIT {int(q.limit)}", text)
+
+    def _GoneWorkers(self, q: ask.GoneWorkers) -> Asked:  # noqa: N802
+        text = Text()
+        text.add(f"t.gone_at_ms >= {text.mark(q.since_ms)}")
+        if q.namespaces is not None:
+            text.add(one_of("t.namespace", q.namespaces, text))
+        sql = (
+            f"SELECT {self._gone.select_list} FROM ff_worker_gone t WHERE {text.where()} "
+            f"ORDER BY t.gone_at_ms DESC, t.namespace{self._dialect.bytewise} DESC, "
+            f"t.worker_instance_id{self._dialect.bytewise} DESC LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [self._gone.read(row) for row in rows])
+
+    def _HeldLeases(self, q: ask.HeldLeases) -> Asked:  # noqa: N802
+        text = Text()
+        text.add(f"a.lease_expires_at_ms > {text.mark(q.now)}")
+        text.add("a.worker_instance_id <> ''")
+        joined = ""
+        if q.namespaces is not None:
+            joined = " JOIN ff_exec_core e ON e.partition_key = a.partition_key AND e.execution_id = a.execution_id"
+            text.add(one_of("e.namespace", q.namespaces, text))
+        sql = (
+            "SELECT h.worker_instance_id, count(*) FROM (SELECT a.worker_instance_id FROM ff_attempt a"
+            f"{joined} WHERE {text.where()} LIMIT {int(q.limit)}) h GROUP BY 1"
+        )
+        return Asked(sql, text.params, lambda rows: {row[0]: row[1] for row in rows})
 
     def _worker_rows(self, tail: str, text: Text) -> Asked:
         sql = f"SELECT {self._workers.select_list} FROM ff_worker_registry t WHERE {tail}"
@@ -250,7 +308,8 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         if q.exclude_mode is not None:
             text.add(f"mode <> {text.mark(q.exclude_mode)}")
         fields = self._dialect.read.get("json", "{}").format("fields")
-        sql = f"SELECT ts_ms, seq, {fields}, mode FROM ff_stream_frame WHERE {text.where()} ORDER BY ts_ms, seq"
+        order = "ts_ms DESC, seq DESC" if q.backwards else "ts_ms, seq"
+        sql = f"SELECT ts_ms, seq, {fields}, mode FROM ff_stream_frame WHERE {text.where()} ORDER BY {order}"
         return Asked(f"{sql} LIMIT {int(q.limit)}", text.params, lambda rows: [tuple(row) for row in rows])
 
     def _ScanEligible(self, q: ask.ScanEligible) -> Asked:  # noqa: N802
@@ -258,6 +317,8 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         text.add(f"e.lane_id = {text.mark(q.lane_id)}")
         if q.partition is not None:
             text.add(f"e.partition_key = CAST({text.mark(q.partition)} AS integer)")
+        if q.namespaces is not None:
+            text.add(one_of("e.namespace", q.namespaces, text))
         now = text.mark(q.now)
         tail = f"ORDER BY e.priority DESC, e.fair_rank, e.created_at_ms, e.execution_id LIMIT {int(q.limit)}"
         rows = (
@@ -420,6 +481,8 @@ def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
         ("ff_kept_answer WHERE expires_at_ms <= ?1", question.now),
         ("ff_suspend_dedup WHERE created_at_ms < ?1", question.registry_before_ms),
         ("ff_sample WHERE minute_ms < ?1", question.samples_before_ms),
+        ("ff_worker_gone WHERE gone_at_ms < ?1", question.gone_before_ms),
+        ("ff_kind_definition WHERE announced_at_ms < ?1", question.kinds_before_ms),
     ]
 
 

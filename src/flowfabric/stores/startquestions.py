@@ -1,4 +1,4 @@
-"""Questions about schedules and requests as SQL, for every SQL store."""
+"""Questions about schedules, kinds and requests as SQL, for every SQL store."""
 
 from __future__ import annotations
 
@@ -43,6 +43,21 @@ class StartQuestions:
         text = Text()
         order = within(text, self._dialect, "schedule_id", q.namespaces, q.after)
         return self._schedule_rows(f"{text.where()} {order} LIMIT {int(q.limit)}", text)
+
+    def _ListKinds(self, q: ask.ListKinds) -> Asked:  # noqa: N802
+        text = Text()
+        order = within(text, self._dialect, "kind", q.namespaces, q.after)
+        sql = (
+            "SELECT t.namespace, t.kind, t.announced_at_ms FROM ff_kind_definition t "
+            f"WHERE {text.where()} {order} LIMIT {int(q.limit)}"
+        )
+        return Asked(sql, text.params, lambda rows: [tuple(row) for row in rows])
+
+    def _CountKinds(self, q: ask.CountKinds) -> Asked:  # noqa: N802
+        text = Text()
+        text.add(f"t.namespace = {text.mark(q.namespace)}")
+        sql = f"SELECT count(*) FROM ff_kind_definition t WHERE {text.where()}"
+        return Asked(sql, text.params, lambda rows: rows[0][0])
 
     def _DueSchedules(self, q: ask.DueSchedules) -> Asked:  # noqa: N802
         text = Text()

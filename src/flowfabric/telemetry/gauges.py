@@ -28,12 +28,14 @@ class StoreGauges:
     def __init__(self, lanes: LaneNames) -> None:
         self._lanes = lanes
         self._pulse_at = float("-inf")
-        self.depth = Gauge("ff_queue_depth", "Executions that could be claimed.", ("lane",), MAX_LANES)
-        self.age = Gauge("ff_queue_oldest_age_seconds", "Age of the oldest of them.", ("lane",), MAX_LANES)
-        self.running = Gauge("ff_executions_active", "Attempts that run.")
-        self.suspended = Gauge("ff_executions_suspended", "Executions that are suspended.")
-        self.backlog = Gauge("ff_cancel_backlog_depth", "Members of cancelled flows that have not been reached yet.")
-        self.workers = Gauge("ff_workers", "Workers that are registered and live.")
+        self.depth = Gauge("ff_queue_depth", "Executions ready to claim.", ("lane",), MAX_LANES)
+        self.age = Gauge(
+            "ff_queue_oldest_age_seconds", "Age of the oldest execution ready to claim.", ("lane",), MAX_LANES
+        )
+        self.running = Gauge("ff_executions_active", "Running attempts.")
+        self.suspended = Gauge("ff_executions_suspended", "Suspended executions.")
+        self.backlog = Gauge("ff_cancel_backlog_depth", "Members of cancelled flows that are not cancelled yet.")
+        self.workers = Gauge("ff_workers", "Live workers.")
 
     def __iter__(self) -> Iterator[Metric]:
         return iter([each for each in vars(self).values() if isinstance(each, Metric)])

@@ -41,8 +41,14 @@ _SECRETS = re.compile(
     r"(?<![\w.-])(?P<kid>[\w.-]{1,64}):[0-9a-f]{40,128}\b"  # a waitpoint's token
     r"|\bff_[0-9a-zA-Z]{1,64}_[\w-]{8,}"  # a credential
     r"|\b(?i:bearer)\s{1,8}[^\s\"',]+"
-    r"|(?<!\w)(?P<url>\w{1,20}://[^\s/:@]{1,256}):[^\s/@]{1,256}@"  # a password in an address
+    r"|(?<!\w)(?P<url>\w{1,20}://[^\s/:@]{0,256}):[^\s/@]{1,256}@"  # a password in an address
+    r"|\b(?P<named>(?i:password)=)[^\s&\"',]{1,256}"
+    r"|\be2ZwO[\w-]{80,}"  # the link of an approver
 )
+
+
+#: A text without any of these holds no secret.
+_SIGNS = (":", "ff_", "earer", "EARER", "assword", "ASSWORD", "e2ZwO")
 
 
 class BadFilter(ValueError):
@@ -57,7 +63,7 @@ def read_filter(text: str) -> dict[str, int]:
             name, equals, level = part.rpartition("=")
             if level.lower() not in _LEVELS or (equals and not name.strip()):
                 known = ", ".join(_LEVELS)
-                raise BadFilter(f"FF_LOG: {part!r} is no filter; write level or name=level, with one of {known}")
+                raise BadFilter(f"FF_LOG: {part!r} is not a filter; write level or name=level, with one of {known}")
             # One level for everything is meant for what is named by default, too, but for the account of acts.
             if not equals and part != DEFAULT_FILTER.partition(",")[0]:
                 levels.pop("flowfabric", None)
@@ -67,7 +73,7 @@ def read_filter(text: str) -> dict[str, int]:
 
 def redacted(text: str) -> str:
     """A text without what must not be in a log."""
-    if ":" in text or "ff_" in text or "earer" in text or "EARER" in text:
+    if any(each in text for each in _SIGNS):
         return _SECRETS.sub(_redaction, text)
     return text
 
@@ -75,6 +81,8 @@ def redacted(text: str) -> str:
 def _redaction(found: re.Match[str]) -> str:
     if found["kid"]:
         return f"{found['kid']}:<REDACTED>"
+    if found["named"]:
+        return f"{found['named']}<REDACTED>"
     return f"{found['url']}:<REDACTED>@" if found["url"] else "<REDACTED>"
 
 

@@ -65,37 +65,35 @@ class EngineMetrics:
         self.lanes = LaneNames()
         lanes = MAX_LANES
         self.cycles = Counter(
-            "ff_scanner_cycle_total", "Turns of timers, idle ones too.", ("scanner", "result"), 2 * len(TIMERS) + 1
+            "ff_scanner_cycle_total", "Timer runs, including idle ones.", ("scanner", "result"), 2 * len(TIMERS) + 1
         )
         self.cycle_durations = Histogram(
-            "ff_scanner_cycle_duration_seconds", "How long turns of timers took.", ("scanner",), len(TIMERS) + 1
+            "ff_scanner_cycle_duration_seconds", "Duration of timer runs.", ("scanner",), len(TIMERS) + 1
         )
         self.claims = Histogram(
-            "ff_claim_from_grant_duration_seconds", "How long claims took that found work.", ("lane",), lanes
+            "ff_claim_from_grant_duration_seconds", "Duration of claims that found work.", ("lane",), lanes
         )
         self.to_complete = Histogram(
-            "ff_claim_to_complete_seconds", "How long attempts took from their claim to their end.", ("lane",), lanes
+            "ff_claim_to_complete_seconds", "Duration of attempts from claim to end.", ("lane",), lanes
         )
-        self.renewals = Counter("ff_lease_renewal_total", "Renewals of leases.", ("outcome",), 3)
-        self.attempts = Counter("ff_attempt_outcome_total", "Ends of attempts.", ("lane", "outcome"), 5 * lanes)
-        self.ended = Counter("ff_execution_ended_total", "Ends of executions.", ("outcome",), 7)
+        self.renewals = Counter("ff_lease_renewal_total", "Lease renewals.", ("outcome",), 3)
+        self.attempts = Counter("ff_attempt_outcome_total", "Attempts that ended.", ("lane", "outcome"), 5 * lanes)
+        self.ended = Counter("ff_execution_ended_total", "Executions that ended.", ("outcome",), 7)
         self.budget_hits = Counter(
-            "ff_budget_hit_total", "Admissions and charges that a hard limit denied.", ("dimension",)
+            "ff_budget_hit_total", "Admissions and charges denied by a hard limit.", ("dimension",)
         )
-        self.quota_hits = Counter("ff_quota_hit_total", "Admissions that a quota denied.", ("reason",), 3)
-        self.policies = Counter("ff_edge_group_policy_total", "Policies given to groups of edges.", ("policy",), 4)
+        self.quota_hits = Counter("ff_quota_hit_total", "Admissions denied by a quota.", ("reason",), 3)
+        self.policies = Counter("ff_edge_group_policy_total", "Edge group policies set.", ("policy",), 4)
         self.siblings = Counter(
-            "ff_sibling_cancel_dispatched_total", "Members cancelled because they lost.", ("reason",), 3
+            "ff_sibling_cancel_dispatched_total", "Flow members cancelled as no longer needed.", ("reason",), 3
         )
         self.dispositions = Counter(
-            "ff_sibling_cancel_disposition_total", "What became of members that lost.", ("disposition",), 4
+            "ff_sibling_cancel_disposition_total", "Outcomes of members no longer needed.", ("disposition",), 4
         )
         self.reconciled = Counter(
-            "ff_sibling_cancel_reconcile_total", "What was done about lists of losers.", ("action",), 5
+            "ff_sibling_cancel_reconcile_total", "Reconciled lists of members to cancel.", ("action",), 5
         )
-        self.store_errors = Counter(
-            "ff_store_error_total", "Commits that the store did not make, by the kind of its error.", ("kind",), 12
-        )
+        self.store_errors = Counter("ff_store_error_total", "Failed commits, by kind of error.", ("kind",), 12)
         #: Commands whose answers tell something.
         self._answers: Mapping[type, Callable[[Any], None]] = {
             Renew: self._renewed,

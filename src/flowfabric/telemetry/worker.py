@@ -28,10 +28,10 @@ class WorkerMetrics(Registry):
         self.engine = EngineMetrics()
         self.store = StoreGauges(self.engine.lanes)
         self.to_start = Histogram(
-            "ff_claim_to_start_seconds", "How long claimed work waited until its handler began.", ("lane",), MAX_LANES
+            "ff_claim_to_start_seconds", "Delay from claim to the start of the handler.", ("lane",), MAX_LANES
         )
-        self.at_capacity = Counter("ff_worker_at_capacity_total", "Times a worker had no room to claim more.")
-        self.running = Gauge("ff_worker_running", "Attempts that run in this process.")
+        self.at_capacity = Counter("ff_worker_at_capacity_total", "Times a worker had no free slot to claim work.")
+        self.running = Gauge("ff_worker_running", "Attempts running in this process.")
         self.running.set(0)
         super().__init__(self.engine, (self.to_start, self.at_capacity, self.running), self.store)
 

@@ -49,7 +49,7 @@ class Machine(Model):
         self.oracle = Oracle(self.world.store.shown, self.world.clock.now_ms, 0)
         self.handles, self.log, self.answers = [], [], {}
         self.lives = Counter[int]()
-        self.before = {}
+        self.before, self.leases = {}, {}
         self.waiting, self.burst, self.terminal = [], 1, []
         self.graphs: dict[str, Any] = {}
         self.named_edges: list[tuple[str, str, str, str]] = []

@@ -135,7 +135,7 @@ def budget_above_is_not_asked(monkeypatch: Any) -> None:
     old = admitting._levels_named
 
     def levels_named(view: Any, execution: Any) -> Any:
-        return (level for level in old(view, execution) if charging.ancestors(level))
+        return (pair for pair in old(view, execution) if charging.ancestors(pair[0]))
 
     monkeypatch.setattr(admitting, "_levels_named", levels_named)
 
@@ -220,3 +220,8 @@ def admitted_twice(monkeypatch: Any) -> None:
         return guard if guard is None else replace(guard, expires_at_ms=guard.admitted_at_ms)
 
     monkeypatch.setattr(quotas, "carried_guard", carried_guard)
+
+
+@mutant
+def slot_of_an_unnamed_quota_stays(monkeypatch: Any) -> None:
+    monkeypatch.setattr(quotas, "leave_guarded", lambda view, context, execution: None)

@@ -243,9 +243,9 @@ class Budgets(Signals):
 
     def end(self, row: Row, public: str, outcome: str) -> None:
         super().end(row, public, outcome)
-        quota = self.quotas.get(self.quota_of(row) or "")
-        if quota is not None and quota.guards.pop(row.id, None) is not None:
-            self.met["a slot given back at the end"] += 1
+        for quota in self.quotas.values():
+            if quota.guards.pop(row.id, None) is not None:
+                self.met["a slot given back at the end"] += 1
 
     # -- admission -----------------------------------------------------------------------------------------------
 

@@ -13,11 +13,11 @@ from tests.conftest import full_run
 from tests.contract.conftest import STORES
 from tests.simulation.coordination.marks import MARKS
 from tests.simulation.coordination.rules import Coordination
-from tests.simulation.test_model import run_model
+from tests.simulation.test_model import PATIENCE_S, run_model
 from tests.simulation.world import World
 
 #: Examples of a plain run by store; a full run makes twenty times as many.
-EXAMPLES = {"memory": 90, "sqlite": 16, "postgres": 6}
+EXAMPLES = {"memory": 90, "sqlite": 10, "postgres": 4, "valkey": 6}
 FULL_FACTOR = 20
 #: Of all marks, how many a plain run may miss; a full run misses none.
 MAY_BE_COLD = 20
@@ -38,6 +38,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[World]:
     opened.close()
 
 
+@pytest.mark.timeout(PATIENCE_S)
 def test_engine_and_oracle_agree(world: World, request: pytest.FixtureRequest, record_property: Any) -> None:
     """After every step: the same answers, rows and events, and no promise broken. The same examples every time in a
     plain run, new ones in a full run."""

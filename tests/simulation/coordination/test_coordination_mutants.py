@@ -7,11 +7,25 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import full_run
 from tests.simulation.coordination import mutants_budgets, mutants_flows, mutants_signals
 from tests.simulation.coordination.mutating import MUTANTS
 from tests.simulation.coordination.test_coordination import machine_on
 from tests.simulation.hunting import found
+from tests.simulation.mutating import forgets_fields
 from tests.simulation.world import World
+
+#: Bugs that a plain run hunts on Valkey too: those that its known seeds find soon.
+SAMPLE = (
+    "hard_limit_off_by_one",
+    "one_slot_too_many",
+    "applied_child_stays_claimable",
+    "quorum_one_short",
+    "digest_not_compared",
+    "suspending_in_silence",
+)
+#: All that a store which writes records whole can have.
+ON_VALKEY = [name for name, plant in MUTANTS.items() if not forgets_fields(plant)]
 
 
 def machine_for(name: str, world: World) -> Any:
@@ -34,8 +48,21 @@ def test_the_machine_finds(name: str, memory: World, monkeypatch: Any) -> None:
     assert found(name, machine_for(name, memory)) is not None
 
 
+@pytest.mark.parametrize("name", ON_VALKEY if full_run() else SAMPLE)
+def test_the_machine_finds_it_on_valkey(name: str, valkey_url: str, monkeypatch: Any) -> None:
+    """A store that lasts has two engines, which see each other's bugs: in a full run all of them, otherwise some."""
+    MUTANTS[name](monkeypatch)
+    world = World(valkey_url)
+    try:
+        assert found(name, machine_for(name, world)) is not None
+    finally:
+        world.close()
+
+
 def test_there_are_enough() -> None:
     """Never fewer than these."""
     planted = {name for module in (mutants_budgets, mutants_flows, mutants_signals) for name in vars(module)}
     assert len(MUTANTS) >= 70
     assert planted >= MUTANTS.keys()
+    assert set(SAMPLE) <= set(ON_VALKEY)
+    assert len(ON_VALKEY) >= 65

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from flowfabric.engine.wire_errors import error_from_wire
+from flowfabric.engine.wire_errors import NOT_BEGUN, error_from_wire
+from flowfabric.model.counting import counted
 from flowfabric.model.errors import (
     ResourceExhausted,
     Transport,
@@ -87,7 +88,7 @@ def refusal_of(status: int, text: str, what: str) -> Exception:
     if status >= 500:
         return Transport(BACKEND, TransportKind.PROTOCOL, f"{what}: {status} {text}")
     if status == 401:
-        text = "the token is missing or not valid (any more); give App(…, token=…) one that is"
+        text = "the token is missing, wrong, expired or revoked; pass a valid one with App(…, token=…)"
     return ServerRefused(f"{what}: the server refuses it ({status}): {text}", operation=what)
 
 
@@ -149,7 +150,7 @@ class Calls:
             except Lost as error:
                 over = loop.time() >= until or self._servers.closed
                 again = [each for each in batch if each.repeatable and not over]
-                lost = f"{error}; whether it was done is not known"
+                lost = f"{error}; the outcome is unknown"
                 _fail([each for each in batch if each not in again], out_of_reach(Lost(lost)))
                 batch = again
             except asyncio.CancelledError:
@@ -160,9 +161,10 @@ class Calls:
                     _fail(batch, error)
                     return
             else:
-                _tell(batch, found)
-                return
-            _log.debug("%d calls are made again", len(batch))
+                batch = _told(batch, found, again=loop.time() < until and not self._servers.closed)
+                if not batch:
+                    return
+            _log.debug("retrying %d calls", len(batch))
             await patience.rest()
 
     async def _ask(self, batch: list[OneCall]) -> list[_Said]:
@@ -175,9 +177,11 @@ class Calls:
         try:
             found = _answers.decode(response.body).answers
         except msgspec.DecodeError as error:
-            raise Transport(BACKEND, TransportKind.PROTOCOL, f"what came is no answer: {error}") from None
+            raise Transport(BACKEND, TransportKind.PROTOCOL, f"the response cannot be read: {error}") from None
         if len(found) != len(batch):
-            raise Transport(BACKEND, TransportKind.PROTOCOL, f"{len(found)} answers to {len(batch)} calls")
+            raise Transport(
+                BACKEND, TransportKind.PROTOCOL, f"{counted(len(found), 'response')} to {counted(len(batch), 'call')}"
+            )
         return found
 
     def all_of(self, response: Response) -> list[Raw | Exception]:
@@ -215,16 +219,21 @@ def said_error(said: dict[str, Any], what: str) -> Exception:
     return error_from_wire(said)
 
 
-def _tell(batch: list[OneCall], found: list[_Said]) -> None:
+def _told(batch: list[OneCall], found: list[_Said], *, again: bool) -> list[OneCall]:
+    """Tell everybody what came of their calls, but for those that were not begun and may be made again."""
+    left: list[OneCall] = []
     for each, said in zip(batch, found, strict=True):
         if each.future.done():
             continue
-        if said.error is not UNSET:
+        if again and said.error is not UNSET and said.error.get("pool") == NOT_BEGUN:
+            left.append(each)
+        elif said.error is not UNSET:
             each.future.set_exception(said_error(said.error, "the call"))
         elif said.ok is not UNSET:
             each.future.set_result(said.ok)
         else:
-            each.future.set_exception(Transport(BACKEND, TransportKind.PROTOCOL, "an answer without content"))
+            each.future.set_exception(Transport(BACKEND, TransportKind.PROTOCOL, "an empty response"))
+    return left
 
 
 def _fail(batch: list[OneCall], error: Exception) -> None:

@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
+from flowfabric.model.tokens import revealed
+from flowfabric.telemetry.logs import redacted
+
 #: A connection that was not used for so long is not used again: the server may be closing it right now.
 MAX_IDLE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0
@@ -49,10 +52,15 @@ class Address(NamedTuple):
         """The address that a URL names; ``ValueError`` if it names none."""
         parts = urlsplit(url.strip())
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not the address of a server, such as https://flowfabric.example")
+            raise ValueError(f"{redacted(url)!r} is not a server URL such as https://flowfabric.example")
         if parts.username is not None or parts.query or parts.fragment:
-            raise ValueError(f"{url!r}: give the token as token=, and nothing but a path in the address")
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+            raise ValueError(
+                f"{parts.hostname}: pass the token as token=; the URL may hold only a host, a port and a path"
+            )
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError:  # Python tells what was there instead, which may be a password.
+            raise ValueError("the port must be a number, as in https://flowfabric.example:8443") from None
         name = parts.netloc
         return cls(parts.scheme, parts.hostname, port, parts.path.rstrip("/"), name)
 
@@ -98,7 +106,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parse()
         except (ValueError, IndexError) as error:
-            self._fail(Lost(f"what came is no HTTP answer: {error}"))
+            self._fail(Lost(f"not an HTTP response: {error}"))
             self.close()
 
     # -- parsing -------------------------------------------------------------------------------------------------
@@ -125,7 +133,7 @@ class Connection(asyncio.Protocol):
         end = buffer.find(b"\r\n\r\n")
         if end < 0:
             if len(buffer) > MAX_HEAD_BYTES:
-                raise ValueError("its head is too long")
+                raise ValueError("its headers are too long")
             return False
         lines = bytes(buffer[:end]).split(b"\r\n")
         del buffer[: end + 4]
@@ -220,9 +228,10 @@ class Servers:
         if not addresses:
             raise ValueError("no address was given")
         self._addresses = deque(addresses)
+        token = None if token is None else revealed(token)
         credential = "" if token is None else f"authorization: Bearer {token}\r\n"
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-            raise ValueError("token: printable ASCII without spaces is expected")
+            raise ValueError("token: expected printable ASCII without spaces")
         self._common = f"{credential}user-agent: flowfabric\r\naccept: application/json, text/event-stream\r\n"
         self._heads: dict[tuple[Address, str, str], bytes] = {}
         self._idle: deque[Connection] = deque()
@@ -302,7 +311,7 @@ class Servers:
                 answer = await connection.ask(head + b"\r\n", body or b"")
             done = True
         except TimeoutError:
-            raise Lost(f"no answer within {timeout_s:.0f} s") from None
+            raise Lost(f"no response within {timeout_s:.0f} s") from None
         except Lost:
             self._turn(connection.address)
             raise

@@ -7,17 +7,19 @@ import inspect
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 from msgspec import Raw, Struct
 
 from flowfabric.engine import Engine
-from flowfabric.engine.remote_calls import REMOTE_CALLS
+from flowfabric.engine.operations import REMOTE
 from flowfabric.engine.wire import Shapes, body_of, result_of
+from flowfabric.model.discreet import Discreet
 from flowfabric.model.errors import Transport, TransportKind, Unavailable, Validation, ValidationKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.leases import LeaseLook
 from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.policy import parse_policy
@@ -48,12 +50,15 @@ class _Hello(Struct):
     partitions: _Partitions
 
 
-class _Work(Struct):
+class _Work(Discreet, Struct):
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"handle"})
     handle: str
     execution_id: str
     execution_kind: str
     input_payload: bytes
     tags: dict[str, str]
+    cancel_at: int | None = None
+    cancel_reason: str = ""
 
 
 class _Claimed(Struct):
@@ -62,6 +67,7 @@ class _Claimed(Struct):
 
 class _Lost(Struct):
     lost: list[int]
+    cancelling: list[int] = []
 
 
 _hello = msgspec.json.Decoder(_Hello)
@@ -184,7 +190,7 @@ class RemoteEngine:
 
     async def _called(self, name: str, options: Mapping[str, Any], made: list[OneCall] | None = None) -> Raw:
         self._check_open()
-        call = OneCall(name, self._written(name, options), REMOTE_CALLS[name].may_repeat(options))
+        call = OneCall(name, self._written(name, options), REMOTE[name].may_repeat(options))
         if made is not None:
             made.append(call)
         return await self._calls.call(call)
@@ -192,8 +198,8 @@ class RemoteEngine:
     def _read(self, name: str, said: Raw | bytes) -> Any:
         try:
             return self._shapes.codec(result_of(name)).read(said)
-        except msgspec.DecodeError as error:
-            raise Transport(BACKEND, TransportKind.PROTOCOL, f"{name}: its answer cannot be read: {error}") from None
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Transport(BACKEND, TransportKind.PROTOCOL, f"{name}: its response cannot be read: {error}") from None
 
     # -- creating ------------------------------------------------------------------------------------------------
 
@@ -283,26 +289,33 @@ class RemoteEngine:
                 return [self._taken(each) for each in work]
 
     def _taken(self, work: _Work) -> Handle:
-        self._contexts[work.execution_id] = ExecutionContext(work.input_payload, work.execution_kind, work.tags)
+        self._contexts[work.execution_id] = ExecutionContext(
+            work.input_payload, work.execution_kind, work.tags, work.cancel_at, work.cancel_reason
+        )
         return unsealed(work.handle)
 
     async def read_execution_contexts(
-        self, execution_ids: Iterable[ExecutionId | str]
+        self, execution_ids: Iterable[ExecutionId | str], most_bytes: int | None = None
     ) -> dict[ExecutionId, ExecutionContext]:
         """What workers need to start. What was claimed just now is known already."""
         ids = list(execution_ids)
         known = {ExecutionId(each): found for each in ids if (found := self._contexts.pop(each, None)) is not None}
         left = [each for each in ids if each not in known]
         if left:
-            known |= await self.call("read_execution_contexts", {"execution_ids": left})
+            known |= await self.call("read_execution_contexts", {"execution_ids": left, "most_bytes": most_bytes})
         return known
 
     async def lost_leases(self, handles: Iterable[Handle]) -> list[Handle]:
         """Those whose lease was taken away or whose execution has ended."""
+        return (await self.look_at_leases(handles)).lost
+
+    async def look_at_leases(self, handles: Iterable[Handle]) -> LeaseLook:
+        """Those that are lost, and those whose execution was asked to cancel."""
         given = list(handles)
         body = self._shapes.dump({"handles": given})
         response = await self._ask("POST", "/v1/remote/lost", body, SPARE_S, True)
-        return [given[place] for place in _lost.decode(response.body).lost]
+        found = _lost.decode(response.body)
+        return LeaseLook([given[place] for place in found.lost], [given[place] for place in found.cancelling])
 
     async def renew(self, handle: Handle) -> LeaseRenewal:
         """Keep the lease. Renewals that are made together travel together."""
@@ -374,7 +387,7 @@ class RemoteEngine:
     def draft_request(self, arguments: Mapping[str, Any]) -> Any:
         """Refused: a transaction of the caller's database cannot reach the store behind a server."""
         raise BadOptions(
-            "tx=: a run cannot ride a transaction of your own through a server; open the app on the store itself, "
+            "tx=: a run cannot join your transaction through a server; open the app on the store itself, "
             "or start the run after the commit",
             option="tx",
         )
@@ -428,6 +441,6 @@ def _operation(name: str) -> Callable[..., Any]:
     return operation
 
 
-for _name in REMOTE_CALLS:
+for _name in REMOTE:
     if _name not in vars(RemoteEngine):
         setattr(RemoteEngine, _name, _operation(_name))

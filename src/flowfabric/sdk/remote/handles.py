@@ -42,5 +42,5 @@ def unsealed(envelope: str) -> RemoteHandle:
 def sealed(handle: Handle) -> str:
     """The envelope of a handle."""
     if not isinstance(handle, RemoteHandle):
-        raise Validation(ValidationKind.INVALID_INPUT, "handle: it was not claimed through a server")
+        raise Validation(ValidationKind.INVALID_INPUT, "handle: this execution was not claimed through a server")
     return handle.envelope

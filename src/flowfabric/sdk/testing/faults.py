@@ -14,6 +14,7 @@ from flowfabric.sdk.errors import BadOptions
 WRITES: dict[str, tuple[str, ...]] = {
     "complete": ("complete",),
     "fail": ("fail",),
+    "cancel": ("cancel",),
     # The steps that were done last are remembered by the end.
     "step": ("advance", "complete"),
     "emit": ("append_frame", "append_frames"),
@@ -98,7 +99,7 @@ class FaultyEngine:
 
 
 def _gone(held: _Held) -> Contention:
-    return Contention(ContentionKind.LEASE_CONFLICT, f"the test has let the worker of {held.execution_id} die")
+    return Contention(ContentionKind.LEASE_CONFLICT, f"the test crashed the worker of {held.execution_id}")
 
 
 def crash_of(target: Any, before: str | None, after: str | None, times: int) -> Crash:
@@ -106,10 +107,10 @@ def crash_of(target: Any, before: str | None, after: str | None, times: int) -> 
     from flowfabric.sdk.definitions import Definition, Step
 
     if not isinstance(target, Definition):
-        raise BadOptions(f"crash: {target!r} is no task, step or workflow", option="crash")
+        raise BadOptions(f"crash: {target!r} is not a task, step or workflow", option="crash")
     write = before or after
     if write is None or (before is not None and after is not None) or write not in WRITES:
-        raise BadOptions(f"crash: say before= or after= one of {', '.join(WRITES)}", option="crash")
+        raise BadOptions(f"crash: pass before= or after= with one of {', '.join(WRITES)}", option="crash")
     step = target.name if isinstance(target, Step) else None
     if step is not None and write != "step":
         raise BadOptions(f"crash: a step is written once: before='step' or after='step', not {write!r}", option="crash")

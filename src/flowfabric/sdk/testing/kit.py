@@ -1,4 +1,5 @@
-"""``app.testing()``: the app on the real engine in memory, with a worker and a clock of its own.
+"""``app.testing()``: the app on the real engine in memory, with a worker and a clock of its own. With ``store=``
+its runs are in a database instead, so that ``tx=`` takes connections to that.
 
 While a test waits for something (a result, a question, ``idle``), time that nobody has to live through is skipped:
 once every handler has come to rest, the clock moves to whatever falls due next. When nothing can happen any more, the
@@ -39,6 +40,7 @@ BUSY_PAUSE_S = 0.0005
 #: Moments that may be skipped to while one thing is waited for.
 MOST_SKIPS = 100_000
 _FAR_MS = 2**52
+IN_MEMORY = "memory://"
 _NOTHING: Any = object()
 
 
@@ -53,8 +55,11 @@ class Testing:
 
     __test__ = False
 
-    def __init__(self, app: App, beginning: datetime = BEGINNING, concurrency: int = 64) -> None:
+    def __init__(
+        self, app: App, beginning: datetime = BEGINNING, concurrency: int = 64, store: str = IN_MEMORY
+    ) -> None:
         self.app = app
+        self._store = store
         self.clock = VirtualClock(beginning)
         self._concurrency = concurrency
         self._engine: Engine | None = None
@@ -74,8 +79,8 @@ class Testing:
         if app.is_open:
             raise BadOptions("testing: the app is open; use app.testing() instead of opening it", option="testing")
         self._before = (app.url, None)
-        app.url = "memory://"
-        engine = self._engine = await Engine.open("memory://", clock=self.clock)
+        app.url = self._store
+        engine = self._engine = await Engine.open(self._store, clock=self.clock, single_node=True)
         await app.open_on(engine)
         self._faulty = FaultyEngine(app.engine)
         app.replace_engine(self._faulty, _SkippingCompletions(app, self))
@@ -114,7 +119,7 @@ class Testing:
         """Let a task, step, workflow or dependency do something else until the test ends: give a value, raise an
         error, or call another function with the same arguments."""
         if (returns is not _NOTHING) + (raises is not None) + (using is not None) != 1:
-            raise BadOptions("replace: say one of returns=, raises=, using=", option="replace")
+            raise BadOptions("replace: pass one of returns=, raises=, using=", option="replace")
 
         def stand_in(*args: Any, **kwargs: Any) -> Any:
             if raises is not None:
@@ -130,7 +135,8 @@ class Testing:
 
     def crash(self, target: Any, *, before: str | None = None, after: str | None = None, times: int = 1) -> None:
         """Let the worker die at a write of these runs: ``before="complete"``, ``after="step"``, … The lease runs out,
-        and another worker goes on. Writes are complete, fail, step, emit, suspend, progress and spend."""
+        and another worker goes on. Writes are complete, fail, cancel, step, emit, suspend, progress and
+        spend."""
         assert self._faulty is not None
         self._faulty.crashes.append(crash_of(target, before, after, times))
 
@@ -184,7 +190,7 @@ class Testing:
 
         return await self.until(look, "a question")
 
-    async def until(self, look: Callable[[], Awaitable[T | None]], what: str = "what was looked for") -> T:
+    async def until(self, look: Callable[[], Awaitable[T | None]], what: str = "the awaited state") -> T:
         """Skip time until ``look`` gives something."""
         for _ in range(MOST_SKIPS):
             await self.idle()
@@ -192,8 +198,8 @@ class Testing:
             if found is not None:
                 return found
             if not await self._skip():
-                raise Stuck(f"{what} never comes: nothing runs and nothing falls due. {await self._explained()}")
-        raise Stuck(f"{what} has not come although time was skipped {MOST_SKIPS} times")
+                raise Stuck(f"{what} never comes: nothing is running or due. {await self._explained()}")
+        raise Stuck(f"{what} did not come after skipping time {MOST_SKIPS} times")
 
     # -- time ----------------------------------------------------------------------------------------------------
 
@@ -287,7 +293,7 @@ class Testing:
                 told.set_exception(Stuck(f"run {run_id} will never end: {why}", run=run_id))
                 return
         if not told.done():
-            told.set_exception(Stuck(f"run {run_id} has not ended although time was skipped {MOST_SKIPS} times"))
+            told.set_exception(Stuck(f"run {run_id} did not end after skipping time {MOST_SKIPS} times"))
 
 
 class _SkippingCompletions(Completions):

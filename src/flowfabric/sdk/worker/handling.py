@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +14,7 @@ import msgspec
 
 from flowfabric.engine import Engine
 from flowfabric.model.errors import EngineError, Validation
-from flowfabric.model.frames import MAX_FRAME_BYTES, Frame
+from flowfabric.model.frames import MAX_FRAME_BYTES, Frame, FrameContent
 from flowfabric.model.handles import Handle
 from flowfabric.model.results import ExecutionContext, FailureClass
 from flowfabric.model.steps import NewStep
@@ -30,12 +29,16 @@ from flowfabric.sdk.errors import (
     BadPayload,
     BadResult,
     BudgetExceeded,
+    CancelRequested,
     SdkError,
     UnknownTask,
 )
 from flowfabric.sdk.injecting import Dependencies
+from flowfabric.sdk.logs import Logs
 from flowfabric.sdk.patience import Patience
+from flowfabric.sdk.worker.processes import Facts
 from flowfabric.sdk.worker.renewal import Lease, Renewal, is_passing
+from flowfabric.sdk.worker.tracebacks import told_of
 from flowfabric.telemetry.spans import span, telemetry
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ T = TypeVar("T")
 #: Tries to give a run back before that is left to its lease.
 GIVE_BACK_TRIES = 6
 MAX_REASON = 2_000
-MAX_TRACEBACK = 24_000
+MAX_TRACEBACK = 24_200
 #: Errors that another attempt would only meet again.
 HOPELESS = (BadPayload, BadResult, BadArguments, BadOptions, BadDependency, UnknownTask, BudgetExceeded)
 
@@ -95,8 +98,10 @@ class Job:
 
     __slots__ = (
         "_appends",
+        "_logs",
         "_lost",
         "app",
+        "asked",
         "context",
         "ended",
         "engine",
@@ -104,6 +109,7 @@ class Job:
         "interruption",
         "lease",
         "lost_because",
+        "on_asked",
         "open_handler",
         "taken_at",
         "task",
@@ -126,8 +132,12 @@ class Job:
         self.worker = worker
         self._lost: asyncio.Event | None = None
         self._appends: Appends | None = None
+        self._logs: Logs | None = None
         self.lost_because: BaseException | None = None
-        self.lease = Lease(handle, claimed_at, self.lose)
+        self.lease = Lease(handle, claimed_at, self.lose, self.ask_to_end)
+        #: Whether the execution was asked to cancel, and what to call when it is.
+        self.asked = False
+        self.on_asked: Callable[[], None] | None = None
         #: When the claim was answered; it may have waited for work before.
         self.taken_at = time.monotonic()
         #: The task the attempt runs in, and whether its handler may be cancelled now.
@@ -151,6 +161,28 @@ class Job:
         if self._appends is None:
             self._appends = Appends(self)
         return self._appends
+
+    @property
+    def logs(self) -> Logs:
+        """The lines that its functions log."""
+        if self._logs is None:
+            self._logs = Logs(self)
+        return self._logs
+
+    async def settle_logs(self) -> None:
+        """Store the lines that were logged so far."""
+        if self._logs is not None:
+            await self._logs.settle()
+
+    def repeats(self) -> None:
+        """A workflow's function has made a call that it had made before."""
+        if self._logs is not None:
+            self._logs.forget()
+
+    def advances(self) -> None:
+        """A workflow's function does what it had not done before."""
+        if self._logs is not None:
+            self._logs.believe()
 
     @property
     def lost(self) -> asyncio.Event:
@@ -189,6 +221,13 @@ class Job:
         self.lost.set()
         self.interrupt(Interruption.LOST)
 
+    def ask_to_end(self) -> None:
+        """Somebody has asked the execution to end; what it does about it is its own business."""
+        if not self.asked:
+            self.asked = True
+            if self.on_asked is not None:
+                self.on_asked()
+
     def interrupt(self, why: Interruption) -> None:
         """Cancel the handler, if it runs; the first reason stays, but for a lost lease, which goes before all."""
         if self.interruption is None or why is Interruption.LOST:
@@ -205,6 +244,7 @@ class Job:
         attempt is no longer ours to say.
         """
         self.open_handler = False
+        await self.settle_logs()
         patience = Patience()
         while True:
             try:
@@ -215,14 +255,14 @@ class Job:
                 if not is_passing(error):
                     self.lose(error)
                     self.ended = True
-                    _log.info("%r is not ours any more: %s", self, error)
+                    _log.info("%r is no longer ours: %s", self, error)
                     return None
                 if self.is_lost or not self.lease.healthy:
                     self.lose(error)
                     self.ended = True
-                    _log.warning("%r could not be ended while its lease lived: %s", self, error)
+                    _log.warning("%r could not be ended before its lease expired: %s", self, error)
                     return None
-                _log.warning("%r: the store does not answer, trying again: %s", self, error)
+                _log.warning("%r: the store does not respond, retrying: %s", self, error)
             else:
                 self.ended = True
                 return answer
@@ -258,21 +298,22 @@ class Job:
         await self.fail_as(reason, permanent=permanent, category=category)
 
     async def keep_error(self, kind: str, message: str, trace: str, category: str) -> None:
-        """The error as a frame."""
+        """The error as a frame, behind what was logged."""
+        await self.settle_logs()
         document = {
             "type": kind,
             "message": message[:MAX_REASON],
             "category": category,
-            "traceback": trace[-MAX_TRACEBACK:],
+            "traceback": trace[:MAX_TRACEBACK],
             "attempt": self.attempt,
         }
         data = msgspec.json.encode(document)
         if len(data) > MAX_FRAME_BYTES:
             data = msgspec.json.encode({**document, "traceback": ""})
         try:
-            await self.appends.one(Frame(data, frame_type="error"))
+            await self.appends.one(Frame(data, frame_type="error", content=FrameContent.JSON))
         except EngineError as refused:
-            _log.debug("%r: its error was not kept: %s", self, refused)
+            _log.debug("%r: its error was not stored: %s", self, refused)
 
     async def fail_as(self, reason: str, *, permanent: bool, category: str = "") -> None:
         """End as failed for this reason."""
@@ -280,10 +321,11 @@ class Job:
         text = _storable(reason)[:MAX_REASON]
         await self.conclude(lambda: self.engine.fail(self.handle, text, kind, category or None))
 
-    async def give_back(self, reason: str = "the worker stops") -> None:
+    async def give_back(self, reason: str = "the worker is stopping") -> None:
         """Put the execution back into its queue. The attempt goes on elsewhere under its own number; neither a
         failure nor a lost worker is counted."""
         self.open_handler = False
+        await self.settle_logs()
         self.ended = True
         patience = Patience()
         for _ in range(GIVE_BACK_TRIES):
@@ -295,16 +337,20 @@ class Job:
                 if not is_passing(error):
                     break
             await patience.rest()
-        _log.warning("%r was not given back, its lease runs out: %s", self, why)
+        _log.warning("%r was not given back, its lease will expire: %s", self, why)
 
 
 async def run_attempt(job: Job) -> None:
     """Run what the execution asks for and end the attempt."""
     job.task = asyncio.current_task()
+    if job.context.cancel_at is not None:
+        job.ask_to_end()
     try:
         await _handle_traced(job)
     except asyncio.CancelledError as error:
         await _interrupted(job, error)
+    except CancelRequested as error:
+        await job.cancel(_storable(error.reason)[:MAX_REASON])
     except Parked:
         job.ended = True
     except BaseException as error:
@@ -356,7 +402,7 @@ def _begin(job: Job) -> None:
 def _unknown(job: Job) -> UnknownTask:
     known = ", ".join(sorted(job.app.definitions)) or "nothing"
     return UnknownTask(
-        f"worker {job.worker.name!r} of {job.app!r} has no task or workflow {job.kind!r}; it knows {known}. Import the "
+        f"worker {job.worker.name!r} of {job.app!r} has no task or workflow {job.kind!r}; known: {known}. Import the "
         "module that defines it, or let the worker serve other lanes",
         task=job.kind,
         run=job.execution_id,
@@ -373,13 +419,19 @@ async def run_task(job: Job, task: Task[..., Any]) -> bytes:
         alarm = asyncio.get_running_loop().call_later(seconds, job.interrupt, Interruption.TIMEOUT)
     try:
         if options.run_in == "process":
-            return await job.worker.processes.call(task, job.context.input_payload)
+            key = job.handle.execution_id.uuid_text
+            facts = Facts(task.name, job.execution_id, job.attempt, job.context.tags, key, job.app.stored_logs)
+            return await job.worker.processes.call(task, job.context.input_payload, facts, job.logs.add)
         wanted = task.signature.injected
         if not wanted:
             return task.signature.dump_result(await call_function(job.worker, task, arguments, {}))
         ctx = Ctx(job, task.name)
-        async with job.worker.dependencies.attempt(ctx) as scope:
-            result = await call_function(job.worker, task, arguments, await scope.resolve(wanted))
+        try:
+            async with job.worker.dependencies.attempt(ctx) as scope:
+                result = await call_function(job.worker, task, arguments, await scope.resolve(wanted))
+        except Exception:
+            await ctx.stream.settle()
+            raise
         data = task.signature.dump_result(result)
         await ctx.flush()
         return data
@@ -435,7 +487,7 @@ async def _failed(job: Job, error: BaseException) -> None:
     """The handler raised."""
     job.open_handler = False
     if job.ended:
-        _log.error("%r had ended when its handler failed", job, exc_info=error)
+        _log.error("%r had already ended when its handler failed", job, exc_info=error)
         return
     if job.is_lost:
         _log.warning("%r lost its lease; its handler ended with %r", job, error)
@@ -473,7 +525,4 @@ def _storable(text: str) -> str:
 
 
 def _trace(error: BaseException) -> str:
-    try:
-        return _storable("".join(traceback.format_exception(error)))
-    except Exception:
-        return ""
+    return _storable(told_of(error))

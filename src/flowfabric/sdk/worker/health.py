@@ -70,8 +70,8 @@ class LoopWatch:
         stack = "".join(traceback.format_stack(frame, STACK_LINES)) if frame is not None else "(no stack)\n"
         running = self._running()
         _log.warning(
-            "the event loop has not answered for %.1f s; it runs %s. Blocking code belongs into a `def` handler, which "
-            "gets a thread, or behind asyncio.to_thread.\n%s",
+            "the event loop was blocked for %.1f s; it runs %s. Put blocking code into a `def` handler, which "
+            "gets a thread, or call it with asyncio.to_thread.\n%s",
             lag,
             running,
             stack,

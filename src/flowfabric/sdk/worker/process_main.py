@@ -9,15 +9,18 @@ import os
 import runpy
 import struct
 import sys
-import traceback
+import threading
+from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from flowfabric.sdk.definitions import Definition
 from flowfabric.sdk.errors import BadPayload, BadResult, SdkError
-from flowfabric.sdk.worker.processes import Answer, Call
+from flowfabric.sdk.worker.process_context import ProcessCtx
+from flowfabric.sdk.worker.processes import Answer, Call, Message
+from flowfabric.sdk.worker.tracebacks import told_of
 
 _LENGTH = struct.Struct("<I")
 
@@ -41,14 +44,25 @@ def _definition(call: Call) -> Definition[..., Any]:
     return found
 
 
-def answer(call: Call) -> Answer:
-    """Run one function."""
+def answer(call: Call, stopped: threading.Event) -> Answer:
+    """Run one function; ``stopped`` is what its ``Ctx`` looks at."""
+    context = None if call.facts is None else ProcessCtx(call.facts, stopped)
+    found = _outcome(call, context)
+    if context is not None:
+        found.lines = context.lines
+    return found
+
+
+def _outcome(call: Call, context: ProcessCtx | None) -> Answer:
     definition: Definition[..., Any] | None = None
     try:
         sys.path[:] = call.path
         definition = _definition(call)
         arguments = definition.signature.unpack(call.payload)
-        args, kwargs = definition.signature.call(arguments, {})
+        provided = {}
+        if context is not None:
+            provided = dict.fromkeys(definition.signature.injected, context)
+        args, kwargs = definition.signature.call(arguments, provided)
         result = definition.function(*args, **kwargs)
         if definition.is_async:
             result = asyncio.run(_awaited(result))
@@ -61,7 +75,7 @@ def answer(call: Call) -> Answer:
             None,
             type(error).__name__,
             str(error)[:2_000],
-            "".join(traceback.format_exception(error))[-24_000:],
+            told_of(error),
             (error.code if isinstance(error, SdkError) else "permanent") if permanent else "error",
             permanent,
         )
@@ -78,11 +92,27 @@ def main() -> None:
     os.dup2(2, 1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
-        call = msgspec.msgpack.decode(source.read(_LENGTH.unpack(head)[0]), type=Call)
-        data = msgspec.msgpack.encode(answer(call))
+    calls: SimpleQueue[Call | None] = SimpleQueue()
+    stopped = threading.Event()
+    threading.Thread(target=_listen, args=(source, calls, stopped), daemon=True).start()
+    while (call := calls.get()) is not None:
+        data = msgspec.msgpack.encode(answer(call, stopped))
+        if stopped.is_set():
+            return
         sink.write(_LENGTH.pack(len(data)) + data)
         sink.flush()
+
+
+def _listen(source: BinaryIO, calls: SimpleQueue[Call | None], stopped: threading.Event) -> None:
+    """Take what the worker says while a function runs. A worker that has gone wants nothing any more."""
+    while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
+        message = msgspec.msgpack.decode(source.read(_LENGTH.unpack(head)[0]), type=Message)
+        if isinstance(message, Call):
+            calls.put(message)
+        else:
+            stopped.set()
+    stopped.set()
+    calls.put(None)
 
 
 if __name__ == "__main__":

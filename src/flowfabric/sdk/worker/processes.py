@@ -1,7 +1,8 @@
 """Processes for handlers that keep a processor busy: ``run_in="process"``.
 
 Arguments and results cross as the JSON bytes that are stored anyway; the function is found there by its import path. A
-process whose function runs out of time, or whose attempt lost its lease, is killed and replaced.
+process whose function runs out of time, or whose attempt lost its lease, is killed and replaced. One whose function has
+a ``Ctx`` is told first, and has some seconds to end by itself.
 """
 
 from __future__ import annotations
@@ -11,24 +12,49 @@ import contextlib
 import os
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from flowfabric.model.logs import LogLine
 from flowfabric.sdk.definitions import Definition
 from flowfabric.sdk.errors import BadOptions
+from flowfabric.sdk.injecting import WantsContext
 
 _LENGTH = struct.Struct("<I")
+#: How long a function that was told to stop may take to do so.
+STOPPING_S = 5.0
 
 
-class Call(msgspec.Struct):
-    """What a process is asked to do. ``script`` is the file of a ``__main__`` that has no module name."""
+class Facts(msgspec.Struct):
+    """What a function's ``Ctx`` says of its attempt."""
+
+    task: str
+    run_id: str
+    attempt: int
+    tags: dict[str, str]
+    idempotency_key: str
+    stored_logs: int | None = None
+
+
+class Call(msgspec.Struct, tag=True):
+    """What a process is asked to do. ``script`` is the file of a ``__main__`` that has no module name; ``facts`` are
+    there if the function asks for a ``Ctx``."""
 
     module: str
     name: str
     payload: bytes
     path: list[str]
     script: str | None = None
+    facts: Facts | None = None
+
+
+class Stop(msgspec.Struct, tag=True):
+    """The function that runs is to end, and then the process. Nobody waits for its answer any more."""
+
+
+Message = Call | Stop
 
 
 class Answer(msgspec.Struct):
@@ -40,6 +66,8 @@ class Answer(msgspec.Struct):
     traceback: str = ""
     category: str = ""
     permanent: bool = False
+    #: What it has logged.
+    lines: list[LogLine] = []
 
 
 class RemoteError(Exception):
@@ -73,17 +101,30 @@ class _Process:
         return cls(process)
 
     async def ask(self, call: Call) -> Answer:
-        reader, writer = self._process.stdout, self._process.stdin
-        assert reader is not None and writer is not None
-        data = msgspec.msgpack.encode(call)
+        reader = self._process.stdout
+        assert reader is not None
         try:
-            writer.write(_LENGTH.pack(len(data)) + data)
-            await writer.drain()
+            await self._send(call)
             (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
             return msgspec.msgpack.decode(await reader.readexactly(length), type=Answer)
         except (asyncio.IncompleteReadError, ConnectionError):
             code = await self._process.wait()
             raise ProcessDied(f"the process that ran {call.name} ended with exit code {code}") from None
+
+    async def _send(self, message: Message) -> None:
+        writer = self._process.stdin
+        assert writer is not None
+        data = msgspec.msgpack.encode(message)
+        writer.write(_LENGTH.pack(len(data)) + data)
+        await writer.drain()
+
+    async def stop(self) -> None:
+        """Let the function know, and kill the process if it has not ended some seconds later."""
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(STOPPING_S):
+                await self._send(Stop())
+                await self._process.wait()
+        await self.kill()
 
     async def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -102,42 +143,63 @@ class Processes:
         self._room = asyncio.Semaphore(count or os.cpu_count() or 1)
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
+        self._ending: set[asyncio.Task[None]] = set()
 
-    async def call(self, definition: Definition[..., Any], payload: bytes) -> bytes:
-        """Run a definition's function in a process; its result as JSON."""
+    async def call(
+        self, definition: Definition[..., Any], payload: bytes, facts: Facts, keep: Callable[[LogLine], None]
+    ) -> bytes:
+        """Run a definition's function in a process; its result as JSON. ``keep`` gets what it logs, when it ends."""
         call = locate(definition, payload)
-        async with self._room:
-            if self._idle:
-                process = self._idle.pop()
-            else:
-                process = await _Process.start()
-                self._all.add(process)
-            try:
-                answer = await process.ask(call)
-            except BaseException:
-                self._all.discard(process)
-                await asyncio.shield(process.kill())
-                raise
-            self._idle.append(process)
+        if definition.signature.injected:
+            call.facts = facts
+        await self._room.acquire()
+        try:
+            process = self._idle.pop() if self._idle else await _Process.start()
+        except BaseException:
+            self._room.release()
+            raise
+        self._all.add(process)
+        try:
+            answer = await process.ask(call)
+        except BaseException as error:
+            told = isinstance(error, asyncio.CancelledError) and call.facts is not None
+            ending = asyncio.get_running_loop().create_task(self._end(process, told))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+            if not told:
+                await asyncio.shield(ending)
+            raise
+        self._idle.append(process)
+        self._room.release()
+        for line in answer.lines:
+            keep(line)
         if answer.result is None:
             raise RemoteError(answer)
         return answer.result
+
+    async def _end(self, process: _Process, told: bool) -> None:
+        try:
+            await (process.stop() if told else process.kill())
+        finally:
+            self._all.discard(process)
+            self._room.release()
 
     async def close(self) -> None:
         """End all of them."""
         everyone, self._all = list(self._all), set()
         self._idle.clear()
         await asyncio.gather(*(process.kill() for process in everyone))
+        await asyncio.gather(*self._ending)
 
 
 def locate(definition: Definition[..., Any], payload: bytes) -> Call:
     """How another process finds a definition's function; an error that says what to do if it cannot."""
     function, name = definition.function, definition.name
-    if definition.signature.injected:
-        provided = ", ".join(definition.signature.injected)
+    provided = [each for each, wanted in definition.signature.injected.items() if not isinstance(wanted, WantsContext)]
+    if provided:
         raise BadOptions(
-            f'{name}: with run_in="process" nothing can be provided, but it asks for {provided}; pass values, '
-            "or let it run in a thread",
+            f'{name}: with run_in="process" only a Ctx can be provided, but it asks for {", ".join(provided)}; '
+            "pass values, or let it run in a thread",
             task=name,
         )
     module, qualified = function.__module__, function.__qualname__

@@ -50,12 +50,19 @@ def is_passing(error: BaseException) -> bool:
 class Lease:
     """A lease the worker holds."""
 
-    __slots__ = ("expires", "handle", "lose", "renew_at", "since", "ttl_s")
+    __slots__ = ("ask_to_end", "expires", "handle", "lose", "renew_at", "since", "ttl_s")
 
-    def __init__(self, handle: Handle, claimed_at: float, lose: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        claimed_at: float,
+        lose: Callable[[BaseException], None],
+        ask_to_end: Callable[[], None],
+    ) -> None:
         self.handle = handle
-        #: Called in the worker's loop when the lease is gone.
+        #: Called in the worker's loop when the lease is gone, and when its execution was asked to cancel.
         self.lose = lose
+        self.ask_to_end = ask_to_end
         self.ttl_s = handle.payload.lease_ttl_ms / 1000
         self.since = claimed_at
         self.expires = 0.0
@@ -142,7 +149,7 @@ class Renewal:
         try:
             asyncio.run(self._thread_main())
         except Exception:
-            _log.exception("the renewal of leases ended")
+            _log.exception("lease renewal stopped")
         finally:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._ended.set)
@@ -158,7 +165,7 @@ class Renewal:
             except Exception as error:
                 if not is_passing(error):
                     raise
-                _log.warning("renewal: the store cannot be opened, trying again: %s", error)
+                _log.warning("renewal: the store cannot be opened, retrying: %s", error)
                 await self._pause(self._look_s)
         if engine is not None:
             async with engine:
@@ -192,13 +199,18 @@ class Renewal:
             return await call
 
     async def _look_for_lost(self, engine: Engine) -> None:
-        """Notice soon that a run was cancelled or taken away: by looking at all that is held, in one read."""
+        """Notice soon that a run was cancelled, taken away or asked to cancel: by looking at all that is held, in one
+        read."""
         before = time.monotonic() - LOST_LOOK_S / 2
         with self._lock:
             held = {id(lease.handle): lease for lease in self._leases if lease.since <= before}
         handles = [lease.handle for lease in held.values()]
         for start in range(0, len(handles), AT_ONCE):
-            for handle in await self._bounded(engine.lost_leases(handles[start : start + AT_ONCE])):
+            look = await self._bounded(engine.look_at_leases(handles[start : start + AT_ONCE]))
+            for handle in look.cancelling:
+                with contextlib.suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(held[id(handle)].ask_to_end)
+            for handle in look.lost:
                 self._not_renewed(held[id(handle)], Contention(ContentionKind.LEASE_CONFLICT, str(handle.execution_id)))
 
     async def _renew_due(self, engine: Engine) -> None:
@@ -216,7 +228,7 @@ class Renewal:
             call.cancel()
         for lease, call in zip(leases, calls, strict=True):
             if call in late:
-                self._not_renewed(lease, TimeoutError("the store does not answer"))
+                self._not_renewed(lease, TimeoutError("the store does not respond"))
             elif (error := call.exception()) is not None:
                 self._not_renewed(lease, error)
             else:

@@ -29,6 +29,7 @@ from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.results import ClaimPolicy, ExecutionContext, NotRegistered
+from flowfabric.sdk.announcing import Definitions, announce, announced
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions
 from flowfabric.sdk.injecting import Dependencies
@@ -54,6 +55,8 @@ MOST_AHEAD = 4
 #: How much one attempt moves the estimate of that pace.
 PACE_WEIGHT = 0.05
 LONGEST_PAUSE_S = 5.0
+#: How often a worker announces again what it runs, so that its kinds stay known however long it runs.
+ANNOUNCE_S = 86_400.0
 #: How long cancelled handlers may take to unwind.
 UNWIND_S = 5.0
 
@@ -75,22 +78,28 @@ class Worker:
         processes: int | None = None,
         metrics: bool = True,
     ) -> None:
-        """``lanes`` are names, or names with weights, of the lanes to serve (the app's own if none are given);
-        ``concurrency`` is how many attempts run at once; ``capabilities`` what this worker offers to tasks that need
-        something. A worker that dies loses its attempts after ``lease_ttl``; one that is stopped waits ``drain_grace``
-        for them. ``processes`` is how many processes serve tasks with ``run_in="process"`` (as many as there are
-        processors). ``metrics=False`` counts nothing; see ``App.metrics``."""
+        """
+        ``lanes``: the lanes to serve: names, or names with weights (``{"urgent": 3, "default": 1}``); by default the
+        app's own.
+        ``concurrency``: how many attempts run at once.
+        ``capabilities``: what this worker offers to tasks with ``needs=``.
+        ``name``: its name in lists and logs; by default the host's name and the process id.
+        ``lease_ttl``: how long other workers wait before they take over a dead worker's runs.
+        ``drain_grace``: how long a stopping worker waits for its running attempts.
+        ``processes``: how many processes serve tasks with ``run_in="process"``; by default one per processor.
+        ``metrics``: whether it keeps metrics, for ``app.metrics`` and ``/metrics``.
+        """
         if type(concurrency) is not int or concurrency < 1:
             raise BadOptions(f"concurrency: {concurrency!r} is not a whole number above 0", option="concurrency")
         if isinstance(lanes, str):
-            raise BadOptions(f"lanes: {lanes!r} is one text; write lanes=[{lanes!r}]", option="lanes")
+            raise BadOptions(f"lanes: {lanes!r} is a single string; write lanes=[{lanes!r}]", option="lanes")
         if isinstance(capabilities, str):
-            raise BadOptions(f"capabilities: {capabilities!r} is one text; write a list", option="capabilities")
+            raise BadOptions(f"capabilities: {capabilities!r} is a single string; pass a list", option="capabilities")
         self.app = app
         wanted = (app.lane,) if lanes is None else lanes
         self.lanes = dict(wanted) if isinstance(wanted, Mapping) else dict.fromkeys(wanted, 1)
         if not self.lanes:
-            raise BadOptions("lanes: a worker serves at least one lane", option="lanes")
+            raise BadOptions("lanes: a worker needs at least one lane", option="lanes")
         self.concurrency = concurrency
         self.capabilities = tuple(sorted(set(capabilities)))
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
@@ -111,6 +120,8 @@ class Worker:
         #: Seconds an attempt takes, of late.
         self._pace_s = 1.0
         self._shared: WorkerShared | None = None
+        self._kinds: Definitions = {}
+        self._announced_at = 0.0
         self.watch: LoopWatch | None = None
 
     def __repr__(self) -> str:
@@ -160,7 +171,7 @@ class Worker:
 
     async def _start(self) -> None:
         if self._main is not None:
-            raise BadOptions("a worker is started once; make another one", option="worker")
+            raise BadOptions("a worker can start only once; create another one", option="worker")
         self._main = asyncio.get_running_loop().create_task(self._work(), name=f"flowfabric-worker-{self.name}")
         ready = asyncio.ensure_future(self._ready.wait())
         try:
@@ -186,7 +197,7 @@ class Worker:
         async with self.app, contextlib.AsyncExitStack() as stack:
             shared = await self._open(stack)
             self._ready.set()
-            _log.info("%r serves %s, %d at once", self, ", ".join(self.lanes), self.concurrency)
+            _log.info("%r serves %s with concurrency %d", self, ", ".join(self.lanes), self.concurrency)
             if self.capabilities:
                 _log.info("capabilities %s: %s", self.capability_digest, ", ".join(self.capabilities))
             self._claimer = asyncio.get_running_loop().create_task(self._claim_all(shared), name="flowfabric-claims")
@@ -214,10 +225,14 @@ class Worker:
             self._lease_ms / 1000,
             self._open_engine if _can_be_shared(self.app.url, engine) else None,
             engine,
-            [(liveness_ms / 3000, lambda own: self._heartbeat(own, liveness_ms))],
+            [
+                (liveness_ms / 3000, lambda own: self._heartbeat(own, liveness_ms)),
+                (ANNOUNCE_S / 24, self._announce_again),
+            ],
         )
         await self._register(engine, liveness_ms)
         stack.push_async_callback(self._leave, engine)
+        self._kinds, self._announced_at = await announced(self.app), time.monotonic()
         renewal.start()
         stack.push_async_callback(renewal.stop)
         self.watch = LoopWatch(loop)
@@ -248,12 +263,18 @@ class Worker:
             capabilities=self.capabilities,
             liveness_ttl_ms=liveness_ms,
             namespace=self.app.namespace,
+            slots=self.concurrency,
         )
 
     async def _heartbeat(self, engine: Engine, liveness_ms: int) -> None:
         answer = await engine.heartbeat_worker(worker_instance_id=self.instance, namespace=self.app.namespace)
         if isinstance(answer, NotRegistered):
             await self._register(engine, liveness_ms)
+
+    async def _announce_again(self, engine: Engine) -> None:
+        if time.monotonic() - self._announced_at >= ANNOUNCE_S:
+            self._announced_at = time.monotonic()
+            await announce(engine, self.app.namespace, self._kinds)
 
     async def _leave(self, engine: Engine) -> None:
         with contextlib.suppress(EngineError):
@@ -294,7 +315,7 @@ class Worker:
                     await self._take(shared, handles, at)
             except EngineError as error:
                 level = logging.WARNING if is_passing(error) or error.retryable else logging.ERROR
-                _log.log(level, "%r cannot claim, trying again: %s", self, error)
+                _log.log(level, "%r cannot claim, retrying: %s", self, error)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(patience.next_s()):
                         await self._stopped()
@@ -344,7 +365,7 @@ class Worker:
             except EngineError as error:
                 if all(job.is_lost for job in jobs):
                     return {}
-                _log.warning("%r cannot read what it has claimed, trying again: %s", self, error)
+                _log.warning("%r cannot read what it claimed, retrying: %s", self, error)
             await patience.rest()
 
     # -- running -------------------------------------------------------------------------------------------------
@@ -370,7 +391,7 @@ class Worker:
         except asyncio.CancelledError:
             pass
         except BaseException:
-            _log.exception("%r was left to its lease", job)
+            _log.exception("%r was left until its lease expires", job)
         finally:
             job.worker.renewal.discard(job.lease)
             self._running.discard(job)
@@ -393,7 +414,7 @@ class Worker:
         await self._until_idle(UNWIND_S)
         left = list(self._running)
         for job in left:
-            _log.warning("%r does not stop; its lease is given back", job)
+            _log.warning("%r does not stop; its lease is released", job)
         await self._give_back(left)
 
     async def _until_idle(self, most_s: float, sooner: asyncio.Event | None = None) -> None:
@@ -428,7 +449,7 @@ def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise BadOptions(
-            f"metrics: {text!r} is no address; write a host and a port, such as 127.0.0.1:9101", option="metrics"
+            f"metrics: {text!r} is not an address; write a host and a port, such as 127.0.0.1:9101", option="metrics"
         )
     return host.strip("[]"), int(port)
 
@@ -440,7 +461,7 @@ async def _run_until_signalled(worker: Worker, address: tuple[str, int] | None) 
     def hear(number: signal.Signals) -> None:
         nonlocal heard
         heard += 1
-        _log.info("%s: %r %s", number.name, worker, "stops at once" if heard > 1 else "finishes what it runs")
+        _log.info("%s: %r %s", number.name, worker, "stops at once" if heard > 1 else "finishes running attempts")
         worker.stop(now=heard > 1)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -452,7 +473,7 @@ async def _run_until_signalled(worker: Worker, address: tuple[str, int] | None) 
 
                 listening = serve(*address, worker.metrics, worker.app.engine)
                 port = await stack.enter_async_context(listening)
-                _log.info("%r answers /metrics on %s:%s", worker, address[0], port)
+                _log.info("%r serves /metrics on %s:%s", worker, address[0], port)
             await worker.run()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -25,11 +25,12 @@ from flowfabric.model.states import PublicState
 from flowfabric.model.steps import Advanced, ChildWait, Ended, NewStep, StepOutcome, StepRecord
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.ends import ENDED, ENDS
-from flowfabric.sdk.errors import BadPayload, BadResult, BadStep
+from flowfabric.sdk.errors import BadPayload, BadResult, BadStep, CancelRequested
 from flowfabric.sdk.options import StartOptions
 from flowfabric.sdk.patience import Patience
 from flowfabric.sdk.worker.handling import Job, Parked
 from flowfabric.sdk.worker.renewal import is_passing
+from flowfabric.sdk.workflows.cancelling import Cancellation
 from flowfabric.sdk.workflows.memory import Memory, error_step, remembered_error
 from flowfabric.sdk.workflows.stepping import run_step
 
@@ -46,7 +47,7 @@ LOOK_AGAIN_MS = 2_000
 #: How long thrown-away code may take to let go.
 LETTING_GO_S = 1.0
 #: Why a child was cancelled whose call was.
-GIVEN_UP = "its workflow has given it up"
+GIVEN_UP = "its workflow cancelled it"
 
 
 class Child(NamedTuple):
@@ -85,7 +86,9 @@ class Conductor:
         self._behind = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         #: Children that the function no longer waits for, to be cancelled.
-        self._given_up: list[str] = []
+        self._given_up: list[str] = list(memory.left_behind)
+        self._cancellation = Cancellation(job, memory)
+        job.on_asked = self._changed.set
         self._over: BaseException | None = None
 
     # -- what the workflow calls ---------------------------------------------------------------------------------
@@ -130,7 +133,13 @@ class Conductor:
         task = asyncio.current_task()
         if task is not None and task not in self._tasks:
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if self._cancellation.told and not task.cancelled():
+            # Nobody has to wait for a branch to hear that the workflow was asked to cancel.
+            task.exception()
 
     async def _call_task(self, name: str, task: Startable[..., Any], payload: bytes, options: StartOptions) -> Any:
         known = self.remembered(name, task.signature.load_result)
@@ -145,6 +154,21 @@ class Conductor:
         return await self._end_of(child)
 
     async def _ask(self, name: str, ask: Ask[Any]) -> Any:
+        """The answer. One that was taken and cannot be read does not end the run: the question is asked again, under
+        a name of its own, so that code that runs again comes the same way."""
+        from flowfabric.sdk.asks import MOST_ASKED, UnreadAnswer
+
+        called, asked = name, 1
+        while True:
+            try:
+                return await self._ask_once(called, ask)
+            except UnreadAnswer as error:
+                asked += 1
+                if asked > MOST_ASKED:
+                    raise
+                called, ask = f"{name}~{asked}", ask.again(error)
+
+    async def _ask_once(self, name: str, ask: Ask[Any]) -> Any:
         known = self.remembered(name, ask.read_result)
         if known is not None:
             return known[0]
@@ -159,9 +183,11 @@ class Conductor:
     def remembered(self, name: str, read: Callable[[bytes | None], Any]) -> tuple[Any] | None:
         """What a call gave, wrapped; the error it met is raised."""
         self.check()
+        self._cancellation.check(name)
         step = self.memory.find(name)
         if step is None:
             return None
+        self.job.repeats()
         if step.outcome is StepOutcome.ERROR:
             raise remembered_error(name, step)
         return (self._read(name, step.value, read),)
@@ -171,7 +197,7 @@ class Conductor:
             return read(value)
         except (BadResult, BadPayload) as error:
             raise BadStep(
-                f"what run {self.job.execution_id} remembers as {name!r} does not fit the code of today: {error}. Give "
+                f"run {self.job.execution_id}: the code cannot read the recorded result of {name!r}: {error}. Give "
                 "the changed function another name, or keep its result compatible",
                 step=name,
                 run=self.job.execution_id,
@@ -228,15 +254,19 @@ class Conductor:
 
     async def _cancel_given_up(self) -> None:
         """Cancel what nobody waits for any more; what has ended or never began stays as it is."""
+        if not self._given_up:
+            return
         while self._given_up:
             execution_id = self._given_up[-1]
             with contextlib.suppress(NotFound, State, Validation):
                 await self._repeated(
-                    lambda id=execution_id: self._engine.cancel_execution(  # type: ignore[misc]
-                        execution_id=id, reason=GIVEN_UP
+                    lambda id=execution_id: self._engine.cancel_child(  # type: ignore[misc]
+                        self.job.handle, id, GIVEN_UP
                     )
                 )
             self._given_up.pop()
+        if self._cancellation.told and (mark := self.memory.given_up()).name not in self.memory:
+            self._new_steps[mark.name] = mark
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -244,7 +274,11 @@ class Conductor:
         known = self.remembered(name, step.signature.load_result)
         if known is not None:
             return known[0]
+        if self._cancellation.due:
+            self._changed.set()
+            await self._cancellation.hold(name)
         self._progressed = True
+        self.job.advances()
         with self.work():
             if self._new_steps:
                 # Nothing is done before what was done earlier is remembered.
@@ -326,6 +360,9 @@ class Conductor:
             if self._given_up:
                 await self._cancel_given_up()
             waits = bool(self._children or self._sleeping)
+            if self._cancellation.due and not self._busy and (waits or self._cancellation.held):
+                await self._tell_of_request()
+                continue
             untold = self._new_children or self._new_steps
             if self._savers or self._behind or (untold and (self._busy or not waits)):
                 await self._tell(None)
@@ -334,6 +371,28 @@ class Conductor:
                     raise Parked
             else:
                 await self._wait()
+
+    async def _tell_of_request(self) -> None:
+        """Every call that waits raises ``CancelRequested``, once that is remembered. Steps that were under way have
+        ended before. What is called from now on is done as ever."""
+        children, sleeping, held = dict(self._children), dict(self._sleeping), dict(self._cancellation.held)
+        unborn = {each for each in children if self._new_children.pop(each, None) is not None}
+        begun = [each for each in children if each not in unborn or self._goes_on]
+        names = [*(child.name for child in children.values()), *sleeping, *held]
+        self._new_steps |= {mark.name: mark for mark in self.memory.marks(names, begun)}
+        self._cancellation.told = True
+        reason = await self._repeated(self._cancellation.reason)
+        await self._tell(None)
+        self._given_up += begun
+        for each in children:
+            self._children.pop(each, None)
+        waiting: list[asyncio.Future[Any]] = [child.waiting for child in children.values()]
+        waiting += [future for _, future in sleeping.values()]
+        for future in (*waiting, *held.values()):
+            if not future.done():
+                future.set_exception(CancelRequested(reason))
+                future.exception()
+        self._changed.set()
 
     async def _look_back(self, main: asyncio.Task[Any]) -> None:
         """Run up to where the code stood before; children that exist are not started again, ends are told at once."""
@@ -348,6 +407,8 @@ class Conductor:
             if not unknown:
                 return
             found = await self._repeated(lambda ids=unknown: self._engine.read_ends(ids))  # type: ignore[misc]
+            if found:
+                self.job.repeats()
             for end in found:
                 self._new_children.pop(str(end.execution_id), None)
                 self._ended(end)
@@ -402,6 +463,7 @@ class Conductor:
             until = look_again if until is None else min(until, look_again)
         # Whoever renews the lease may find it given up before we hear of it: that is no reason to be cancelled.
         job = self.job
+        await job.settle_logs()
         job.open_handler = False
         answer = await self._tell(ChildWait(awaited, wake_after, until))
         if answer.parked:
@@ -421,6 +483,7 @@ class Conductor:
             return
         child = self._children.pop(str(end.execution_id), None)
         if child is not None and not child.waiting.done():
+            self.job.advances()
             child.waiting.set_result(end)
             self._changed.set()
 
@@ -435,7 +498,12 @@ class Conductor:
         try:
             answer: Advanced = await self._repeated(
                 lambda: self._engine.advance(
-                    self.job.handle, steps=steps, known_steps=self.memory.count, children=children, wait=wait
+                    self.job.handle,
+                    steps=steps,
+                    known_steps=self.memory.count,
+                    children=children,
+                    wait=wait,
+                    cancel_known=self._cancellation.told,
                 )
             )
         except BaseException:
@@ -451,6 +519,8 @@ class Conductor:
                 saver.set_result(step)
         if behind is not None and not behind.done():
             behind.set_result(None)
+        if answer.cancelling:
+            self.job.ask_to_end()
         return answer
 
     def done_last(self) -> Sequence[NewStep]:
@@ -466,7 +536,7 @@ class Conductor:
             except EngineError as error:
                 if not is_passing(error) or self.job.lost.is_set() or not self.job.lease.healthy:
                     raise
-                _log.warning("%r: the store does not answer, trying again: %s", self.job, error)
+                _log.warning("%r: the store does not respond, retrying: %s", self.job, error)
             await patience.rest()
 
     async def failed(self) -> None:
@@ -474,6 +544,11 @@ class Conductor:
         step = self.memory.failure()
         self._new_steps[step.name] = step
         await self._tell(None)
+
+    async def cancelled(self) -> None:
+        """The function ends because it was asked to: what it did last is remembered."""
+        if self._new_steps:
+            await self._tell(None)
 
     async def ended(self, main: asyncio.Task[Any]) -> None:
         """The function has ended. What it left running is stopped; children it did not wait for go on."""
@@ -490,6 +565,7 @@ class Conductor:
         self._over = why
         waiting: list[asyncio.Future[Any]] = [child.waiting for child in self._children.values()]
         waiting += [future for _, future in self._sleeping.values()]
+        waiting += self._cancellation.held.values()
         waiting += [] if self._catching_up is None else [self._catching_up]
         for future in (*waiting, *self._savers.values()):
             if not future.done():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flowfabric.model.steps import NewStep
+from flowfabric.sdk.errors import CancelRequested
 
 if TYPE_CHECKING:
     from flowfabric.sdk.workflows.conductor import Conductor
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 async def race(calls: Sequence[Awaitable[Any]]) -> tuple[int, Any]:
     """Which call succeeded first, and what it gave. The others are cancelled and have let go when this returns. If
-    none succeeds the first call's error is raised."""
+    none succeeds the first call's error is raised, or that the workflow was asked to end, if one of them met that."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     pending = set(tasks)
     try:
@@ -29,6 +30,9 @@ async def race(calls: Sequence[Awaitable[Any]]) -> tuple[int, Any]:
             for place, task in enumerate(tasks):
                 if task.done() and not task.cancelled() and task.exception() is None:
                     return place, task.result()
+        for task in tasks:
+            if not task.cancelled() and isinstance(error := task.exception(), CancelRequested):
+                raise error
         return 0, await tasks[0]
     finally:
         for task in tasks:

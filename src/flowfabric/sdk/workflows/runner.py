@@ -10,7 +10,9 @@ from flowfabric.model.handles import HandleKind
 from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.definitions import Workflow
 from flowfabric.sdk.durable import CURRENT
+from flowfabric.sdk.errors import CancelRequested
 from flowfabric.sdk.worker.handling import Job, Parked
+from flowfabric.sdk.workflows.cancelling import raised_by
 from flowfabric.sdk.workflows.conductor import Conductor
 from flowfabric.sdk.workflows.memory import Memory
 
@@ -19,22 +21,29 @@ FORKED_FROM = "ff.forked_from"
 
 
 async def run_workflow(job: Job, workflow: Workflow[..., Any]) -> None:
-    """Complete the run, fail it by raising, or raise ``Parked``."""
+    """Complete the run, fail it by raising, or raise ``Parked``, or ``CancelRequested`` if it ends because it was asked
+    to."""
     held = job.handle.payload
     is_new = job.handle.kind is HandleKind.FRESH and held.attempt_index == 0 and held.lease_epoch == 1
     # A run that has never been held before remembers nothing, unless it is a fork.
     blank = is_new and FORKED_FROM not in job.context.tags
     steps = [] if blank else await job.engine.read_steps(job.execution_id)
     arguments = workflow.signature.unpack(job.context.input_payload)
-    conductor = Conductor(job, Memory(steps), goes_on=not blank)
+    conductor = Conductor(job, Memory(steps, asked=job.asked), goes_on=not blank)
     wanted = workflow.signature.injected
     if not wanted:
         data = await _run(workflow, conductor, arguments, {})
         await job.complete(data, conductor.done_last(), conductor.memory.count)
         return
+    if not blank:
+        job.logs.doubt()
     ctx = Ctx(job, workflow.name)
-    async with job.worker.dependencies.attempt(ctx) as scope:
-        data = await _run(workflow, conductor, arguments, await scope.resolve(wanted))
+    try:
+        async with job.worker.dependencies.attempt(ctx) as scope:
+            data = await _run(workflow, conductor, arguments, await scope.resolve(wanted))
+    except CancelRequested:
+        await ctx.flush()
+        raise
     await ctx.flush()
     await job.complete(data, conductor.done_last(), conductor.memory.count)
 
@@ -57,9 +66,23 @@ async def _run(
         raise
     try:
         result = main.result()
-    except Exception:
-        await conductor.failed()
-        raise
+    except BaseException as error:
+        left = raised_by(error)
+        if left is None:
+            await conductor.cancelled()
+            raise error if isinstance(error, CancelRequested) else CancelRequested(_reason(error)) from error
+        if isinstance(left, Exception):
+            await conductor.failed()
+        if left is error:
+            raise
+        raise left from error
     finally:
         await conductor.ended(main)
     return workflow.signature.dump_result(result)
+
+
+def _reason(error: BaseException) -> str:
+    """The reason of the first request in a group of them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error.reason if isinstance(error, CancelRequested) else ""

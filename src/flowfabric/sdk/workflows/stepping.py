@@ -31,7 +31,7 @@ async def run_step(job: Job, name: str, step: Step[..., Any], args: tuple[Any, .
         except Exception as error:
             if tries == retry.most or retry.gives_up(error):
                 raise
-            _log.info("step %s of %r failed and is tried again: %r", name, job, error)
+            _log.info("step %s of %r failed and will be retried: %r", name, job, error)
             pause_ms = backoff_delay_ms(retry.policy().backoff, tries, random.uniform(0.5, 1.0))
             tries += 1
             await asyncio.sleep(pause_ms / 1000)
@@ -42,8 +42,16 @@ async def _try(job: Job, name: str, step: Step[..., Any], arguments: dict[str, A
     if not step.signature.injected:
         return await call_function(worker, step, arguments, {})
     context = Ctx(job, step.name, name)
-    async with worker.dependencies.attempt(context) as scope:
-        provided = await scope.resolve(step.signature.injected)
-        value = await call_function(worker, step, arguments, provided)
-    await context.flush()
+    try:
+        async with worker.dependencies.attempt(context) as scope:
+            provided = await scope.resolve(step.signature.injected)
+            value = await call_function(worker, step, arguments, provided)
+        await context.flush()
+    except Exception:
+        # Before the next try emits: its output starts over behind this.
+        await context.stream.settle()
+        raise
+    except BaseException:
+        context.stream.drop()
+        raise
     return value

@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 
 from msgspec import Struct
 
-from flowfabric.server.answers import HTML, Answer, Headers
+from flowfabric.server.answers import CAUTION, HTML, Answer, Headers
 
 _MEDIA = {
     "html": HTML,
@@ -29,13 +29,10 @@ POLICY = (
     "require-trusted-types-for 'script'; trusted-types flowfabric"
 )
 HEADERS: Headers = (
+    *CAUTION,
     (b"content-security-policy", POLICY.encode()),
     (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
     # Always asked for again, and answered without a body as long as it is the same.
     (b"cache-control", b"no-cache"),
     (b"vary", b"accept-encoding"),
@@ -77,9 +74,9 @@ def page(path: str, known: bytes | None, encodings: bytes | None) -> Answer | No
     file = assets().get(path)
     if file is None:
         return None
-    headers: Headers = (*HEADERS, (b"etag", file.tag))
+    headers: Headers = ((b"etag", file.tag),)
     if known is not None and file.tag in (each.strip().removeprefix(b"W/") for each in known.split(b",")):
-        return Answer(304, headers=headers)
+        return Answer(304, headers=headers, policy=HEADERS)
     if b"gzip" in (encodings or b""):
-        return Answer(200, file.packed, file.media, (*headers, (b"content-encoding", b"gzip")))
-    return Answer(200, file.body, file.media, headers)
+        return Answer(200, file.packed, file.media, (*headers, (b"content-encoding", b"gzip")), HEADERS, shared=True)
+    return Answer(200, file.body, file.media, headers, HEADERS, shared=True)

@@ -1,6 +1,6 @@
-"""The routes, one module per topic. ``OPERATIONS`` is all of them."""
+"""The routes, one module per topic. ``ROUTES`` is all of them."""
 
-from flowfabric.server.operations import Operation
+from flowfabric.server.operations import Route
 from flowfabric.server.routes import (
     admin,
     asks,
@@ -14,9 +14,11 @@ from flowfabric.server.routes import (
     health,
     history,
     inspection,
+    kinds,
     lanes,
     overview,
     remote,
+    run_events,
     schedules,
     search,
     streams,
@@ -24,25 +26,27 @@ from flowfabric.server.routes import (
     workers,
 )
 
-OPERATIONS: tuple[Operation, ...] = (
-    *executions.OPERATIONS,
-    *submitting.OPERATIONS,
-    *inspection.OPERATIONS,
-    *history.OPERATIONS,
-    *overview.OPERATIONS,
-    *asks.OPERATIONS,
-    *streams.OPERATIONS,
-    *events.OPERATIONS,
-    *changes.OPERATIONS,
-    *flows.OPERATIONS,
-    *graphs.OPERATIONS,
-    *budgets.OPERATIONS,
-    *workers.OPERATIONS,
-    *remote.OPERATIONS,
-    *lanes.OPERATIONS,
-    *search.OPERATIONS,
-    *schedules.OPERATIONS,
-    *admin.OPERATIONS,
-    *credentials.OPERATIONS,
-    *health.OPERATIONS,
+ROUTES: tuple[Route, ...] = (
+    *executions.ROUTES,
+    *submitting.ROUTES,
+    *inspection.ROUTES,
+    *history.ROUTES,
+    *overview.ROUTES,
+    *asks.ROUTES,
+    *streams.ROUTES,
+    *events.ROUTES,
+    *run_events.ROUTES,
+    *changes.ROUTES,
+    *flows.ROUTES,
+    *graphs.ROUTES,
+    *budgets.ROUTES,
+    *workers.ROUTES,
+    *remote.ROUTES,
+    *lanes.ROUTES,
+    *kinds.ROUTES,
+    *search.ROUTES,
+    *schedules.ROUTES,
+    *admin.ROUTES,
+    *credentials.ROUTES,
+    *health.ROUTES,
 )

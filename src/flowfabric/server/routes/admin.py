@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
+from flowfabric.model.discreet import Discreet
 from flowfabric.model.doors import AuditPage
-from flowfabric.model.errors import EngineError, ResourceExhausted
+from flowfabric.model.errors import EngineError, ResourceExhausted, Validation, ValidationKind
 from flowfabric.model.examination import Examination
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.suspension import VerifyingKid
 from flowfabric.server import audit
-from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain
-from flowfabric.server.operations import Call, Operation
+from flowfabric.server.config import SECRET_DIGITS
+from flowfabric.server.operations import Call, Route
 from flowfabric.server.problems import refused, told
 
 #: How long a rotation may take.
 ROTATION_S = 120
 
 
-class RotateBody(Struct, kw_only=True):
+class RotateBody(Discreet, Struct, kw_only=True):
     """The key that signs from now on."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"new_secret_hex"})
 
     new_kid: str
     new_secret_hex: str
@@ -42,6 +45,7 @@ async def rotate(call: Call) -> Answer:
     body: RotateBody = call.body
     try:
         with call.server.rotations.one():
+            _check_length(body.new_secret_hex)
             async with asyncio.timeout(ROTATION_S):
                 found = await call.engine.rotate_waitpoint_hmac_secret_all(
                     new_kid=body.new_kid, new_secret_hex=body.new_secret_hex
@@ -54,8 +58,17 @@ async def rotate(call: Call) -> Answer:
     except EngineError as error:
         audit.record("waitpoint_hmac_rotation_failed", call.principal.name, kid=body.new_kid, code=error.code)
         raise
+    call.did(found[0].result)
     audit.record("waitpoint_hmac_rotation_complete", call.principal.name, kid=body.new_kid)
     return plain(Rotated(len(found), (), body.new_kid))
+
+
+def _check_length(secret: str) -> None:
+    if len(secret) < SECRET_DIGITS:
+        raise Validation(
+            ValidationKind.INVALID_SECRET_HEX,
+            f"new_secret_hex: expected at least {SECRET_DIGITS} hex digits, such as `openssl rand -hex 32` prints",
+        )
 
 
 class AuditQuery(Struct, kw_only=True):
@@ -95,48 +108,41 @@ async def keys(call: Call) -> Answer:
     return plain(Keys(found.current_kid, found.verifying))
 
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="examine",
         method="GET",
         path="/v1/admin/examination",
-        scope=Scope.ADMIN,
-        summary="Look at the next stretch of the store and say which promises its rows break",
+        summary="Check the next part of the store for broken invariants",
+        costly=True,
         handler=examine,
         query=ExamineQuery,
-        everywhere=True,
         answers={200: Examination},
     ),
-    Operation(
+    Route(
         name="list_waitpoint_keys",
         method="GET",
         path="/v1/admin/waitpoint-keys",
-        scope=Scope.ADMIN,
         summary="Names of the keys that sign and verify waitpoint tokens",
         handler=keys,
-        everywhere=True,
         answers={200: Keys},
     ),
-    Operation(
+    Route(
         name="list_audit",
         method="GET",
         path="/v1/admin/audit",
-        scope=Scope.ADMIN,
-        summary="What operators have done, newest first",
+        summary="Actions of operators, newest first",
         handler=list_audit,
         query=AuditQuery,
-        everywhere=True,
         answers={200: AuditPage},
     ),
-    Operation(
+    Route(
         name="rotate_waitpoint_secret",
         method="POST",
         path="/v1/admin/rotate-waitpoint-secret",
-        scope=Scope.ADMIN,
         summary="Sign waitpoint tokens with a new key",
         handler=rotate,
         body=RotateBody,
-        everywhere=True,
         answers={200: Rotated},
     ),
 )

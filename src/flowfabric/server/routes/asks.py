@@ -5,40 +5,36 @@ A link carries its token, so it travels in bodies only: never in a path or a que
 
 from __future__ import annotations
 
-import asyncio
-import hmac
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-import msgspec
 from msgspec import Meta, Struct
 
 from flowfabric.engine import Engine
-from flowfabric.model.errors import EngineError, NotFound, Validation
+from flowfabric.model.discreet import Discreet
+from flowfabric.model.errors import NotFound, Validation
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.overview import History
+from flowfabric.model.literals import ANYONE
+from flowfabric.model.overview import History, SuspendedSearchPage
+from flowfabric.sdk.answering import SAID, Answered, first_answer, repeated, send
 from flowfabric.sdk.asks import (
-    ANYONE,
     ASK_KIND,
-    Question,
     answer_link,
     checked,
-    make_link,
-    read_link,
-    read_question,
     waitpoint_of,
 )
 from flowfabric.sdk.budget_asks import YES_OR_NO, budget_signal, budgets_of
 from flowfabric.sdk.errors import SdkError
-from flowfabric.server.access import Scope
-from flowfabric.server.answers import NO_STORE, Answer, plain
-from flowfabric.server.operations import Call, Operation
+from flowfabric.sdk.links import make_link, read_link
+from flowfabric.sdk.questions import UNREADABLE, Question, read_answer, read_question
+from flowfabric.sdk.raw_answers import holds_token, open_token
+from flowfabric.server.answers import Answer, Streamed, encode, plain
+from flowfabric.server.asking import unfit
+from flowfabric.server.operations import Call, Route
+from flowfabric.server.pieces import Pieces, in_pieces
 from flowfabric.server.problems import Refused, refused
 from flowfabric.server.requests import MEDIUM
 from flowfabric.server.routes.overview import PEOPLE
 from flowfabric.server.routes.search import namespaces_of
-
-#: Names of the signals that are answers.
-_SAID = {"approve": "approve", "decline": "decline", "approved": "approve", "declined": "decline"}
 
 
 class AsksQuery(Struct, kw_only=True):
@@ -98,20 +94,26 @@ class LinkBody(Struct, kw_only=True, forbid_unknown_fields=True):
     by: str | None = None
 
 
-class Link(Struct, frozen=True):
+class Link(Discreet, Struct, frozen=True):
     """Whoever has it can answer in the approver's place. The page for it is ``/answer#<link>``."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"link"})
 
     link: str
 
 
-class LookBody(Struct, kw_only=True, forbid_unknown_fields=True):
+class LookBody(Discreet, Struct, kw_only=True, forbid_unknown_fields=True):
     """A link as it was given."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"link"})
 
     link: Annotated[str, Meta(max_length=4_096)]
 
 
-class AnswerBody(Struct, kw_only=True, forbid_unknown_fields=True):
+class AnswerBody(Discreet, Struct, kw_only=True, forbid_unknown_fields=True):
     """A link as it was given, the answer, and who says so by their own account."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"link"})
 
     link: Annotated[str, Meta(max_length=4_096)]
     value: Any
@@ -133,10 +135,16 @@ class Asked(Struct, frozen=True, kw_only=True):
     until: int | None
 
 
-class Answered(Struct, frozen=True):
-    """The answer was taken."""
+class AnswerTaken(Struct, frozen=True, omit_defaults=True):
+    """The answer was taken; or it was ``repeated``, and ``at`` is when the first one was."""
 
     said: str
+    repeated: bool = False
+    at: int | None = None
+
+
+def _taken(answered: Answered) -> Answer:
+    return plain(AnswerTaken(answered.said, answered.repeated, answered.at_ms))
 
 
 async def _question(engine: Engine, identity: ExecutionId) -> tuple[str, Question, bytes, dict[str, str]]:
@@ -154,13 +162,10 @@ def _given(history: History) -> tuple[GivenAnswer, ...]:
     first: dict[str, GivenAnswer] = {}
     since = 0 if history.suspension is None else history.suspension.suspended_at
     for each in history.signals:
-        said = _SAID.get(each.signal_name)
+        said = SAID.get(each.signal_name)
         if said is None or each.waitpoint_key in first or each.accepted_at < since:
             continue
-        try:
-            value = msgspec.json.decode(each.payload or b"null")
-        except msgspec.MsgspecError:
-            value = None
+        value = read_answer(each.payload)
         first[each.waitpoint_key] = GivenAnswer(each.waitpoint_key, said, each.source_identity, each.accepted_at, value)
     return tuple(first.values())
 
@@ -169,10 +174,19 @@ async def _shown(engine: Engine, identity: ExecutionId, namespace: str) -> AskAn
     try:
         kind, question, _, tags = await _question(engine, identity)
         history = await engine.read_history(identity)
-    except (EngineError, msgspec.MsgspecError):
-        # Gone since it was found, or suspended by somebody who asks in another way.
-        return None
-    suspension = history.suspension
+    except NotFound:
+        return None  # gone since it was found
+    except Validation:
+        # Its row cannot be read: say so, the others of its page are still to be shown.
+        return _as_shown(identity, namespace, "ask", UNREADABLE, {}, None)
+    return _as_shown(identity, namespace, kind, question, tags, history)
+
+
+def _as_shown(
+    identity: ExecutionId, namespace: str, kind: str, question: Question, tags: dict[str, str], history: History | None
+) -> AskAnswer:
+    suspension = None if history is None else history.suspension
+    created_at = 0 if history is None else history.created_at
     is_open = suspension is not None and suspension.closed_at is None
     return AskAnswer(
         execution_id=identity,
@@ -185,21 +199,35 @@ async def _shown(engine: Engine, identity: ExecutionId, namespace: str) -> AskAn
         need=question.need,
         schema=question.schema,
         approves=question.approves,
-        asked_at=history.created_at if suspension is None else suspension.suspended_at,
+        asked_at=created_at if suspension is None else suspension.suspended_at,
         until=None if suspension is None else suspension.timeout_at,
         open=is_open,
-        given=_given(history),
+        given=() if history is None else _given(history),
     )
 
 
-async def list_asks(call: Call) -> Answer:
+async def list_asks(call: Call) -> Answer | Streamed:
     """Open questions."""
     query: AsksQuery = call.query
     page = await call.engine.search_suspended(
         reasons=PEOPLE, namespaces=namespaces_of(call, query.namespace), cursor=query.cursor, limit=query.limit
     )
-    found = await asyncio.gather(*(_shown(call.engine, each.execution_id, each.namespace) for each in page.executions))
-    return plain(AsksPage(tuple(each for each in found if each is not None), page.next_cursor))
+    return await in_pieces(_page_of(call, page))
+
+
+async def _page_of(call: Call, page: SuspendedSearchPage) -> Pieces:
+    """An ``AsksPage``, question by question: what each of them shows may be large."""
+    begun = b'{"asks":['
+    for each in page.executions:
+        async with call.server.turns.one():
+            shown = await _shown(call.engine, each.execution_id, each.namespace)
+        if shown is not None:
+            piece = [begun + encode(shown)]
+            del shown
+            yield piece.pop()
+            begun = b","
+    end = b'],"next_cursor":' + encode(page.next_cursor) + b"}"
+    yield end if begun == b"," else begun + end
 
 
 async def describe(call: Call) -> Answer:
@@ -212,23 +240,32 @@ async def describe(call: Call) -> Answer:
     return plain(found)
 
 
-async def _waitpoint(call: Call, by: str | None) -> tuple[str, str, str, str]:
-    """Kind, approver, waitpoint and token of an open question."""
+async def _waitpoint(call: Call, by: str | None) -> tuple[str, Question, str, str | None]:
+    """A question and its kind, with the waitpoint of an approver, and its token if it still takes an answer."""
     identity = call.execution_id
     try:
         kind, question, payload, _ = await _question(call.engine, identity)
-    except (Validation, NotFound, msgspec.MsgspecError):
+    except (Validation, NotFound):
         raise refused(404, f"question not found: {identity}") from None
     if kind == "budget":
         page = await call.engine.list_pending_waitpoints(execution_id=identity, limit=1)
-        approver, waitpoint = ANYONE, page.entries[0].waitpoint_id if page.entries else ""
+        approver, waitpoint = ANYONE, page.entries[0].waitpoint_id if page.entries else await _last(call, identity)
     else:
         approver = _approver(question, by)
         waitpoint = waitpoint_of(str(identity), payload, approver)
-    token = await _token(call.engine, identity, waitpoint) if waitpoint else None
-    if token is None:
-        raise refused(409, "this question takes no answer: it is decided, closed, or not open yet", kind="conflict")
-    return kind, approver, waitpoint, token
+    call.told = {"by": approver}
+    token = await open_token(call.engine, identity, waitpoint) if waitpoint else None
+    return kind, question, waitpoint, token
+
+
+async def _last(call: Call, identity: ExecutionId) -> str:
+    """The waitpoint at which a run asked last to spend more."""
+    points = (await call.engine.read_history(identity)).waitpoints
+    return points[-1].waitpoint_id if points else ""
+
+
+def _not_open() -> Refused:
+    return refused(409, "this question is not open: it is decided, closed, or not open yet", kind="conflict")
 
 
 def _approver(question: Question, by: str | None) -> str:
@@ -241,53 +278,54 @@ def _approver(question: Question, by: str | None) -> str:
     return by
 
 
-async def _token(engine: Engine, identity: ExecutionId, waitpoint: str) -> str | None:
-    try:
-        found = await engine.read_waitpoint_token(identity.partition, waitpoint)
-    except (NotFound, Validation):
-        return None
-    return str.__str__(found) if found else None
-
-
 async def give(call: Call) -> Answer:
     """Answer for an approver; the record says who really did."""
     body: GiveBody = call.body
-    kind, _, waitpoint, token = await _waitpoint(call, body.by)
-    _, question, _, _ = await _question(call.engine, call.execution_id)
+    kind, question, waitpoint, token = await _waitpoint(call, body.by)
     try:
         payload, said = checked(question, body.value)
+        if token is None:
+            first = await first_answer(call.engine, str(call.execution_id), waitpoint)
+            if first is None:
+                raise _not_open()
+            return _taken(repeated(first, payload))
+        answered = await send(
+            call.engine,
+            call.execution_id,
+            waitpoint,
+            look=True,
+            said=said,
+            waitpoint_token=token,
+            signal_name=said if kind == "ask" else budget_signal(said),
+            source_type="operator",
+            source_identity=call.principal.name,
+            payload=payload,
+        )
     except SdkError as error:
-        raise refused(422, str(error), kind="validation", retryable=False) from None
-    await call.engine.deliver_signal(
-        execution_id=call.execution_id,
-        waitpoint_id=waitpoint,
-        waitpoint_token=token,
-        signal_name=said if kind == "ask" else budget_signal(said),
-        source_type="operator",
-        source_identity=call.principal.name,
-        payload=payload,
-    )
-    return plain(Answered(said))
+        raise unfit(error) from None
+    return _taken(answered)
 
 
 async def link(call: Call) -> Answer:
     """The link of an approver."""
     _, _, waitpoint, token = await _waitpoint(call, call.body.by)
-    return plain(Link(make_link(str(call.execution_id), waitpoint, token)), headers=NO_STORE)
+    if token is None:
+        raise _not_open()
+    return plain(Link(make_link(str(call.execution_id), waitpoint, token)))
 
 
 def _no_link() -> Refused:
-    return refused(404, "this link leads to no open question: it was answered, it has run out, or it is not whole")
+    return refused(404, "this link has no open question: it was answered, it expired, or the link is incomplete")
 
 
-async def _linked(call: Call) -> tuple[ExecutionId, str]:
-    """The question and the waitpoint of a link that is good; others learn nothing, not even whether they exist."""
+async def _linked(call: Call, *, closed: bool = False) -> tuple[ExecutionId, str]:
+    """The question and the waitpoint of a link that is good (with ``closed``, also of a question that is closed);
+    others learn nothing, not even whether they exist."""
     try:
         identity, waitpoint, token = read_link(call.body.link)
     except SdkError:
         raise _no_link() from None
-    stored = await _token(call.engine, identity, waitpoint)
-    if stored is None or not hmac.compare_digest(stored.encode(), token.encode()):
+    if not await holds_token(call.engine, identity, waitpoint, token, closed=closed):
         raise _no_link()
     return identity, waitpoint
 
@@ -312,92 +350,81 @@ async def look(call: Call) -> Answer:
         asked_at=found.asked_at,
         until=found.until,
     )
-    return plain(asked, headers=NO_STORE)
+    return plain(asked)
 
 
 async def answer(call: Call) -> Answer:
     """Answer with a link."""
-    identity, _ = await _linked(call)
+    identity, waitpoint = await _linked(call, closed=True)
+    is_open = await open_token(call.engine, identity, waitpoint) is not None
+    if not is_open and await first_answer(call.engine, str(identity), waitpoint) is None:
+        raise _no_link()
     body: AnswerBody = call.body
     try:
-        _, question, _, _ = await _question(call.engine, identity)
-        _, said = checked(question, body.value)
-        await answer_link(call.engine, body.link, body.value, identity=body.identity)
+        return _taken(await answer_link(call.engine, body.link, body.value, identity=body.identity))
     except SdkError as error:
-        raise refused(422, str(error), kind="validation", retryable=False) from None
-    return plain(Answered(said), headers=NO_STORE)
+        raise unfit(error) from None
 
 
 _ID = "/v1/asks/{id}"
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="list_asks",
         method="GET",
         path="/v1/asks",
-        scope=Scope.READ,
-        summary="Questions that wait for an answer, newest first",
+        summary="Questions waiting for an answer, newest first",
         handler=list_asks,
         query=AsksQuery,
         answers={200: AsksPage},
     ),
-    Operation(
+    Route(
         name="describe_ask",
         method="GET",
         path=_ID,
-        scope=Scope.READ,
-        summary="A question, what was shown, and who has answered",
+        summary="A question, what it shows, and who answered",
         handler=describe,
-        owner="execution",
         answers={200: AskAnswer},
     ),
-    Operation(
+    Route(
         name="give_answer",
         method="POST",
         path=f"{_ID}/answer",
-        scope=Scope.OPERATOR,
         summary="Answer a question for one of its approvers",
         handler=give,
         body=GiveBody,
         limit=MEDIUM,
-        owner="execution",
-        answers={200: Answered},
-        audited=True,
+        answers={200: AnswerTaken},
     ),
-    Operation(
+    Route(
         name="make_link",
         method="POST",
         path=f"{_ID}/link",
-        scope=Scope.OPERATOR,
         summary="The link with which an approver answers without an account",
         handler=link,
         body=LinkBody,
-        owner="execution",
         answers={200: Link},
         kept=False,
-        audited=True,
     ),
-    Operation(
+    Route(
         name="look_at_link",
         method="POST",
         path="/v1/answers/look",
-        scope=None,
         summary="What a link asks; the link is the credential",
         handler=look,
         body=LookBody,
         answers={200: Asked},
         kept=False,
     ),
-    Operation(
+    Route(
         name="answer_link",
         method="POST",
         path="/v1/answers",
-        scope=None,
         summary="Answer with a link; the link is the credential",
         handler=answer,
         body=AnswerBody,
         limit=MEDIUM,
-        answers={200: Answered},
+        answers={200: AnswerTaken},
         kept=False,
     ),
 )

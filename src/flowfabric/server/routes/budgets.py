@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -20,10 +20,8 @@ from flowfabric.model.budgets import (
     SoftBreach,
 )
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain, tagged
-from flowfabric.server.operations import Call, Operation, Variants
-from flowfabric.server.problems import refused
+from flowfabric.server.operations import Call, Route, Variants
 from flowfabric.server.requests import Count, Millis, arguments
 
 
@@ -41,6 +39,8 @@ class CreateBudgetBody(Struct, kw_only=True):
     soft_limits: list[Count]
     budget_id: str | None = None
     parent_budget_id: str | None = None
+    #: Whose it is; without one the caller's, or the operator's if the caller is not limited to namespaces.
+    namespace: str | None = None
     now: Millis | None = None
 
 
@@ -52,11 +52,18 @@ class UsageBody(Struct, kw_only=True):
     now: Millis | None = None
 
 
+class OwnerQuery(Struct, kw_only=True):
+    """Whose budget it is; without one the caller's, or the operator's if the caller is not limited to namespaces."""
+
+    namespace: str | None = None
+
+
 class AfterQuery(Struct, kw_only=True):
-    """Which page."""
+    """Which page, and whose; without a namespace all that the caller may see."""
 
     after: str | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+    namespace: str | None = None
 
 
 class LimitsBody(Struct, kw_only=True):
@@ -73,25 +80,40 @@ class CreateQuotaBody(Struct, kw_only=True):
     max_requests_per_window: Count
     max_concurrent: Count
     quota_policy_id: str | None = None
+    #: As with budgets.
+    namespace: str | None = None
     now: Millis | None = None
+
+
+def _check_owner(call: Call, namespace: str | None) -> str | None:
+    """The namespace that is named, if the caller may work in it."""
+    if namespace is not None:
+        call.check_namespace(namespace)
+    return namespace
+
+
+def _named(call: Call) -> dict[str, Any]:
+    """The budget that the path and the query name."""
+    return {"budget_id": call.budget_id, "namespace": _check_owner(call, call.query.namespace)}
+
+
+def _wanted(call: Call) -> dict[str, Any]:
+    """The page that the query names."""
+    owner = _check_owner(call, call.query.namespace)
+    return {"after": call.query.after, "limit": call.query.limit, "namespaces": None if owner is None else [owner]}
 
 
 async def create(call: Call) -> Answer:
     """Define a budget."""
-    body: CreateBudgetBody = call.body
-    if call.principal.namespaces is not None:
-        if body.scope_type != "namespace":
-            text = "this credential is limited to namespaces: use scope_type 'namespace' and one of them as scope_id"
-            raise refused(403, text, kind="forbidden", retryable=False)
-        call.check_namespace(body.scope_id)
-    given = {"budget_id": call.mint("budget"), **arguments(body)}
-    result = await call.engine.create_budget(**given)
+    _check_owner(call, call.body.namespace)
+    given = {"budget_id": call.mint("budget"), **arguments(call.body)}
+    result = call.did(await call.engine.create_budget(**given))
     return tagged(result, 201 if isinstance(result, CreateBudgetResult.Created) else 200)
 
 
 async def status(call: Call) -> Answer:
     """Counters and limits."""
-    return plain(await call.engine.get_budget_status(call.budget_id))
+    return plain(await call.engine.get_budget_status(**_named(call)))
 
 
 async def usage(call: Call) -> Answer:
@@ -99,7 +121,7 @@ async def usage(call: Call) -> Answer:
     body: UsageBody = call.body
     return tagged(
         await call.engine.report_usage_admin(
-            budget_id=call.budget_id,
+            **_named(call),
             dimensions=list(body.dimensions),
             deltas=list(body.dimensions.values()),
             dedup_key=body.dedup_key,
@@ -109,126 +131,112 @@ async def usage(call: Call) -> Answer:
 
 
 async def reset(call: Call) -> Answer:
-    """Begin anew."""
-    return tagged(await call.engine.reset_budget(budget_id=call.budget_id))
+    """Set its counters back to 0."""
+    return tagged(await call.engine.reset_budget(**_named(call)))
 
 
 async def create_quota(call: Call) -> Answer:
     """Define a quota."""
+    _check_owner(call, call.body.namespace)
     given = {"quota_policy_id": call.mint("quota"), **arguments(call.body)}
-    result = await call.engine.create_quota_policy(**given)
+    result = call.did(await call.engine.create_quota_policy(**given))
     return tagged(result, 201 if isinstance(result, CreateQuotaPolicyResult.Created) else 200)
 
 
 async def list_budgets(call: Call) -> Answer:
     """Budgets by id."""
-    return plain(await call.engine.list_budgets(call.query.after, call.query.limit))
+    return plain(await call.engine.list_budgets(**_wanted(call)))
 
 
 async def set_limits(call: Call) -> Answer:
     """Raise or lower its limits."""
     given = arguments(call.body)
-    return plain(await call.engine.set_budget_limits(budget_id=call.budget_id, **given))
+    return plain(await call.engine.set_budget_limits(**_named(call), **given))
 
 
 async def list_quotas(call: Call) -> Answer:
     """Quotas by id."""
-    return plain(await call.engine.list_quota_policies(call.query.after, call.query.limit))
+    return plain(await call.engine.list_quota_policies(**_wanted(call)))
 
 
 _ID = "/v1/budgets/{id}"
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="list_budgets",
         method="GET",
         path="/v1/budgets",
-        scope=Scope.READ,
         summary="Budgets by id",
         handler=list_budgets,
         query=AfterQuery,
-        everywhere=True,
         answers={200: BudgetPage},
     ),
-    Operation(
+    Route(
         name="set_budget_limits",
         method="PUT",
         path=f"{_ID}/limits",
-        scope=Scope.OPERATOR,
-        summary="Raise or lower limits by dimension; what is not named stays",
+        summary="Raise or lower limits by dimension; other limits stay",
         handler=set_limits,
+        query=OwnerQuery,
         body=LimitsBody,
-        owner="budget",
         answers={200: LimitsSet},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="list_quota_policies",
         method="GET",
         path="/v1/quotas",
-        scope=Scope.READ,
         summary="Quotas by id",
         handler=list_quotas,
         query=AfterQuery,
-        everywhere=True,
         answers={200: QuotaPolicyPage},
     ),
-    Operation(
+    Route(
         name="create_budget",
         method="POST",
         path="/v1/budgets",
-        scope=Scope.OPERATOR,
         summary="Define a budget; repeating it changes nothing",
         handler=create,
         body=CreateBudgetBody,
         answers={201: Variants(CreateBudgetResult.Created), 200: Variants(CreateBudgetResult.AlreadySatisfied)},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="get_budget_status",
         method="GET",
         path=_ID,
-        scope=Scope.READ,
         summary="A budget with its counters and limits",
         handler=status,
-        owner="budget",
+        query=OwnerQuery,
         answers={200: BudgetStatus},
     ),
-    Operation(
-        name="report_usage",
+    Route(
+        name="report_usage_admin",
         method="POST",
         path=f"{_ID}/usage",
-        scope=Scope.WORKER,
         summary="Charge a budget",
         handler=usage,
+        query=OwnerQuery,
         body=UsageBody,
-        owner="budget",
         answers={200: Variants(Ok, SoftBreach, HardBreach, AlreadyApplied)},
     ),
-    Operation(
+    Route(
         name="reset_budget",
         method="POST",
         path=f"{_ID}/reset",
-        scope=Scope.OPERATOR,
         summary="Set the counters of a budget to 0",
         handler=reset,
-        owner="budget",
+        query=OwnerQuery,
         answers={200: Variants(Reset)},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="create_quota_policy",
         method="POST",
         path="/v1/quotas",
-        scope=Scope.OPERATOR,
         summary="Define a quota; repeating it changes nothing",
         handler=create_quota,
         body=CreateQuotaBody,
-        everywhere=True,
         answers={
             201: Variants(CreateQuotaPolicyResult.Created),
             200: Variants(CreateQuotaPolicyResult.AlreadySatisfied),
         },
-        audited=True,
     ),
 )

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator
 
 import msgspec
 
 from flowfabric.model.subscriptions import EventFamily, cursor_from_text
-from flowfabric.server.access import Scope
 from flowfabric.server.answers import Streamed
-from flowfabric.server.operations import Call, Operation
-from flowfabric.server.routes.events import ALIVE_S, Listening, Stopped, event
+from flowfabric.server.operations import Call, Route
+from flowfabric.server.routes.events import ALIVE_S, event, following
 
 
 async def changes(call: Call) -> Streamed:
     """Say which outboxes have moved, as they move."""
-    call.server.followers.check()
+    call.server.followers.check(call.principal)
     last = call.headers.get(b"last-event-id", b"").decode("latin-1")
     for part in last.split("."):
         cursor_from_text(part)
@@ -26,39 +24,37 @@ async def changes(call: Call) -> Streamed:
 
 async def _hints(call: Call, last: str) -> AsyncGenerator[bytes, None]:
     hub = call.server.changes
-    with call.server.followers.one(), contextlib.suppress(Stopped), Listening(call) as listening:
-        async with hub.listening():
-            known = await hub.place()
-            began = _told(known)
-            # Whoever was here before is told at once if something has happened meanwhile.
-            yield event("changed" if last and last != began else "begin", b"{}", began)
-            while True:
-                waiting = asyncio.ensure_future(hub.after(known))
-                try:
-                    place = await listening.wait(waiting, ALIVE_S)
-                except TimeoutError:
-                    waiting.cancel()
-                    yield event("alive", b"{}", _told(known))
-                    continue
-                moved = [name for name, at in place.items() if known.get(name) != at]
-                known = place
-                yield event("changed", msgspec.json.encode({"families": moved}), _told(known))
+    async with following(call) as listening, hub.listening():
+        known = await hub.place()
+        began = _told(known)
+        # Whoever was here before is told at once if something has happened meanwhile.
+        yield event("changed" if last and last != began else "begin", b"{}", began)
+        while True:
+            waiting = asyncio.ensure_future(hub.after(known))
+            try:
+                place = await listening.wait(waiting, ALIVE_S)
+            except TimeoutError:
+                waiting.cancel()
+                yield event("alive", b"{}", _told(known))
+                continue
+            moved = [name for name, at in place.items() if known.get(name) != at]
+            known = place
+            yield event("changed", msgspec.json.encode({"families": moved}), _told(known))
 
 
 def _told(place: dict[str, str]) -> str:
     return ".".join(place[family.value] for family in EventFamily)
 
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="follow_changes",
         method="GET",
         path="/v1/changes",
-        scope=Scope.READ,
-        summary="That something has happened, as server-sent events without details",
+        summary="Change notifications as server-sent events, without details",
         handler=changes,
-        everywhere=True,
         answers={200: None},
         media="text/event-stream",
+        costly=True,
     ),
 )

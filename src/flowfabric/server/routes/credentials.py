@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from flowfabric.model.credentials import CredentialCreated, CredentialPage, CredentialRevoked
+from flowfabric.model.credentials import CredentialInfo, CredentialPage, CredentialRevoked
+from flowfabric.model.discreet import Discreet
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.results import AlreadySatisfied
 from flowfabric.server.access import Scope
-from flowfabric.server.answers import NO_STORE, Answer, plain, tagged
-from flowfabric.server.operations import Call, Operation, Variants
+from flowfabric.server.answers import Answer, plain, tagged
+from flowfabric.server.operations import Call, Route, Variants
 from flowfabric.server.requests import Millis, arguments
 
 
@@ -24,6 +25,15 @@ class CreateBody(Struct, kw_only=True, forbid_unknown_fields=True):
     expires_at: Millis | None = None
 
 
+class CredentialCreated(Discreet, Struct, frozen=True):
+    """The credential is stored. Its token is shown this once."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"token"})
+
+    token: str
+    credential: CredentialInfo
+
+
 class PageQuery(Struct, kw_only=True):
     """Which page."""
 
@@ -33,9 +43,8 @@ class PageQuery(Struct, kw_only=True):
 
 async def create(call: Call) -> Answer:
     """Make one. Its token is shown this once."""
-    made = await call.engine.create_credential(**arguments(call.body))
-    call.server.gate.forget()
-    return plain(made, 201, NO_STORE)
+    made = call.did(await call.engine.create_credential(**arguments(call.body)))
+    return plain(CredentialCreated(made.token.reveal(), made.credential), 201)
 
 
 async def list_all(call: Call) -> Answer:
@@ -45,45 +54,35 @@ async def list_all(call: Call) -> Answer:
 
 async def revoke(call: Call) -> Answer:
     """Take one away."""
-    revoked = await call.engine.revoke_credential(call.path["credential_id"])
-    call.server.gate.forget()
-    return tagged(revoked)
+    return tagged(call.did(await call.engine.revoke_credential(call.path["credential_id"])))
 
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="create_credential",
         method="POST",
         path="/v1/admin/credentials",
-        scope=Scope.ADMIN,
-        summary="Let somebody call; the token is shown this once",
+        summary="Create a credential; its token is shown only once",
         handler=create,
         body=CreateBody,
-        everywhere=True,
         answers={201: CredentialCreated},
         kept=False,
-        audited=True,
     ),
-    Operation(
+    Route(
         name="list_credentials",
         method="GET",
         path="/v1/admin/credentials",
-        scope=Scope.ADMIN,
         summary="Credentials without their secrets",
         handler=list_all,
         query=PageQuery,
-        everywhere=True,
         answers={200: CredentialPage},
     ),
-    Operation(
+    Route(
         name="revoke_credential",
         method="DELETE",
         path="/v1/admin/credentials/{credential_id}",
-        scope=Scope.ADMIN,
-        summary="Take a credential away",
+        summary="Revoke a credential",
         handler=revoke,
-        everywhere=True,
         answers={200: Variants(CredentialRevoked, AlreadySatisfied)},
-        audited=True,
     ),
 )

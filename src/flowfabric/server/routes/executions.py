@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
 
+from flowfabric.model.discreet import Discreet
 from flowfabric.model.ids import ExecutionId, ExecutionIdError
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.results import (
     AlreadySatisfied,
     Cancelled,
+    Cancelling,
     Created,
     Duplicate,
     ExecutionInfo,
@@ -24,14 +26,11 @@ from flowfabric.model.results import (
 )
 from flowfabric.model.states import PublicState
 from flowfabric.model.suspension import Accepted, DeliverSignalResult, WaitpointEntry
-from flowfabric.server.access import Scope
-from flowfabric.server.answers import BYTES, NO_STORE, Answer, encode, plain, tagged
-from flowfabric.server.operations import Call, Operation, Variants, missing
+from flowfabric.server.answers import BYTES, Answer, encode, plain, tagged
+from flowfabric.server.asking import check_answer
+from flowfabric.server.operations import Call, Route, Variants, missing
 from flowfabric.server.problems import refused
-from flowfabric.server.requests import I32, LARGE, MEDIUM, U16, Blob, Count, Millis, arguments
-
-Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\s\x00-\x1f\x7f]+$")]
-GrantTtl = Annotated[int, Meta(ge=1, le=60_000)]
+from flowfabric.server.requests import I32, LARGE, MEDIUM, U16, Blob, Count, GrantTtl, Millis, Name, arguments
 
 
 class CreateBody(Struct, kw_only=True):
@@ -62,6 +61,12 @@ class ListQuery(Struct, kw_only=True):
     limit: Count = 50
 
 
+class RequestCancelBody(Struct, kw_only=True):
+    """Why."""
+
+    reason: str = ""
+
+
 class CancelBody(Struct, kw_only=True):
     """Why, and for whom."""
 
@@ -74,8 +79,10 @@ class CancelBody(Struct, kw_only=True):
     now: Millis | None = None
 
 
-class SignalBody(Struct, kw_only=True):
+class SignalBody(Discreet, Struct, kw_only=True):
     """A signal and the token that allows it."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"waitpoint_token"})
 
     waitpoint_id: str
     signal_name: str
@@ -124,14 +131,18 @@ class WaitpointQuery(Struct, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
 
 
-class WaitpointToken(Struct, frozen=True):
+class WaitpointToken(Discreet, Struct, frozen=True):
     """The credential of a waitpoint."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"token"})
 
     token: str
 
 
-class ReclaimAnswer(Struct, frozen=True, omit_defaults=True):
+class ReclaimAnswer(Discreet, Struct, frozen=True, omit_defaults=True):
     """What came of a reclaim, by ``status``: ``granted``, ``not_reclaimable`` or ``reclaim_cap_exceeded``."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"grant_key"})
 
     status: str
     execution_id: str
@@ -203,7 +214,7 @@ async def pending_waitpoints(call: Call) -> Answer:
 
 async def waitpoint_token(call: Call) -> Answer:
     """The credential of an open waitpoint of this execution."""
-    identity, wanted = call.execution_id, call.path["waitpoint_id"]
+    identity, wanted = call.execution_id, call.waitpoint_id
     after: str | None = None
     while True:
         page = await call.engine.list_pending_waitpoints(execution_id=identity, after=after, limit=MAX_PAGE)
@@ -215,8 +226,8 @@ async def waitpoint_token(call: Call) -> Answer:
             token = None
             break
     if token is None:
-        raise refused(404, f"waitpoint not found: {wanted[:64]}", NO_STORE)
-    return Answer(200, encode(WaitpointToken(str.__str__(token))), headers=NO_STORE)
+        raise refused(404, f"waitpoint not found: {wanted}")
+    return Answer(200, encode(WaitpointToken(token.reveal())))
 
 
 async def cancel(call: Call) -> Answer:
@@ -226,11 +237,18 @@ async def cancel(call: Call) -> Answer:
     return tagged(await call.engine.cancel_execution(execution_id=identity, **arguments(body, "execution_id")))
 
 
+async def request_cancel(call: Call) -> Answer:
+    """Ask it to end."""
+    return tagged(await call.engine.request_cancel(execution_id=call.execution_id, reason=call.body.reason))
+
+
 async def signal(call: Call) -> Answer:
     """Deliver a signal."""
     identity, body = call.execution_id, call.body
     call.same("execution_id", body.execution_id, identity)
-    return tagged(await call.engine.deliver_signal(execution_id=identity, **arguments(body, "execution_id")))
+    options = {"execution_id": identity, **arguments(body, "execution_id")}
+    await check_answer(call, options)
+    return tagged(await call.engine.deliver_signal(**options))
 
 
 async def priority(call: Call) -> Answer:
@@ -247,11 +265,11 @@ async def replay(call: Call) -> Answer:
 
 async def revoke_lease(call: Call) -> Answer:
     """Take its lease away."""
-    return tagged(await call.engine.revoke_lease(execution_id=call.execution_id, reason="operator_revoke"))
+    return tagged(call.did(await call.engine.revoke_lease(execution_id=call.execution_id, reason="operator_revoke")))
 
 
 async def reclaim(call: Call) -> Answer:
-    """Let a worker take over what another has lost."""
+    """Let a worker reclaim an execution whose lease was lost."""
     found = await call.engine.issue_reclaim_grant(execution_id=call.execution_id, **arguments(call.body))
     match found:
         case Granted(grant=grant):
@@ -272,150 +290,129 @@ async def reclaim(call: Call) -> Answer:
 
 _ID = "/v1/executions/{id}"
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="list_executions",
         method="GET",
         path="/v1/executions",
-        scope=Scope.READ,
         summary="Ids of one partition",
         handler=list_executions,
         query=ListQuery,
         limit=LARGE,
-        everywhere=True,
         answers={200: ExecutionPage},
     ),
-    Operation(
+    Route(
         name="create_execution",
         method="POST",
         path="/v1/executions",
-        scope=Scope.SUBMIT,
         summary="Create an execution; repeating it changes nothing",
         handler=create,
         body=CreateBody,
         limit=LARGE,
         answers={201: Variants(Created), 200: Variants(Duplicate)},
     ),
-    Operation(
-        name="get_execution",
+    Route(
+        name="read_execution_info",
         method="GET",
         path=_ID,
-        scope=Scope.READ,
         summary="State and identity of an execution",
         handler=info,
-        owner="execution",
         answers={200: ExecutionInfo},
     ),
-    Operation(
-        name="get_execution_state",
+    Route(
+        name="read_execution_state",
         method="GET",
         path=f"{_ID}/state",
-        scope=Scope.READ,
         summary="The public state of an execution",
         handler=state,
-        owner="execution",
         answers={200: PublicState},
     ),
-    Operation(
+    Route(
         name="list_pending_waitpoints",
         method="GET",
         path=f"{_ID}/pending-waitpoints",
-        scope=Scope.READ,
         summary="Open waitpoints of an execution, without their tokens",
         handler=pending_waitpoints,
         query=WaitpointQuery,
-        owner="execution",
         answers={200: tuple[WaitpointEntry, ...]},
     ),
-    Operation(
+    Route(
         name="read_waitpoint_token",
         method="GET",
         path=f"{_ID}/waitpoints/{{waitpoint_id}}/token",
-        scope=Scope.OPERATOR,
         summary="The token of an open waitpoint",
         handler=waitpoint_token,
-        owner="execution",
         answers={200: WaitpointToken},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="get_execution_result",
         method="GET",
         path=f"{_ID}/result",
-        scope=Scope.READ,
-        summary="The bytes an execution was completed with",
+        summary="The result bytes of an execution",
         handler=result,
-        owner="execution",
         answers={200: None},
         media="application/octet-stream",
     ),
-    Operation(
+    Route(
         name="cancel_execution",
         method="POST",
         path=f"{_ID}/cancel",
-        scope=Scope.OPERATOR,
         summary="Cancel an execution",
         handler=cancel,
         body=CancelBody,
-        owner="execution",
         answers={200: Variants(Cancelled)},
-        audited=True,
     ),
-    Operation(
+    Route(
+        name="request_cancel",
+        method="POST",
+        path=f"{_ID}/request-cancel",
+        summary="Ask an execution to cancel; it can clean up first if its policy gives it time",
+        handler=request_cancel,
+        body=RequestCancelBody,
+        answers={200: Variants(Cancelled, Cancelling)},
+    ),
+    Route(
         name="deliver_signal",
         method="POST",
         path=f"{_ID}/signal",
-        scope=Scope.SIGNAL,
         summary="Deliver a signal to a waitpoint",
         handler=signal,
         body=SignalBody,
         limit=MEDIUM,
-        owner="execution",
         answers={200: Variants(Accepted, DeliverSignalResult.Duplicate)},
     ),
-    Operation(
+    Route(
         name="change_priority",
         method="PUT",
         path=f"{_ID}/priority",
-        scope=Scope.OPERATOR,
-        summary="Move a waiting execution in its lane",
+        summary="Change the priority of a waiting execution",
         handler=priority,
         body=PriorityBody,
-        owner="execution",
         answers={200: Variants(PriorityChanged)},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="replay_execution",
         method="POST",
         path=f"{_ID}/replay",
-        scope=Scope.OPERATOR,
-        summary="Run an ended execution again",
+        summary="Replay an ended execution",
         handler=replay,
-        owner="execution",
         answers={200: Variants(Replayed)},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="revoke_lease",
         method="POST",
         path=f"{_ID}/revoke-lease",
-        scope=Scope.OPERATOR,
-        summary="Take the lease of an execution away",
+        summary="Revoke the lease of an execution",
         handler=revoke_lease,
-        owner="execution",
         answers={200: Variants(Revoked, AlreadySatisfied)},
-        audited=True,
     ),
-    Operation(
-        name="reclaim_execution",
+    Route(
+        name="issue_reclaim_grant",
         method="POST",
         path=f"{_ID}/reclaim",
-        scope=Scope.WORKER,
-        summary="Let a worker take over what another has lost",
+        summary="Let a worker reclaim an execution whose lease was lost",
         handler=reclaim,
         body=ReclaimBody,
-        owner="execution",
         answers={200: ReclaimAnswer},
     ),
 )

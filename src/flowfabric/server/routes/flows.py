@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from flowfabric.model.flows import AddExecutionToFlowResult, ApplyDependencyResult, CreateFlowResult, Staged
+from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.results import CancelFlowResult
-from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, tagged
-from flowfabric.server.operations import Call, Operation, Variants
+from flowfabric.server.operations import Call, Route, Variants
 from flowfabric.server.requests import Count, Millis, arguments
 
-Policy = Annotated[str, Meta(pattern="^(cancel_all|cancel_pending|flow_only)$")]
+Policy = Literal["cancel_all", "cancel_pending", "flow_only"]
+Ended: TypeAlias = CancelFlowResult.Cancelled | CancelFlowResult.CancellationScheduled
 
 
 class CreateFlowBody(Struct, kw_only=True):
@@ -95,8 +96,36 @@ async def cancel(call: Call) -> Answer:
     """Cancel it, with the members its policy names."""
     flow, body = call.flow_id, call.body
     call.same("flow_id", body.flow_id, flow)
-    wait_ms = None if call.query.wait in ("true", "1") else 0
-    return tagged(await call.engine.cancel_flow(flow, body.cancellation_policy, wait_ms, body.reason))
+    call.told = {"policy": body.cancellation_policy}
+    before = await call.engine.describe_flow(flow)
+    found = await call.engine.cancel_flow(flow, body.cancellation_policy, 0, body.reason)
+    if before is not None and before.cancelled_at is not None:
+        return tagged(CancelFlowResult.Cancelled(found.cancellation_policy, found.member_execution_ids[:MAX_PAGE]))
+    return tagged(found if _waits(call) else _unawaited(found))
+
+
+def _waits(call: Call) -> bool:
+    return call.query.wait in ("true", "1")
+
+
+async def until_cancelled(call: Call) -> None:
+    """Wait for the members, if that was asked for, as long as the client is there and may."""
+    if _waits(call):
+        await call.while_connected(call.engine.await_flow_cancelled(call.flow_id))
+        await call.check_standing()
+
+
+def _unawaited(found: Ended) -> Ended:
+    """What clients that did not ask to wait are told.
+
+    The engine answers ``Cancelled``, to programs and to remote calls alike, because it has cancelled the members by
+    then. The reference's server has not: its clients are told how many members will be, and read that from the answer
+    of this route. So the rule belongs to the route and to nothing below it.
+    """
+    members = found.member_execution_ids
+    if found.cancellation_policy != "cancel_all" or not members:
+        return found
+    return CancelFlowResult.CancellationScheduled(found.cancellation_policy, len(members), members)
 
 
 async def stage_edge(call: Call) -> Answer:
@@ -116,68 +145,59 @@ async def apply_edge(call: Call) -> Answer:
 
 _ID = "/v1/flows/{id}"
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="create_flow",
         method="POST",
         path="/v1/flows",
-        scope=Scope.SUBMIT,
         summary="Create a flow; repeating it changes nothing",
         handler=create,
         body=CreateFlowBody,
         answers={201: Variants(CreateFlowResult.Created), 200: Variants(CreateFlowResult.AlreadySatisfied)},
     ),
-    Operation(
+    Route(
         name="add_execution_to_flow",
         method="POST",
         path=f"{_ID}/members",
-        scope=Scope.SUBMIT,
-        summary="Let an execution join a flow",
+        summary="Add an execution to a flow",
         handler=add_member,
         body=MemberBody,
-        owner="flow",
         answers={
             201: Variants(AddExecutionToFlowResult.Added),
             200: Variants(AddExecutionToFlowResult.AlreadyMember),
         },
     ),
-    Operation(
+    Route(
         name="cancel_flow",
         method="POST",
         path=f"{_ID}/cancel",
-        scope=Scope.OPERATOR,
-        summary="Cancel a flow with the members its policy names",
+        summary="Cancel a flow and the members its policy selects",
         handler=cancel,
+        settled=until_cancelled,
         body=CancelFlowBody,
         query=CancelFlowQuery,
-        owner="flow",
         answers={
             200: Variants(
                 CancelFlowResult.Cancelled, CancelFlowResult.CancellationScheduled, CancelFlowResult.PartiallyCancelled
             )
         },
-        audited=True,
     ),
-    Operation(
+    Route(
         name="stage_dependency_edge",
         method="POST",
         path=f"{_ID}/edges",
-        scope=Scope.SUBMIT,
         summary="Store an edge between two members",
         handler=stage_edge,
         body=StageEdgeBody,
-        owner="flow",
         answers={201: Variants(Staged)},
     ),
-    Operation(
+    Route(
         name="apply_dependency_to_child",
         method="POST",
         path=f"{_ID}/edges/apply",
-        scope=Scope.SUBMIT,
-        summary="Make a staged edge count",
+        summary="Apply a staged edge",
         handler=apply_edge,
         body=ApplyEdgeBody,
-        owner="flow",
         answers={200: Variants(ApplyDependencyResult.Applied, ApplyDependencyResult.AlreadyApplied)},
     ),
 )

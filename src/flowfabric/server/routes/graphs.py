@@ -23,9 +23,9 @@ from flowfabric.model.flows import (
 )
 from flowfabric.model.ids import ExecutionId, FlowId, IdError
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.server.access import Scope
+from flowfabric.model.overview import FlowTree
 from flowfabric.server.answers import Answer, plain, tagged
-from flowfabric.server.operations import Call, Operation, Variants, missing
+from flowfabric.server.operations import Call, Route, Variants, missing
 from flowfabric.server.problems import refused
 from flowfabric.server.requests import U16
 from flowfabric.server.routes.inspection import Tags
@@ -43,14 +43,22 @@ class PartitionQuery(Struct, kw_only=True):
 
 
 class EdgesQuery(Struct, kw_only=True):
-    """The edges that leave one member, or those that lead to one."""
+    """The outgoing or incoming edges of one member."""
 
     upstream: str | None = None
     downstream: str | None = None
 
 
+class TreeQuery(Struct, kw_only=True):
+    """All members of a flow, or those that one of them has started."""
+
+    parent: str | None = None
+    cursor: str | None = None
+    limit: Limit = 200
+
+
 class GroupBody(Struct):
-    """How the edges into a member count."""
+    """Set the policy of the edges into a member."""
 
     policy: PolicyBody
 
@@ -124,7 +132,7 @@ async def list_flows(call: Call) -> Answer:
 
 
 async def _found(call: Call) -> FlowSnapshot:
-    found = await call.engine.describe_flow(call.flow_id)
+    found = await call.engine.describe_flow(call.flow_id, namespaces=call.principal.namespaces)
     if found is None:
         raise missing("flow", call.flow_id)
     return found
@@ -146,6 +154,17 @@ async def summary(call: Call) -> Answer:
     return plain(found)
 
 
+async def tree(call: Call) -> Answer:
+    """Who belongs to whom."""
+    query: TreeQuery = call.query
+    own = call.principal.namespaces
+    parent = None if query.parent is None else call.parsed_execution(query.parent, "parent")
+    found = await call.engine.read_flow_tree(
+        call.flow_id, parent=parent, namespaces=own, cursor=query.cursor, limit=query.limit
+    )
+    return plain(found)
+
+
 async def edges(call: Call) -> Answer:
     """Edges at one member."""
     query: EdgesQuery = call.query
@@ -153,10 +172,11 @@ async def edges(call: Call) -> Answer:
         raise refused(400, "invalid query: name either upstream or downstream")
     direction: Outgoing | Incoming
     if query.upstream is not None:
-        direction = Outgoing(call.parsed_execution(query.upstream))
+        direction = Outgoing(call.parsed_execution(query.upstream, "upstream"))
     else:
-        direction = Incoming(call.parsed_execution(query.downstream or ""))
-    return plain(Edges(tuple(await call.engine.list_edges(call.flow_id, direction))))
+        direction = Incoming(call.parsed_execution(query.downstream or "", "downstream"))
+    own = call.principal.namespaces
+    return plain(Edges(tuple(await call.engine.list_edges(call.flow_id, direction, namespaces=own))))
 
 
 async def set_group(call: Call) -> Answer:
@@ -181,80 +201,74 @@ async def set_tags(call: Call) -> Answer:
 
 _ID = "/v1/flows/{id}"
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="list_flows",
         method="GET",
         path="/v1/flows",
-        scope=Scope.READ,
         summary="Flows of one partition",
         handler=list_flows,
         query=PartitionQuery,
-        everywhere=True,
         answers={200: FlowPage},
     ),
-    Operation(
+    Route(
         name="describe_flow",
         method="GET",
         path=_ID,
-        scope=Scope.READ,
         summary="A flow with its groups of edges",
         handler=describe,
-        owner="flow",
         answers={200: FlowAnswer},
     ),
-    Operation(
+    Route(
         name="get_flow_summary",
         method="GET",
         path=f"{_ID}/summary",
-        scope=Scope.READ,
         summary="Members of a flow counted by state",
         handler=summary,
-        owner="flow",
         answers={200: FlowProjection},
     ),
-    Operation(
+    Route(
+        name="read_flow_tree",
+        method="GET",
+        path=f"{_ID}/tree",
+        summary="Members of a flow with their parents and step names, newest first",
+        handler=tree,
+        query=TreeQuery,
+        answers={200: FlowTree},
+    ),
+    Route(
         name="list_edges",
         method="GET",
         path=f"{_ID}/edges",
-        scope=Scope.READ,
-        summary="The edges that leave one member, or those that lead to one",
+        summary="The outgoing or incoming edges of one member",
         handler=edges,
         query=EdgesQuery,
-        owner="flow",
         answers={200: Edges},
     ),
-    Operation(
+    Route(
         name="set_edge_group_policy",
         method="PUT",
         path=f"{_ID}/groups/{{execution_id}}",
-        scope=Scope.SUBMIT,
-        summary="How the edges into a member count",
+        summary="Set the policy of the edges into a member",
         handler=set_group,
         body=GroupBody,
-        owner="flow",
         answers={200: Variants(SetEdgeGroupPolicyResult.Set, SetEdgeGroupPolicyResult.AlreadySet)},
     ),
-    Operation(
+    Route(
         name="get_flow_tags",
         method="GET",
         path=f"{_ID}/tags",
-        scope=Scope.READ,
         summary="Labels of a flow",
         handler=get_tags,
-        owner="flow",
         answers={200: Tags},
     ),
-    Operation(
+    Route(
         name="set_flow_tags",
         method="PUT",
         path=f"{_ID}/tags",
-        scope=Scope.OPERATOR,
         summary="Set some labels of a flow; the others stay",
         handler=set_tags,
         body=Tags,
-        owner="flow",
         answers={200: Tags},
-        audited=True,
     ),
 )

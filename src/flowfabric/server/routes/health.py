@@ -8,10 +8,8 @@ from msgspec import Struct
 
 from flowfabric import __version__
 from flowfabric.model.errors import EngineError
-from flowfabric.server import openapi
-from flowfabric.server.access import Scope
-from flowfabric.server.answers import HTML, Answer, plain
-from flowfabric.server.operations import Call, Operation
+from flowfabric.server.answers import Answer, plain
+from flowfabric.server.operations import Call, Route
 from flowfabric.server.problems import refused
 
 METRICS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
@@ -24,7 +22,7 @@ class Health(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """What is running."""
+    """Version and build."""
 
     version: str
     store: str
@@ -49,7 +47,7 @@ async def readyz(call: Call) -> Answer:
 
 
 async def version(call: Call) -> Answer:
-    """What is running."""
+    """Version and build."""
     found = await call.engine.capabilities()
     return plain(Version(__version__, found.family, found.version))
 
@@ -65,66 +63,60 @@ async def metrics(call: Call) -> Answer:
 
 async def openapi_document(call: Call) -> Answer:
     """The description of everything that can be called."""
-    return plain(openapi.document(call.server.operations))
+    return call.server.description
 
 
 async def docs(call: Call) -> Answer:
     """The same for people."""
-    return Answer(200, openapi.page(call.server.operations), HTML)
+    return call.server.description_page
 
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="openapi",
         method="GET",
         path="/openapi.json",
-        scope=None,
         summary="What can be called, as an OpenAPI 3.1 document",
         handler=openapi_document,
         answers={200: dict[str, Any]},
     ),
-    Operation(
+    Route(
         name="docs",
         method="GET",
         path="/docs",
-        scope=None,
         summary="What can be called, as a page",
         handler=docs,
         answers={200: None},
         media="text/html",
     ),
-    Operation(
+    Route(
         name="healthz",
         method="GET",
         path="/healthz",
-        scope=None,
-        summary="Whether the server and its store answer",
+        summary="Whether the server and its store respond",
         handler=healthz,
         answers={200: Health},
     ),
-    Operation(
+    Route(
         name="readyz",
         method="GET",
         path="/readyz",
-        scope=None,
-        summary="Whether the server takes work",
+        summary="Whether the server accepts requests",
         handler=readyz,
         answers={200: Health},
     ),
-    Operation(
+    Route(
         name="version",
         method="GET",
         path="/version",
-        scope=Scope.READ,
-        summary="What is running",
+        summary="Version and build",
         handler=version,
         answers={200: Version},
     ),
-    Operation(
+    Route(
         name="metrics",
         method="GET",
         path="/metrics",
-        scope=None,
         summary="Counters as Prometheus text",
         handler=metrics,
         answers={200: None},

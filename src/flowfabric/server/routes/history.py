@@ -1,4 +1,4 @@
-"""What an execution was given, went through and remembers; and starting anew from the middle."""
+"""What an execution was given, went through and recorded; and starting again from the middle."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.overview import History
-from flowfabric.model.steps import Forked
-from flowfabric.server.access import Scope
-from flowfabric.server.answers import Answer, plain
-from flowfabric.server.operations import Call, Operation
+from flowfabric.model.overview import AttemptErrors, History
+from flowfabric.model.steps import Forked, StepPlace, StepRecord
+from flowfabric.server.answers import Answer, Streamed, encode, plain
+from flowfabric.server.operations import Call, Route
+from flowfabric.server.pieces import MOST_STEPS, Pieces, in_pieces
+from flowfabric.server.remembered import step_portions
 from flowfabric.server.requests import LARGE, Blob
 
 #: Bytes of a step's value that a list shows.
@@ -19,7 +20,7 @@ SHOWN_BYTES = 65_536
 
 
 class Input(Struct, frozen=True):
-    """What an execution was given; the payload in base64."""
+    """The input of an execution; the payload in base64."""
 
     execution_kind: str
     payload: bytes
@@ -48,7 +49,7 @@ class StepsPage(Struct, frozen=True):
 class StepsQuery(Struct, kw_only=True):
     """Behind which step, by its sequence."""
 
-    after: Annotated[int, Meta(ge=0, le=2**31)] = 0
+    after: Annotated[int, Meta(ge=0, le=2**31 - 2)] = 0
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 200
 
 
@@ -67,26 +68,49 @@ async def given(call: Call) -> Answer:
 
 async def history(call: Call) -> Answer:
     """Attempts, waits, signals, spending."""
-    return plain(await call.engine.read_history(call.execution_id))
+    async with call.server.turns.one():
+        return plain(await call.engine.read_history(call.execution_id))
 
 
-async def steps(call: Call) -> Answer:
+async def errors(call: Call) -> Answer:
+    """What its failed attempts failed with."""
+    async with call.server.turns.one():
+        return plain(await call.engine.read_errors(call.execution_id))
+
+
+async def steps(call: Call) -> Answer | Streamed:
     """What it remembers."""
+    return await in_pieces(_page(call))
+
+
+async def _page(call: Call) -> Pieces:
     query: StepsQuery = call.query
-    behind = [each for each in await call.engine.read_steps(call.execution_id) if each.sequence > query.after]
-    lines = tuple(
-        StepLine(
-            each.name,
-            each.sequence,
-            each.outcome.value,
-            each.attempt_index,
-            each.recorded_at_ms,
-            len(each.value or b""),
-            None if each.value is None else each.value[:SHOWN_BYTES],
-        )
-        for each in behind[: query.limit]
+    identity = call.execution_id
+    # No name stands before the empty one: whatever has a later number is behind it.
+    behind = StepPlace(query.after + 1, "", 0)
+    places = await call.engine.list_steps(identity, behind, query.limit)
+    begun = b'{"steps":['
+    async for found in step_portions(call, identity, places):
+        ready = [begun + b",".join([encode(_line(each)) for each in found])]
+        begun = b","
+        del found
+        yield ready.pop()
+    goes_on = len(places) == query.limit and await call.engine.list_steps(identity, places[-1], 1)
+    following = encode(places[-1].sequence if goes_on else None)
+    yield (b"" if begun == b"," else begun) + b'],"next_after":' + following + b"}"
+
+
+def _line(step: StepRecord) -> StepLine:
+    value = step.value
+    return StepLine(
+        step.name,
+        step.sequence,
+        step.outcome.value,
+        step.attempt_index,
+        step.recorded_at_ms,
+        len(value or b""),
+        None if value is None else value[:SHOWN_BYTES],
     )
-    return plain(StepsPage(lines, lines[-1].sequence if len(behind) > len(lines) else None))
 
 
 async def fork(call: Call) -> Answer:
@@ -97,57 +121,57 @@ async def fork(call: Call) -> Answer:
     if call.key is not None:
         new = ExecutionId.of(identity.partition, call.mint("fork"))
     payload = None if body.input_payload is None else bytes(body.input_payload)
-    found = await call.engine.fork_execution(
-        execution_id=identity, at=body.at, new_execution_id=new, input_payload=payload
-    )
-    return plain(found, 201)
+    async with call.server.steps_at_once.some(MOST_STEPS):
+        found = await call.engine.fork_execution(
+            execution_id=identity, at=body.at, new_execution_id=new, input_payload=payload
+        )
+    return plain(call.did(found), 201)
 
 
 _ID = "/v1/executions/{id}"
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="read_input",
         method="GET",
         path=f"{_ID}/input",
-        scope=Scope.READ,
-        summary="What an execution was given",
+        summary="The input of an execution",
         handler=given,
-        owner="execution",
         answers={200: Input},
     ),
-    Operation(
+    Route(
         name="read_history",
         method="GET",
         path=f"{_ID}/history",
-        scope=Scope.READ,
-        summary="What an execution went through: attempts, waits, signals, spending",
+        summary="The history of an execution: attempts, waits, signals, spending",
         handler=history,
-        owner="execution",
         answers={200: History},
     ),
-    Operation(
+    Route(
+        name="read_errors",
+        method="GET",
+        path=f"{_ID}/errors",
+        summary="The errors of failed attempts, with their tracebacks",
+        handler=errors,
+        answers={200: AttemptErrors},
+    ),
+    Route(
         name="read_steps",
         method="GET",
         path=f"{_ID}/steps",
-        scope=Scope.READ,
-        summary="What a durable function remembers, in order",
+        summary="The recorded steps of a workflow, in order",
         handler=steps,
         query=StepsQuery,
-        owner="execution",
         answers={200: StepsPage},
     ),
-    Operation(
+    Route(
         name="fork_execution",
         method="POST",
         path=f"{_ID}/fork",
-        scope=Scope.OPERATOR,
-        summary="Start anew with what an execution remembers from before a step",
+        summary="Start a new execution with the steps recorded before a given step",
         handler=fork,
         body=ForkBody,
         limit=LARGE,
-        owner="execution",
         answers={201: Forked},
-        audited=True,
     ),
 )

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from flowfabric.model.explain import Explanation
 from flowfabric.model.frames import SummaryDocument
+from flowfabric.model.preview import Preview
 from flowfabric.model.results import ExecutionSnapshot
-from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain
-from flowfabric.server.operations import Call, Operation, missing
+from flowfabric.server.operations import Call, Route, missing
 
 
 class Tags(Struct, frozen=True):
@@ -20,8 +20,21 @@ class Tags(Struct, frozen=True):
     tags: dict[str, str]
 
 
+class LinkAnswer(Struct, frozen=True):
+    """One execution on the way to the cause; ``detail`` depends on the gate."""
+
+    execution_id: str
+    execution_kind: str
+    gate: str
+    sentence: str
+    lane_id: str
+    since_ms: int
+    until_ms: int | None
+    detail: dict[str, Any] | None
+
+
 class ExplanationAnswer(Struct, frozen=True):
-    """Why an execution is where it is; ``detail`` depends on the gate."""
+    """Why an execution is where it is; ``detail`` depends on the gate. ``chain`` leads from it to the cause."""
 
     execution_id: str
     gate: str
@@ -30,6 +43,8 @@ class ExplanationAnswer(Struct, frozen=True):
     since_ms: int
     until_ms: int | None
     detail: dict[str, Any] | None
+    chain: list[LinkAnswer]
+    left_out: str | None
 
 
 async def snapshot(call: Call) -> Answer:
@@ -42,8 +57,13 @@ async def snapshot(call: Call) -> Answer:
 
 async def explain(call: Call) -> Answer:
     """Why it is not running."""
-    found: Explanation = await call.engine.explain(call.execution_id)
+    found: Explanation = await call.engine.explain(call.execution_id, namespaces=call.principal.namespaces)
     return plain(found)
+
+
+async def preview(call: Call) -> Answer:
+    """What acts would do to it."""
+    return plain(await call.engine.preview_actions(call.execution_id))
 
 
 async def get_tags(call: Call) -> Answer:
@@ -61,7 +81,7 @@ async def set_tags(call: Call) -> Answer:
 
 
 async def summary(call: Call) -> Answer:
-    """The rolling document of an attempt."""
+    """The summary document of an attempt."""
     found = await call.engine.read_summary(call.execution_id, call.index("idx"))
     if found is None:
         raise missing("summary", call.execution_id)
@@ -70,57 +90,54 @@ async def summary(call: Call) -> Answer:
 
 _ID = "/v1/executions/{id}"
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="describe_execution",
         method="GET",
         path=f"{_ID}/snapshot",
-        scope=Scope.READ,
-        summary="Where an execution is, who holds it, what it waits for",
+        summary="State, owner and blocker of an execution",
         handler=snapshot,
-        owner="execution",
         answers={200: ExecutionSnapshot},
     ),
-    Operation(
+    Route(
         name="explain",
         method="GET",
         path=f"{_ID}/explain",
-        scope=Scope.READ,
         summary="Why an execution is not running",
         handler=explain,
-        owner="execution",
         answers={200: ExplanationAnswer},
     ),
-    Operation(
+    Route(
+        name="preview_actions",
+        method="GET",
+        path=f"{_ID}/preview",
+        summary="What cancelling, replaying or forking an execution would do to it now",
+        handler=preview,
+        answers={200: Preview},
+    ),
+    Route(
         name="get_execution_tags",
         method="GET",
         path=f"{_ID}/tags",
-        scope=Scope.READ,
         summary="Labels of an execution",
         handler=get_tags,
-        owner="execution",
         answers={200: Tags},
     ),
-    Operation(
+    Route(
         name="set_execution_tags",
         method="PUT",
         path=f"{_ID}/tags",
-        scope=Scope.OPERATOR,
         summary="Set some labels of an execution; the others stay",
         handler=set_tags,
         body=Tags,
-        owner="execution",
         answers={200: Tags},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="read_summary",
         method="GET",
         path=f"{_ID}/attempts/{{idx}}/summary",
-        scope=Scope.READ,
-        summary="The rolling document of an attempt",
+        summary="The summary document of an attempt",
         handler=summary,
-        owner="execution",
         answers={200: SummaryDocument},
     ),
 )

@@ -8,22 +8,24 @@ from msgspec import Meta, Struct
 
 from flowfabric.model.ids import ExecutionId, ExecutionIdError
 from flowfabric.model.lanes import LaneFairnessChanged, LaneSnapshot, LaneStateChanged
-from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.limits import MAX_KINDS_WINDOW_MS, MAX_PAGE
+from flowfabric.model.overview import KindFigures
 from flowfabric.model.results import (
     AlreadySatisfied,
     ExpiredLeaseCursor,
     ExpiredLeasePage,
     LanePage,
     SuspendedPage,
+    WorkerLoad,
     WorkerPage,
 )
 from flowfabric.model.search import QueueDepth
 from flowfabric.model.states import LaneState
-from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain, tagged
-from flowfabric.server.operations import Call, Operation, Variants, missing
+from flowfabric.server.operations import Call, Route, Variants, missing
 from flowfabric.server.problems import refused
 from flowfabric.server.requests import U16, Millis
+from flowfabric.server.routes.search import namespaces_of
 
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 
@@ -75,14 +77,15 @@ class FairnessBody(Struct):
 
 
 async def list_lanes(call: Call) -> Answer:
-    """Every lane ever used."""
-    return plain(await call.engine.list_lanes(call.query.cursor, call.query.limit))
+    """Every lane ever used, or those that the caller's namespaces use."""
+    own = call.principal.namespaces
+    return plain(await call.engine.list_lanes(call.query.cursor, call.query.limit, namespaces=own))
 
 
 async def describe(call: Call) -> Answer:
     """One lane."""
     lane = call.path["lane_id"]
-    found = await call.engine.describe_lane(lane)
+    found = await call.engine.describe_lane(lane, namespaces=call.principal.namespaces)
     if found is None:
         raise missing("lane", lane)
     return plain(found)
@@ -90,12 +93,12 @@ async def describe(call: Call) -> Answer:
 
 async def set_state(call: Call) -> Answer:
     """Open or close it."""
-    return tagged(await call.engine.set_lane_state(call.path["lane_id"], call.body.state, call.body.reason))
+    return tagged(call.did(await call.engine.set_lane_state(call.path["lane_id"], call.body.state, call.body.reason)))
 
 
 async def set_fairness(call: Call) -> Answer:
     """Let keys take turns."""
-    return tagged(await call.engine.set_lane_fairness(call.path["lane_id"], call.body.by))
+    return tagged(call.did(await call.engine.set_lane_fairness(call.path["lane_id"], call.body.by)))
 
 
 async def suspended(call: Call) -> Answer:
@@ -131,98 +134,135 @@ async def expired(call: Call) -> Answer:
     )
 
 
+class LoadQuery(Struct, kw_only=True):
+    """Of one namespace, or of all that can be seen."""
+
+    namespace: str | None = None
+
+
+async def load(call: Call) -> Answer:
+    """What workers hold, and who has gone."""
+    return plain(await call.engine.read_worker_load(namespaces=namespaces_of(call, call.query.namespace)))
+
+
 class Queues(Struct, frozen=True):
     """Lanes where something waits."""
 
     queues: tuple[QueueDepth, ...]
 
 
+class QueuesQuery(Struct, kw_only=True):
+    """Of one namespace, or of all that can be seen."""
+
+    namespace: str | None = None
+
+
 async def queues(call: Call) -> Answer:
     """What waits in each lane."""
-    return plain(Queues(await call.engine.queue_depths()))
+    own = namespaces_of(call, call.query.namespace)
+    return plain(Queues(await call.engine.queue_depths(namespaces=own)))
 
 
-OPERATIONS = (
-    Operation(
+class KindsQuery(Struct, kw_only=True):
+    """Of one namespace, or of all that can be seen; how far back."""
+
+    namespace: str | None = None
+    window_ms: Annotated[int, Meta(ge=1_000, le=MAX_KINDS_WINDOW_MS)] = 3_600_000
+
+
+async def kinds(call: Call) -> Answer:
+    """Rate, failures and durations by kind."""
+    own = namespaces_of(call, call.query.namespace)
+    return plain(await call.engine.read_kinds(namespaces=own, window_ms=call.query.window_ms))
+
+
+ROUTES = (
+    Route(
+        name="read_kinds",
+        method="GET",
+        path="/v1/kinds",
+        summary="Executions of a time window by kind: rate, failures, durations",
+        costly=True,
+        handler=kinds,
+        query=KindsQuery,
+        answers={200: KindFigures},
+    ),
+    Route(
         name="queue_depths",
         method="GET",
         path="/v1/queues",
-        scope=Scope.READ,
-        summary="How much waits in each lane, and for how long",
+        summary="Queue depth and oldest age of each lane",
         handler=queues,
-        everywhere=True,
+        query=QueuesQuery,
         answers={200: Queues},
     ),
-    Operation(
+    Route(
         name="list_lanes",
         method="GET",
         path="/v1/lanes",
-        scope=Scope.READ,
         summary="Lanes by name, with their states",
         handler=list_lanes,
         query=PageQuery,
         answers={200: LanePage},
     ),
-    Operation(
+    Route(
         name="describe_lane",
         method="GET",
         path="/v1/lanes/{lane_id}",
-        scope=Scope.READ,
-        summary="A lane as it is",
+        summary="The state of a lane",
         handler=describe,
         answers={200: LaneSnapshot},
     ),
-    Operation(
+    Route(
         name="set_lane_state",
         method="PUT",
         path="/v1/lanes/{lane_id}/state",
-        scope=Scope.OPERATOR,
-        summary="Open or close a lane",
+        summary="Set the state of a lane",
         handler=set_state,
         body=StateBody,
-        everywhere=True,
         answers={200: Variants(LaneStateChanged, AlreadySatisfied)},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="set_lane_fairness",
         method="PUT",
         path="/v1/lanes/{lane_id}/fairness",
-        scope=Scope.OPERATOR,
         summary="Let namespaces or tags take turns in a lane",
         handler=set_fairness,
         body=FairnessBody,
-        everywhere=True,
         answers={200: Variants(LaneFairnessChanged, AlreadySatisfied)},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="list_suspended",
         method="GET",
         path="/v1/suspended",
-        scope=Scope.READ,
         summary="Suspended executions of one partition, longest waiting first",
         handler=suspended,
         query=SuspendedQuery,
-        everywhere=True,
         answers={200: SuspendedPage},
     ),
-    Operation(
+    Route(
         name="list_workers",
         method="GET",
         path="/v1/workers",
-        scope=Scope.READ,
         summary="Live workers of a namespace",
         handler=workers,
         query=WorkersQuery,
         answers={200: WorkerPage},
     ),
-    Operation(
+    Route(
+        name="read_worker_load",
+        method="GET",
+        path="/v1/workers/load",
+        summary="Executions that each worker holds, and workers that have gone",
+        handler=load,
+        query=LoadQuery,
+        answers={200: WorkerLoad},
+    ),
+    Route(
         name="list_expired_leases",
         method="GET",
         path="/v1/leases/expired",
-        scope=Scope.READ,
-        summary="Leases past their time, oldest first",
+        summary="Expired leases, oldest first",
         handler=expired,
         query=ExpiredQuery,
         answers={200: ExpiredLeasePage},

@@ -7,16 +7,18 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from flowfabric import __version__
+from flowfabric.engine.operations import OPERATIONS
 from flowfabric.model.errors import EngineError
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.overview import FlowSearchPage, Pulse
 from flowfabric.model.results import WorkerPage
 from flowfabric.model.states import BlockingReason, LaneState
 from flowfabric.server.access import ANYBODY, Scope
-from flowfabric.server.answers import NO_STORE, Answer, plain
-from flowfabric.server.operations import Call, Operation
-from flowfabric.server.routes.search import Limit, PlacesQuery, namespaces_of, states_of
-from flowfabric.server.sampling import BudgetLevel, Series
+from flowfabric.server.answers import Answer, plain
+from flowfabric.server.operations import Call, Route
+from flowfabric.server.problems import as_sent
+from flowfabric.server.routes.search import SENT, Limit, PlacesQuery, namespaces_of, states_of
+from flowfabric.server.sampling import BudgetLevel, Series, fullest_budgets
 
 #: The longest window of charts: a day.
 MAX_WINDOW_MS = 86_400_000
@@ -31,7 +33,7 @@ PEOPLE = (BlockingReason.WAITING_FOR_APPROVAL, BlockingReason.WAITING_FOR_BUDGET
 
 
 class Me(Struct, frozen=True):
-    """Who calls, and what they may do. ``namespaces`` is ``None`` for all of them."""
+    """The caller and its scopes. ``namespaces`` is ``None`` for all of them."""
 
     signed_in: bool
     #: Whether this server asks for no credential.
@@ -39,9 +41,13 @@ class Me(Struct, frozen=True):
     name: str
     scopes: tuple[Scope, ...]
     namespaces: tuple[str, ...] | None
+    #: Names of the operations that this credential may call.
+    operations: tuple[str, ...]
     version: str
     store: str
     now: int
+    #: Where traces are looked at, with ``{trace_id}`` in it; empty means nowhere.
+    trace_url: str = ""
 
 
 class Namespaces(Struct, frozen=True):
@@ -54,6 +60,12 @@ class OverviewQuery(Struct, kw_only=True):
     """How far back."""
 
     window_ms: Annotated[int, Meta(ge=60_000, le=MAX_WINDOW_MS)] = 900_000
+
+
+class AttentionQuery(Struct, kw_only=True):
+    """Whose questions and budgets; without a namespace those of all that can be seen."""
+
+    namespace: str | None = None
 
 
 class OverviewAnswer(Struct, frozen=True):
@@ -72,10 +84,12 @@ class Matter(Struct, frozen=True):
     sentence: str
     count: int
     since_ms: int | None = None
+    #: Of a budget, whose it is; ``None`` means the operator's.
+    namespace: str | None = None
 
 
 class Matters(Struct, frozen=True):
-    """What needs a person now."""
+    """What needs attention."""
 
     matters: tuple[Matter, ...]
 
@@ -94,12 +108,16 @@ async def me(call: Call) -> Answer:
     """Who calls. Whoever has no good credential is told that, and nothing else."""
     who = await call.server.gate.principal(call.headers.get(b"authorization"))
     if who is None:
-        return plain(Me(False, False, "", (), (), "", "", 0), headers=NO_STORE)
+        return plain(Me(False, False, "", (), (), (), "", "", 0))
     own = None if who.namespaces is None else tuple(sorted(who.namespaces))
     scopes = tuple(sorted(who.scopes))
     now = await call.engine.now_ms()
-    found = Me(True, who is ANYBODY, who.name, scopes, own, __version__, call.engine.backend_label, now)
-    return plain(found, headers=NO_STORE)
+    allowed = tuple(
+        sorted(name for name, each in OPERATIONS.items() if each.is_open_to(who.scopes, limited=own is not None))
+    )
+    url = call.server.config.trace_url
+    found = Me(True, who is ANYBODY, who.name, scopes, own, allowed, __version__, call.engine.backend_label, now, url)
+    return plain(found)
 
 
 async def namespaces(call: Call) -> Answer:
@@ -120,15 +138,15 @@ async def overview(call: Call) -> Answer:
 async def search_flows(call: Call) -> Answer:
     """Flows, newest first."""
     query: FlowsQuery = call.query
-    return plain(
-        await call.engine.search_flows(
+    with as_sent(SENT):
+        found = await call.engine.search_flows(
             namespaces=namespaces_of(call, query.namespace),
             states=states_of(query.state),
             flow_kind=query.kind,
             cursor=query.cursor,
             limit=query.limit,
         )
-    )
+    return plain(found)
 
 
 async def search_workers(call: Call) -> Answer:
@@ -139,55 +157,54 @@ async def search_workers(call: Call) -> Answer:
 
 
 async def attention(call: Call) -> Answer:
-    """What needs a person now."""
-    own = namespaces_of(call, None)
+    """What needs attention."""
+    own = namespaces_of(call, call.query.namespace)
     waiting = await call.engine.search_suspended(reasons=PEOPLE, namespaces=own, limit=LOOKED_AT)
     found = []
     if waiting.executions:
         count, more = len(waiting.executions), "" if waiting.next_cursor is None else " or more"
-        questions = "question waits" if count == 1 else f"questions{more} wait"
+        questions = "question is waiting" if count == 1 else f"questions{more} are waiting"
         oldest = min(each.created_at for each in waiting.executions)
         found.append(Matter("asks", "", f"{count} {questions} for an answer", count, oldest))
-    if own is None:
-        found += await _stuck(call)
-        found += await _budgets(call)
+    whole = call.principal.namespaces is None
+    found += await _stuck(call, own)
+    levels = (await call.server.sampler.latest()).budgets if own is None else await fullest_budgets(call.engine, own)
+    found += [_spent(each) for each in levels if each.level >= NEARLY]
+    if whole:
         found += await _lost(call)
     return plain(Matters(tuple(found)))
 
 
 def _waits(count: int) -> str:
-    return "1 waits" if count == 1 else f"{count} wait"
+    return f"{count} waiting"
 
 
-async def _stuck(call: Call) -> list[Matter]:
-    """Lanes whose work nobody takes."""
-    pulse = (await call.server.sampler.latest()).pulse
+async def _stuck(call: Call, own: tuple[str, ...] | None) -> list[Matter]:
+    """Lanes whose work nobody takes; for those who see some namespaces, of these."""
+    if own is None:
+        pulse = (await call.server.sampler.latest()).pulse
+        queues, at_ms = pulse.queues, pulse.at_ms
+    else:
+        queues, at_ms = await call.engine.queue_depths(namespaces=own), await call.engine.now_ms()
     found = []
-    for queue in pulse.queues:
-        lane = await call.engine.describe_lane(queue.lane_id)
+    for queue in queues:
+        lane = await call.engine.describe_lane(queue.lane_id, namespaces=own)
         state = LaneState.ACTIVE if lane is None else lane.state
         if state in (LaneState.PAUSED, LaneState.DISABLED):
-            text = f"lane {queue.lane_id} is {state.value} while {_waits(queue.waiting)} in it"
-            found.append(Matter("lane", queue.lane_id, text, queue.waiting, pulse.at_ms - queue.oldest_age_ms))
+            text = f"lane {queue.lane_id} is {state.value} with {_waits(queue.waiting)}"
+            found.append(Matter("lane", queue.lane_id, text, queue.waiting, at_ms - queue.oldest_age_ms))
         elif queue.oldest_age_ms >= STUCK_MS:
-            text = f"nobody takes the work in lane {queue.lane_id}: {_waits(queue.waiting)}"
-            found.append(Matter("lane", queue.lane_id, text, queue.waiting, pulse.at_ms - queue.oldest_age_ms))
+            text = f"no worker serves lane {queue.lane_id}: {_waits(queue.waiting)}"
+            found.append(Matter("lane", queue.lane_id, text, queue.waiting, at_ms - queue.oldest_age_ms))
     return found
 
 
-async def _budgets(call: Call) -> list[Matter]:
-    sample = await call.server.sampler.latest()
-    return [
-        Matter(
-            "budget",
-            each.budget_id,
-            f"budget {each.scope_id or each.budget_id} is {'used up' if each.level >= 1 else 'nearly used up'}: "
-            f"{each.level:.0%} of its {each.dimension}",
-            1,
-        )
-        for each in sample.budgets
-        if each.level >= NEARLY
-    ]
+def _spent(budget: BudgetLevel) -> Matter:
+    name = budget.scope_id or budget.budget_id
+    whose = "" if budget.namespace is None else f" of {budget.namespace}"
+    state = "used up" if budget.level >= 1 else "nearly used up"
+    text = f"budget {name}{whose} is {state}: {budget.level:.0%} of its {budget.dimension}"
+    return Matter("budget", budget.budget_id, text, 1, namespace=budget.namespace)
 
 
 async def _lost(call: Call) -> list[Matter]:
@@ -200,65 +217,59 @@ async def _lost(call: Call) -> list[Matter]:
     for each in page.entries:
         by_worker.setdefault(each.worker_instance_id, []).append(each.expires_at_ms)
     return [
-        Matter("worker", worker, f"worker {worker} is gone and held {len(times)}", len(times), min(times))
+        Matter("worker", worker, f"worker {worker} is gone; it held {len(times)}", len(times), min(times))
         for worker, times in sorted(by_worker.items())
     ]
 
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="me",
         method="GET",
         path="/v1/me",
-        scope=None,
-        summary="Who calls, and what they may do",
+        summary="The caller and its scopes",
         handler=me,
         answers={200: Me},
     ),
-    Operation(
+    Route(
         name="list_namespaces",
         method="GET",
         path="/v1/namespaces",
-        scope=Scope.READ,
-        summary="Namespaces that can be seen",
+        summary="Namespaces the caller can see",
         handler=namespaces,
         answers={200: Namespaces},
     ),
-    Operation(
+    Route(
         name="overview",
         method="GET",
         path="/v1/overview",
-        scope=Scope.READ,
-        summary="How much there is of what, now and over a window of time",
+        summary="Counts and rates, now and over a time window",
         handler=overview,
         query=OverviewQuery,
-        everywhere=True,
         answers={200: OverviewAnswer},
     ),
-    Operation(
+    Route(
         name="attention",
         method="GET",
         path="/v1/attention",
-        scope=Scope.READ,
-        summary="What needs a person now",
+        summary="What needs attention",
         handler=attention,
+        query=AttentionQuery,
         answers={200: Matters},
     ),
-    Operation(
+    Route(
         name="search_flows",
         method="GET",
         path="/v1/search/flows",
-        scope=Scope.READ,
         summary="Flows by namespace, kind and state, newest first",
         handler=search_flows,
         query=FlowsQuery,
         answers={200: FlowSearchPage},
     ),
-    Operation(
+    Route(
         name="search_workers",
         method="GET",
         path="/v1/search/workers",
-        scope=Scope.READ,
         summary="Live workers of one namespace or of all, by namespace and instance",
         handler=search_workers,
         query=PlacesQuery,

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+import contextlib
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 from msgspec import Meta, Raw, Struct, field
 
 from flowfabric import __version__
 from flowfabric.engine.claiming import MIN_KEY
+from flowfabric.engine.operations import OPERATIONS, REMOTE
 from flowfabric.engine.wire_errors import error_to_wire
+from flowfabric.model.credentials import Scope
+from flowfabric.model.discreet import Discreet
 from flowfabric.model.errors import EngineError
 from flowfabric.model.handles import Handle
-from flowfabric.model.limits import MAX_CLAIM, MAX_LANES, MAX_NAMESPACES, MAX_TTL_MS, MAX_WEIGHT
-from flowfabric.model.results import ClaimPolicy
-from flowfabric.server.access import Scope
-from flowfabric.server.answers import Answer, encode, plain
-from flowfabric.server.operations import Call, Operation
-from flowfabric.server.problems import refused
+from flowfabric.model.limits import MAX_BATCH, MAX_CLAIM, MAX_LANES, MAX_NAMESPACES, MAX_TTL_MS, MAX_WEIGHT
+from flowfabric.model.results import ClaimPolicy, ExecutionContext
+from flowfabric.server.answers import Answer, Streamed, encode, plain
+from flowfabric.server.limits import Made
+from flowfabric.server.operations import Call, Route, check_caller
+from flowfabric.server.pieces import PIECE_BYTES, STEP_BYTES, Pieces, in_pieces, sliced
+from flowfabric.server.problems import refused, unauthorized
+from flowfabric.server.remote import own_of
 from flowfabric.server.requests import BULK, LARGE
 
 #: How long one claim waits for work at most.
 MAX_WAIT_MS = 60_000
 #: Calls of one request.
 MAX_CALLS = 1_000
+#: Bytes that a call takes besides its arguments, until the answer is sent.
+CALL_BYTES = 512
 
 Name = Annotated[str, Meta(min_length=1, max_length=1_024)]
 Weight = Annotated[int, Meta(ge=1, le=MAX_WEIGHT)]
@@ -53,8 +62,10 @@ class OneCall(Struct, frozen=True):
     arguments: Raw = field(default_factory=lambda: Raw(b"{}"))
 
 
-class ClaimBody(Struct, kw_only=True):
+class ClaimBody(Discreet, Struct, kw_only=True):
     """Who claims, from which lanes and namespaces, how much, and how long to wait for it."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"key"})
 
     worker_id: Name
     worker_instance_id: Name
@@ -70,8 +81,10 @@ class ClaimBody(Struct, kw_only=True):
     again: bool = False
 
 
-class Work(Struct, frozen=True):
+class Work(Discreet, Struct, frozen=True):
     """An execution in the worker's hands: the handle it is worked on with, and what there is to do."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"handle"})
 
     handle: str
     execution_id: str
@@ -80,12 +93,29 @@ class Work(Struct, frozen=True):
     lease_ttl_ms: int
     input_payload: bytes
     tags: dict[str, str]
+    cancel_at: int | None = None
+    cancel_reason: str = ""
 
 
 class Claimed(Struct, frozen=True):
     """What was claimed."""
 
     work: list[Work]
+
+
+class _Waiting(Struct):
+    """How long a call waits."""
+
+    block_ms: Any = 0
+    wait_ms: Any = 0
+
+
+_waiting = msgspec.json.Decoder(_Waiting)
+#: What waits, and the argument that says how long.
+WAITING = {"tail_stream": "block_ms", "cancel_flow": "wait_ms"}
+_DONE = b'{"ok"'
+#: What changes nothing although only those may call it who work on something.
+_LOOKING = frozenset({"observe_signals"})
 
 
 class CallsBody(Struct, kw_only=True):
@@ -103,22 +133,28 @@ class Answers(Struct, frozen=True, omit_defaults=True):
     work: list[Work] | None = None
 
 
-class RenewBody(Struct, kw_only=True):
+class RenewBody(Discreet, Struct, kw_only=True):
     """Leases to keep."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"handles"})
 
     handles: Annotated[list[str], Meta(max_length=MAX_CLAIM)]
 
 
-class LostBody(Struct, kw_only=True):
+class LostBody(Discreet, Struct, kw_only=True):
     """Leases to look at."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"handles"})
 
     handles: Annotated[list[str], Meta(max_length=MAX_CLAIM)]
 
 
 class Lost(Struct, frozen=True):
-    """Places in the list of those that were taken away or whose execution has ended."""
+    """Places in the list: of those that were taken away or whose execution has ended, and of those whose execution was
+    asked to cancel."""
 
     lost: list[int]
+    cancelling: list[int]
 
 
 async def hello(call: Call) -> Answer:
@@ -135,48 +171,163 @@ async def hello(call: Call) -> Answer:
     )
 
 
-async def calls(call: Call) -> Answer:
-    """Make calls side by side, so that they share commits."""
+async def calls(call: Call) -> Answer | Streamed:
+    """Make calls side by side, so that they share commits. What is only read is read when its turn to be sent comes."""
+    body: CallsBody = call.body
+    claiming = None
+    if body.claim is not None:
+        # Whoever may not claim is told before anything is done.
+        check_caller(call.principal, OPERATIONS["remote_claim"])
+        claiming = _Claiming(call, body.claim)
+    made = Made(call.server.answers, call.principal.credential_id)
+    try:
+        made.begin(CALL_BYTES * len(body.calls))
+        acted, watched = await _acted(call, made)
+        if len(acted) == len(body.calls) and claiming is None and sum(map(len, acted.values())) <= PIECE_BYTES:
+            made.close()
+            return Answer(200, b'{"answers":[%b]}' % b",".join(acted.values()))
+        fallen = None if claiming is None else claiming.give_back
+        return await in_pieces(_answered(call, acted, watched, made, claiming), made, fallen)
+    except BaseException:
+        made.close()
+        raise
+
+
+async def _acted(call: Call, made: Made) -> tuple[dict[int, bytes], set[int]]:
+    """What came of the calls that do something, by their places; and which tails were waited for afterwards."""
     wanted: list[OneCall] = call.body.calls
     performer = call.server.performer
-    if len(wanted) == 1:
-        found = [await performer.answer(call, wanted[0].op, wanted[0].arguments)]
-    else:
-        found = await asyncio.gather(*(performer.answer(call, each.op, each.arguments) for each in wanted))
-    if call.body.claim is None:
-        return Answer(200, encode({"answers": found}))
-    if not call.principal.may(Scope.WORKER):
-        raise refused(403, "this credential lacks the scope 'worker'", kind="forbidden", retryable=False)
-    return Answer(200, encode({"answers": found, "work": await _claimed(call, call.body.claim, 0)}))
+    acting = [at for at, each in enumerate(wanted) if not _is_read(each)]
+    said: dict[int, bytes] = {}
+    for start in range(0, len(acting), MAX_BATCH):
+        some = acting[start : start + MAX_BATCH]
+        async with call.server.calls_at_once.some(len(some)):
+            making = [performer.answer(call, wanted[at].op, wanted[at].arguments, made) for at in some]
+            found = [await making[0]] if len(making) == 1 else await asyncio.gather(*making)
+        said.update(zip(some, found, strict=True))
+    # A single tail waits when its turn to be sent comes.
+    tails = {at for at, each in enumerate(wanted) if each.op == "tail_stream" and _waits(each) and len(wanted) > 1}
+    flows = {at for at in acting if _waits(wanted[at]) and said[at].startswith(_DONE)}
+    if tails or flows:
+        said.update(await _waited(call, sorted(tails | flows)))
+    return {at: said[at] for at in sorted(said)}, tails - said.keys()
 
 
-async def claim(call: Call) -> Answer:
+async def _waited(call: Call, places: list[int]) -> dict[int, bytes]:
+    """Wait for what calls wait for, side by side; what those say that have waited in vain."""
+    server, said = call.server, dict[int, bytes]()
+    admitted: list[int] = []
+    with contextlib.ExitStack() as permits:
+        for at in places:
+            try:
+                permits.enter_context(server.followers.one(call.principal))
+                admitted.append(at)
+            except EngineError as error:
+                # There are no more for the others either.
+                refusal = server.performer.failed(error)
+                said = dict.fromkeys(places[len(admitted) :], refusal)
+                break
+        wanted = [call.body.calls[at] for at in admitted]
+        found = await asyncio.gather(*(server.performer.watch(call, each.op, each.arguments) for each in wanted))
+    return said | {at: data for at, data in zip(admitted, found, strict=True) if data is not None}
+
+
+def _is_read(call: OneCall) -> bool:
+    """Whether it changes nothing and may be made after others."""
+    operation = REMOTE.get(call.op)
+    return operation is not None and (Scope.READ in operation.scopes or call.op in _LOOKING)
+
+
+def _waits(call: OneCall) -> bool:
+    field = WAITING.get(call.op)
+    if field is None:
+        return False
+    try:
+        return bool(getattr(_waiting.decode(call.arguments), field) != 0)
+    except msgspec.MsgspecError:
+        return False  # whoever makes the call says what is wrong with it
+
+
+async def _answered(
+    call: Call, acted: dict[int, bytes], watched: set[int], made: Made, claiming: _Claiming | None
+) -> Pieces:
+    """What came of all calls, and what is claimed once they are done."""
+    body: CallsBody = call.body
+    begun = b'{"answers":['
+    ready: list[bytes] = []
+    try:
+        for at, each in enumerate(body.calls):
+            yield begun
+            begun = b","
+            if at in acted:
+                said = acted.pop(at)
+                for part in sliced(said):
+                    yield part
+                made.give(len(said))
+                del said
+                continue
+            async for piece in call.server.performer.pieces(call, each.op, each.arguments, watched=at in watched):
+                ready.append(piece)
+                del piece
+                yield ready.pop()
+        yield b"]" if body.calls else begun + b"]"
+    finally:
+        made.close()
+    if claiming is None:
+        yield b"}"
+        return
+    # Some calls wait; what all of them have done is told even to somebody who may claim no more.
+    handles = await claiming.claim(0) if await call.stands() else []
+    async for piece in _work(call, handles, claiming.within, b","):
+        ready.append(piece)
+        del piece
+        yield ready.pop()
+
+
+class _Claiming:
+    """A claim, and what was given to it."""
+
+    def __init__(self, call: Call, body: ClaimBody) -> None:
+        self._call = call
+        self._body = body
+        self.within = own_of(call, body.namespaces)
+        self.handles: list[Handle] = []
+
+    async def claim(self, wait_ms: int) -> list[Handle]:
+        """Claim, now or within some time."""
+        body, engine = self._body, self._call.engine
+        lanes = body.lanes or {"default": 1}
+        who = (body.worker_id, body.worker_instance_id, body.lease_ttl_ms)
+        policy = ClaimPolicy(*who, wait_ms or None, body.key, body.again)
+        if len(lanes) == 1:
+            lane = next(iter(lanes))
+            self.handles = await engine.claim_many(lane, body.capabilities, policy, body.limit, self.within)
+        else:
+            self.handles = await engine.claim_from_lanes(lanes, body.capabilities, policy, body.limit, self.within)
+        return self.handles
+
+    async def give_back(self) -> None:
+        """Leave no lease with somebody who may not have it. One that cannot be given back now runs out."""
+        engine, why = self._call.engine, "the credential it was claimed with is no longer valid"
+        await asyncio.gather(*(engine.give_back(each, why) for each in self.handles), return_exceptions=True)
+
+
+async def claim(call: Call) -> Answer | Streamed:
     """Claim, now or as soon as there is something; the caller gets what to do along with its handles."""
-    return Answer(200, encode(Claimed(await _claimed(call, call.body, call.body.wait_ms))))
-
-
-async def _claimed(call: Call, body: ClaimBody, wait_ms: int) -> list[Work]:
-    within = _within(call, body.namespaces)
-    lanes = body.lanes or {"default": 1}
-    who = (body.worker_id, body.worker_instance_id, body.lease_ttl_ms)
-    policy = ClaimPolicy(*who, wait_ms or None, body.key, body.again)
-    engine = call.engine
-    if len(lanes) == 1:
-        claiming = engine.claim_many(next(iter(lanes)), body.capabilities, policy, body.limit, within)
-    else:
-        claiming = engine.claim_from_lanes(lanes, body.capabilities, policy, body.limit, within)
-    handles = await (_while_open(call, claiming) if wait_ms else claiming)
-    return await _work(call, handles, within)
-
-
-def _within(call: Call, wanted: list[str] | None) -> list[str] | None:
-    """The namespaces to claim in: those that are named, or those of the credential."""
-    own = call.principal.namespaces
-    if wanted is None:
-        return None if own is None else sorted(own)
-    for each in wanted:
-        call.check_namespace(each)
-    return wanted
+    body: ClaimBody = call.body
+    claiming = _Claiming(call, body)
+    if not body.wait_ms:
+        work = _work(call, await claiming.claim(0), claiming.within, b"{")
+        return await in_pieces(work, fallen=claiming.give_back)
+    async with call.holding() as standing:
+        handles = await _while_open(call, claiming.claim(body.wait_ms))
+        work = _work(call, handles, claiming.within, b"{")
+        answer = await in_pieces(work, fallen=claiming.give_back)
+        if not await call.server.gate.stands(standing):
+            await work.aclose()
+            await claiming.give_back()
+            raise unauthorized()
+        return answer
 
 
 async def _while_open(call: Call, claiming: Any) -> list[Handle]:
@@ -197,30 +348,50 @@ async def _while_open(call: Call, claiming: Any) -> list[Handle]:
                 task.exception()  # nobody is left to hear of it
 
 
-async def _work(call: Call, handles: list[Handle], within: list[str] | None) -> list[Work]:
-    if not handles:
-        return []
+async def _work(call: Call, handles: list[Handle], within: list[str] | None, before: bytes) -> Pieces:
+    """The field ``work`` and the end of the answer, as many inputs at a time as may be held."""
     envelopes = call.server.performer.envelopes
-    await envelopes.ready()
-    contexts = await call.engine.read_execution_contexts([handle.execution_id for handle in handles])
-    work = []
-    for handle in handles:
-        held = handle.payload
-        context = contexts.get(handle.execution_id)
-        if context is None:
-            continue
-        work.append(
-            Work(
-                envelopes.seal(handle, within),
-                held.execution_id,
-                context.execution_kind,
-                held.attempt_index,
-                held.lease_ttl_ms,
-                context.input_payload,
-                context.tags,
-            )
+    begun, left = before + b'"work":[', handles
+    if handles:
+        await envelopes.ready()
+    while left:
+        ids = [handle.execution_id for handle in left]
+        # A single one is read whatever its size.
+        if len(ids) == 1:
+            found = await call.engine.read_execution_contexts(ids)
+        else:
+            async with call.server.turns.one():
+                found = await call.engine.read_execution_contexts(ids, STEP_BYTES)
+        if not found:
+            break
+        work = b",".join(
+            [
+                encode(_taken(envelopes.seal(handle, within), handle, found[handle.execution_id]))
+                for handle in left
+                if handle.execution_id in found
+            ]
         )
-    return work
+        left = [handle for handle in left if handle.execution_id not in found]
+        ready = [begun + work]
+        begun = b","
+        del found, work
+        yield ready.pop()
+    yield b"]}" if begun == b"," else begun + b"]}"
+
+
+def _taken(envelope: str, handle: Handle, context: ExecutionContext) -> Work:
+    held = handle.payload
+    return Work(
+        envelope,
+        held.execution_id,
+        context.execution_kind,
+        held.attempt_index,
+        held.lease_ttl_ms,
+        context.input_payload,
+        context.tags,
+        context.cancel_at,
+        context.cancel_reason,
+    )
 
 
 async def renew(call: Call) -> Answer:
@@ -246,29 +417,30 @@ async def lost(call: Call) -> Answer:
     """Which leases are gone."""
     performer = call.server.performer
     handles = [(await performer.opened(call, each))[0] for each in call.body.handles]
-    gone = {id(handle) for handle in await call.engine.lost_leases(handles)}
-    return plain(Lost([place for place, handle in enumerate(handles) if id(handle) in gone]))
+    look = await call.engine.look_at_leases(handles)
+    gone, asked = ({id(handle) for handle in some} for some in look)
+    return plain(
+        Lost(
+            [place for place, handle in enumerate(handles) if id(handle) in gone],
+            [place for place, handle in enumerate(handles) if id(handle) in asked],
+        )
+    )
 
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="remote_hello",
         method="GET",
         path="/v1/remote",
-        scope=Scope.READ,
-        each_scope=True,
-        summary="What callers elsewhere have to know of the store",
+        summary="Facts about the store for remote workers",
         handler=hello,
         answers={200: Hello},
     ),
-    Operation(
+    Route(
         name="remote_calls",
         method="POST",
         path="/v1/remote/calls",
-        # Each call asks for its own; see the table of remote calls.
-        scope=Scope.READ,
-        each_scope=True,
-        summary="Operations of the engine, many in one request",
+        summary="A batch of engine operations in one request",
         handler=calls,
         body=CallsBody,
         limit=BULK,
@@ -276,35 +448,32 @@ OPERATIONS = (
         # What may not be done twice is said by each call; whole answers are not kept.
         kept=False,
     ),
-    Operation(
+    Route(
         name="remote_claim",
         method="POST",
         path="/v1/remote/claim",
-        scope=Scope.WORKER,
         summary="Claim work, waiting for it if there is none",
         handler=claim,
         body=ClaimBody,
         answers={200: Claimed},
         kept=False,
     ),
-    Operation(
+    Route(
         name="remote_renew",
         method="POST",
         path="/v1/remote/renew",
-        scope=Scope.WORKER,
-        summary="Keep many leases at once",
+        summary="Renew many leases at once",
         handler=renew,
         body=RenewBody,
         limit=LARGE,
         answers={200: Answers},
         kept=False,
     ),
-    Operation(
+    Route(
         name="remote_lost",
         method="POST",
         path="/v1/remote/lost",
-        scope=Scope.WORKER,
-        summary="Which leases were taken away",
+        summary="Which leases were lost",
         handler=lost,
         body=LostBody,
         limit=LARGE,

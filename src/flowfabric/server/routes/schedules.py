@@ -1,4 +1,4 @@
-"""Schedules: put, look, pause, resume, trigger, delete."""
+"""Schedules: put, look, pause, resume, trigger, backfill, delete."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, defstruct, structs
 
+from flowfabric.engine.schedules import MAX_RUNS_SHOWN
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.results import AlreadySatisfied
 from flowfabric.model.schedules import (
+    BackfillResult,
     CatchUp,
     Cron,
     Every,
@@ -18,12 +20,12 @@ from flowfabric.model.schedules import (
     ScheduleDeleted,
     SchedulePaused,
     ScheduleResumed,
+    ScheduleRuns,
     ScheduleSnapshot,
 )
-from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain, tagged
-from flowfabric.server.operations import Call, Operation, Variants, missing
-from flowfabric.server.problems import refused
+from flowfabric.server.operations import Call, Route, Variants, missing
+from flowfabric.server.problems import as_sent, refused
 from flowfabric.server.requests import I32, LARGE, Blob, Count, Millis, arguments
 from flowfabric.server.routes.search import PlacesQuery, namespaces_of
 
@@ -73,10 +75,34 @@ ScheduleAnswer = defstruct(
 PageAnswer = defstruct("SchedulePage", [("schedules", list[ScheduleAnswer]), ("next_cursor", str | None)])  # type: ignore[valid-type]
 
 
+#: Parts of a rhythm, and the fields they come from.
+_SPEC = {
+    "spec.expression": "cron",
+    "spec.time_zone": "time_zone",
+    "spec.every_ms": "every_ms",
+    "spec.anchor_ms": "anchor_ms",
+}
+
+
 class TriggerBody(Struct):
     """What to do if the last one still runs; as the schedule says if left out."""
 
     overlap: Overlap | None = None
+
+
+class BackfillBody(Struct, kw_only=True):
+    """From when up to when; ``dry_run`` only says how many runs that would start."""
+
+    from_ms: Millis
+    before_ms: Millis
+    dry_run: bool = False
+
+
+class RunsQuery(Struct, kw_only=True):
+    """Whose schedule it is, and how many runs of each sort."""
+
+    namespace: str = "default"
+    limit: Annotated[int, Meta(ge=1, le=MAX_RUNS_SHOWN)] = 20
 
 
 async def search_schedules(call: Call) -> Answer:
@@ -118,70 +144,83 @@ async def put(call: Call) -> Answer:
     elif body.every_ms is not None and body.cron is None:
         spec = Every(body.every_ms, body.anchor_ms)
     else:
-        raise refused(400, "invalid_input: give either cron or every_ms")
+        raise refused(400, "invalid_input: pass either cron or every_ms")
     given = arguments(body, "cron", "time_zone", "every_ms", "anchor_ms")
-    result = await call.engine.put_schedule(name, spec=spec, namespace=namespace, **given)
+    call.told = {"spec": spec}
+    with as_sent(_SPEC):
+        result = call.did(await call.engine.put_schedule(name, spec=spec, namespace=namespace, **given))
     return tagged(result, 201 if isinstance(result, PutScheduleResult.Created) else 200)
 
 
 async def pause(call: Call) -> Answer:
     """Start nothing."""
-    return tagged(await call.engine.pause_schedule(*_named(call)))
+    return tagged(call.did(await call.engine.pause_schedule(*_named(call))))
 
 
 async def resume(call: Call) -> Answer:
     """Go on."""
-    return tagged(await call.engine.resume_schedule(*_named(call)))
+    return tagged(call.did(await call.engine.resume_schedule(*_named(call))))
 
 
 async def delete(call: Call) -> Answer:
     """Forget it."""
-    return tagged(await call.engine.delete_schedule(*_named(call)))
+    return tagged(call.did(await call.engine.delete_schedule(*_named(call))))
 
 
 async def trigger(call: Call) -> Answer:
     """Start one now."""
-    return tagged(await call.engine.trigger_schedule(*_named(call), call.body.overlap))
+    return tagged(call.did(await call.engine.trigger_schedule(*_named(call), call.body.overlap)))
+
+
+async def backfill(call: Call) -> Answer:
+    """Start the past slots of a range that have no run."""
+    name, namespace = _named(call)
+    body: BackfillBody = call.body
+    return tagged(
+        call.did(await call.engine.backfill_schedule(name, body.from_ms, body.before_ms, namespace, body.dry_run))
+    )
+
+
+async def runs(call: Call) -> Answer:
+    """What became of its latest slots, and what comes next."""
+    name, namespace = _named(call)
+    return plain(await call.engine.list_schedule_runs(name, namespace, call.query.limit))
 
 
 _ONE = "/v1/schedules/{schedule_id}"
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="search_schedules",
         method="GET",
         path="/v1/search/schedules",
-        scope=Scope.READ,
         summary="Schedules of one namespace or of all, by namespace and name",
         handler=search_schedules,
         query=PlacesQuery,
         answers={200: PageAnswer},
     ),
-    Operation(
+    Route(
         name="list_schedules",
         method="GET",
         path="/v1/schedules",
-        scope=Scope.READ,
         summary="Schedules of a namespace",
         handler=list_schedules,
         query=PageQuery,
         answers={200: PageAnswer},
     ),
-    Operation(
+    Route(
         name="get_schedule",
         method="GET",
         path=_ONE,
-        scope=Scope.READ,
-        summary="A schedule as it is",
+        summary="A schedule",
         handler=describe,
         query=NamespaceQuery,
         answers={200: ScheduleAnswer},
     ),
-    Operation(
+    Route(
         name="put_schedule",
         method="PUT",
         path=_ONE,
-        scope=Scope.SUBMIT,
         summary="Create or change a schedule",
         handler=put,
         query=NamespaceQuery,
@@ -191,51 +230,61 @@ OPERATIONS = (
             201: Variants(PutScheduleResult.Created),
             200: Variants(PutScheduleResult.Changed, PutScheduleResult.Unchanged),
         },
-        audited=True,
     ),
-    Operation(
+    Route(
         name="delete_schedule",
         method="DELETE",
         path=_ONE,
-        scope=Scope.OPERATOR,
-        summary="Forget a schedule",
+        summary="Delete a schedule",
         handler=delete,
         query=NamespaceQuery,
         answers={200: Variants(ScheduleDeleted, AlreadySatisfied)},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="pause_schedule",
         method="POST",
         path=f"{_ONE}/pause",
-        scope=Scope.OPERATOR,
-        summary="Start nothing until it is resumed",
+        summary="Pause a schedule",
         handler=pause,
         query=NamespaceQuery,
         answers={200: Variants(SchedulePaused, AlreadySatisfied)},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="resume_schedule",
         method="POST",
         path=f"{_ONE}/resume",
-        scope=Scope.OPERATOR,
-        summary="Go on with the next slot",
+        summary="Resume a schedule",
         handler=resume,
         query=NamespaceQuery,
         answers={200: Variants(ScheduleResumed, AlreadySatisfied)},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="trigger_schedule",
         method="POST",
         path=f"{_ONE}/trigger",
-        scope=Scope.OPERATOR,
-        summary="Start one now",
+        summary="Trigger a schedule now",
         handler=trigger,
         query=NamespaceQuery,
         body=TriggerBody,
         answers={200: Variants(FireResult.Started, FireResult.Skipped)},
-        audited=True,
+    ),
+    Route(
+        name="backfill_schedule",
+        method="POST",
+        path=f"{_ONE}/backfill",
+        summary="Start the past runs of a time range that are missing",
+        handler=backfill,
+        query=NamespaceQuery,
+        body=BackfillBody,
+        answers={200: Variants(BackfillResult.Previewed, BackfillResult.Started)},
+    ),
+    Route(
+        name="list_schedule_runs",
+        method="GET",
+        path=f"{_ONE}/runs",
+        summary="Past and next runs of a schedule",
+        handler=runs,
+        query=RunsQuery,
+        answers={200: ScheduleRuns},
     ),
 )

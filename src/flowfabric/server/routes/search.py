@@ -11,12 +11,11 @@ from msgspec import Meta, Struct
 from flowfabric.model.errors import EngineError
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.model.search import SearchPage
+from flowfabric.model.search import FailureGroups, SearchPage, StateCounts
 from flowfabric.model.states import PublicState
-from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain
-from flowfabric.server.operations import Call, Operation, missing
-from flowfabric.server.problems import refused, told
+from flowfabric.server.operations import Call, Route, missing
+from flowfabric.server.problems import as_sent, refused, told
 from flowfabric.server.requests import Millis
 from flowfabric.server.routes.graphs import Edges
 
@@ -34,8 +33,14 @@ _REPLAYED = (PublicState.FAILED, PublicState.EXPIRED)
 
 
 class SearchQuery(Struct, kw_only=True):
-    """What fits: ``state`` may name several with commas between, ``tag`` is ``key=value``, ``parent`` the id of the
-    execution that started them."""
+    """What fits: ``q`` is a search as people type it (``charge tag:team=red error:"timed out" since:2h``), ``state``
+    may name several with commas between, ``tag`` is ``key=value``, ``parent`` the id of whoever started them;
+    ``roots`` leaves out what others started."""
+
+    q: str = ""
+    roots: bool = False
+    ended_from: Millis | None = None
+    ended_before: Millis | None = None
 
     namespace: str | None = None
     lane_id: str | None = None
@@ -50,6 +55,28 @@ class SearchQuery(Struct, kw_only=True):
     limit: Limit = 100
 
 
+class CountQuery(Struct, kw_only=True):
+    """What is counted; ``q`` is a search as people type it."""
+
+    namespace: str | None = None
+    q: str = ""
+    roots: bool = False
+    created_from: Millis | None = None
+    created_before: Millis | None = None
+    ended_from: Millis | None = None
+    ended_before: Millis | None = None
+
+
+class FailuresQuery(Struct, kw_only=True):
+    """Whose failures; ``q`` is a search as people type it."""
+
+    namespace: str | None = None
+    q: str = ""
+    created_from: Millis | None = None
+    created_before: Millis | None = None
+    limit: Limit = 100
+
+
 class MembersQuery(Struct, kw_only=True):
     """Which page."""
 
@@ -59,8 +86,13 @@ class MembersQuery(Struct, kw_only=True):
 
 
 class Filter(Struct, kw_only=True):
-    """What fits all that is given."""
+    """What fits all that is given; ``q`` is a search as people type it."""
 
+    q: str | None = None
+    parent: str | None = None
+    roots: bool | None = None
+    ended_from: Millis | None = None
+    ended_before: Millis | None = None
     namespace: str | None = None
     lane_id: str | None = None
     states: tuple[PublicState, ...] | None = None
@@ -106,6 +138,13 @@ class PlacesQuery(Struct, kw_only=True):
     limit: Limit = 100
 
 
+#: What the engine calls fields of a query, and of a filter inside a body.
+SENT = {"states": "state", "execution_kind": "kind", "flow_kind": "kind", "query": "q"}
+_FILTERED = {"execution_kind": "filter.kind", "query": "filter.q"} | {
+    name: f"filter.{name}" for name in Filter.__struct_fields__ if name not in ("namespace", "kind", "q")
+}
+
+
 def namespaces_of(call: Call, wanted: str | None) -> tuple[str, ...] | None:
     """Those that are asked for and may be seen; a foreign one is as good as an empty one."""
     own = call.principal.namespaces
@@ -128,8 +167,8 @@ async def search(call: Call) -> Answer:
         if not equals:
             raise refused(400, "invalid query: tag: expected key=value")
         tag = (key, value)
-    return plain(
-        await call.engine.search_executions(
+    with as_sent(SENT):
+        found = await call.engine.search_executions(
             namespaces=namespaces_of(call, query.namespace),
             lane_id=query.lane_id,
             states=states_of(query.state),
@@ -139,10 +178,44 @@ async def search(call: Call) -> Answer:
             parent=query.parent,
             created_from=query.created_from,
             created_before=query.created_before,
+            query=query.q,
+            roots=query.roots,
+            ended_from=query.ended_from,
+            ended_before=query.ended_before,
             cursor=query.cursor,
             limit=query.limit,
         )
-    )
+    return plain(found)
+
+
+async def counts(call: Call) -> Answer:
+    """How many are in each state."""
+    query: CountQuery = call.query
+    with as_sent(SENT):
+        found = await call.engine.count_states(
+            namespaces=namespaces_of(call, query.namespace),
+            query=query.q,
+            roots=query.roots,
+            created_from=query.created_from,
+            created_before=query.created_before,
+            ended_from=query.ended_from,
+            ended_before=query.ended_before,
+        )
+    return plain(found)
+
+
+async def failures(call: Call) -> Answer:
+    """Failures by error."""
+    query: FailuresQuery = call.query
+    with as_sent(SENT):
+        found = await call.engine.group_failures(
+            namespaces=namespaces_of(call, query.namespace),
+            query=query.q,
+            created_from=query.created_from,
+            created_before=query.created_before,
+            limit=query.limit,
+        )
+    return plain(found)
 
 
 async def members(call: Call) -> Answer:
@@ -151,11 +224,15 @@ async def members(call: Call) -> Answer:
     flow = call.flow_id
     if await call.engine.describe_flow(flow) is None:
         raise missing("flow", flow)
-    return plain(
-        await call.engine.search_executions(
-            flow_id=flow, states=states_of(query.state), cursor=query.cursor, limit=query.limit
+    with as_sent(SENT):
+        found = await call.engine.search_executions(
+            namespaces=namespaces_of(call, None),
+            flow_id=flow,
+            states=states_of(query.state),
+            cursor=query.cursor,
+            limit=query.limit,
         )
-    )
+    return plain(found)
 
 
 async def graph(call: Call) -> Answer:
@@ -163,24 +240,30 @@ async def graph(call: Call) -> Answer:
     flow = call.flow_id
     if await call.engine.describe_flow(flow) is None:
         raise missing("flow", flow)
-    return plain(Edges(tuple(await call.engine.list_flow_edges(flow))))
+    return plain(Edges(tuple(await call.engine.list_flow_edges(flow, namespaces=call.principal.namespaces))))
 
 
 async def _to_all(call: Call, states: tuple[PublicState, ...], act: Callable[[ExecutionId], Awaitable[Any]]) -> Answer:
     body: BulkBody = call.body
     wanted = body.filter
-    page = await call.engine.search_executions(
-        namespaces=namespaces_of(call, wanted.namespace),
-        lane_id=wanted.lane_id,
-        states=states if wanted.states is None else wanted.states,
-        execution_kind=wanted.kind,
-        tag=wanted.tag,
-        flow_id=wanted.flow_id,
-        created_from=wanted.created_from,
-        created_before=wanted.created_before,
-        cursor=body.cursor,
-        limit=body.limit,
-    )
+    with as_sent(_FILTERED):
+        page = await call.engine.search_executions(
+            namespaces=namespaces_of(call, wanted.namespace),
+            lane_id=wanted.lane_id,
+            states=states if wanted.states is None else wanted.states,
+            execution_kind=wanted.kind,
+            tag=wanted.tag,
+            flow_id=wanted.flow_id,
+            created_from=wanted.created_from,
+            created_before=wanted.created_before,
+            parent=wanted.parent,
+            query=wanted.q or "",
+            roots=bool(wanted.roots),
+            ended_from=wanted.ended_from,
+            ended_before=wanted.ended_before,
+            cursor=body.cursor,
+            limit=body.limit,
+        )
     ids = [each.execution_id for each in page.executions]
     answers = [] if body.dry_run else await asyncio.gather(*(_tried(act, each) for each in ids))
     failed = tuple(each for each in answers if each is not None)
@@ -209,9 +292,9 @@ async def _tried(act: Callable[[ExecutionId], Awaitable[Any]], identity: Executi
 
 
 async def cancel_all(call: Call) -> Answer:
-    """Cancel those that fit and have not ended."""
+    """Cancel those that fit and have not ended; workflows clean up first."""
     reason = call.body.reason
-    return await _to_all(call, _UNENDED, lambda each: call.engine.cancel_execution(execution_id=each, reason=reason))
+    return await _to_all(call, _UNENDED, lambda each: call.engine.request_cancel(execution_id=each, reason=reason))
 
 
 async def replay_all(call: Call) -> Answer:
@@ -219,58 +302,67 @@ async def replay_all(call: Call) -> Answer:
     return await _to_all(call, _REPLAYED, lambda each: call.engine.replay_execution(execution_id=each))
 
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="search_executions",
         method="GET",
         path="/v1/search/executions",
-        scope=Scope.READ,
-        summary="Executions by namespace, lane, state, kind, tag, flow and time, newest first",
+        summary="Executions by namespace, lane, state, kind, tag, flow, time and words, newest first",
         handler=search,
         query=SearchQuery,
         answers={200: SearchPage},
     ),
-    Operation(
+    Route(
+        name="count_states",
+        method="GET",
+        path="/v1/search/states",
+        summary="How many executions are in each state, among the newest",
+        handler=counts,
+        query=CountQuery,
+        answers={200: StateCounts},
+    ),
+    Route(
+        name="group_failures",
+        method="GET",
+        path="/v1/search/failures",
+        summary="Failed executions grouped by kind and error, among the newest",
+        handler=failures,
+        query=FailuresQuery,
+        answers={200: FailureGroups},
+    ),
+    Route(
         name="list_flow_members",
         method="GET",
         path="/v1/flows/{id}/members",
-        scope=Scope.READ,
         summary="Members of a flow, newest first",
         handler=members,
         query=MembersQuery,
-        owner="flow",
         answers={200: SearchPage},
     ),
-    Operation(
+    Route(
         name="list_flow_edges",
         method="GET",
         path="/v1/flows/{id}/graph",
-        scope=Scope.READ,
         summary="All edges of a flow",
         handler=graph,
-        owner="flow",
         answers={200: Edges},
     ),
-    Operation(
+    Route(
         name="cancel_executions",
         method="POST",
         path="/v1/bulk/cancel",
-        scope=Scope.OPERATOR,
-        summary="Cancel all that fit a filter",
+        summary="Cancel all executions that match a filter; workflows clean up first",
         handler=cancel_all,
         body=BulkBody,
         answers={200: BulkDone},
-        audited=True,
     ),
-    Operation(
+    Route(
         name="replay_executions",
         method="POST",
         path="/v1/bulk/replay",
-        scope=Scope.OPERATOR,
-        summary="Run again all that fit a filter",
+        summary="Replay all executions that match a filter",
         handler=replay_all,
         body=BulkBody,
         answers={200: BulkDone},
-        audited=True,
     ),
 )

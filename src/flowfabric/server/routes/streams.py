@@ -7,9 +7,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from flowfabric.model.frames import MAX_TAIL_BLOCK_MS, StreamFrame, StreamFrames
-from flowfabric.server.access import Scope
-from flowfabric.server.answers import Answer, plain
-from flowfabric.server.operations import Call, Operation
+from flowfabric.server.answers import Answer, Streamed, encode
+from flowfabric.server.operations import Call, Route
+from flowfabric.server.pieces import behind, frame_pieces, in_pieces
+from flowfabric.server.problems import as_sent
 
 Limit = Annotated[int, Meta(ge=1, le=1_000)]
 
@@ -20,6 +21,10 @@ class PageQuery(Struct, kw_only=True, rename={"from_": "from"}):
     from_: str = "start"
     to: str = "end"
     limit: Limit = 100
+
+
+#: What the engine calls the fields of that query.
+_SENT = {"from_cursor": "from", "to_cursor": "to"}
 
 
 class TailQuery(Struct, kw_only=True):
@@ -46,20 +51,39 @@ class Frames(Struct, frozen=True, omit_defaults=True):
     closed_reason: str | None = None
 
 
-async def page(call: Call) -> Answer:
+async def page(call: Call) -> Answer | Streamed:
     """Frames between two places."""
     query: PageQuery = call.query
-    with call.server.stream_ops.one():
-        found = await call.engine.read_stream(call.execution_id, call.index("idx"), query.from_, query.to, query.limit)
-    return _answer(found)
+    identity, index = call.execution_id, call.index("idx")
+
+    async def read(after: str | None, count: int) -> StreamFrames:
+        start = query.from_ if after is None else behind(after)
+        async with call.server.turns.one():
+            with as_sent(_SENT):
+                return await call.engine.read_stream(identity, index, start, query.to, count)
+
+    with call.server.stream_ops.one(call.principal):
+        return await in_pieces(frame_pieces(read, query.limit, _written, _finished))
 
 
-async def tail(call: Call) -> Answer:
-    """Frames after a place, as soon as there are any."""
+async def tail(call: Call) -> Answer | Streamed:
+    """Frames after a cursor, as soon as there are any."""
     query: TailQuery = call.query
-    reading = call.engine.tail_stream(call.execution_id, call.index("idx"), query.after, query.block_ms, query.limit)
-    with call.server.stream_ops.one():
-        return _answer(await (call.while_connected(reading) if query.block_ms else reading))
+    identity, index = call.execution_id, call.index("idx")
+
+    async def read(after: str | None, count: int) -> StreamFrames:
+        if after is None and query.block_ms:
+            # Whether there is anything is found out with one frame; only then a turn is taken.
+            waiting = call.engine.tail_stream(identity, index, query.after, query.block_ms, 1)
+            found = await call.while_connected(waiting)
+            await call.check_standing()
+            if not found.frames:
+                return found
+        async with call.server.turns.one():
+            return await call.engine.tail_stream(identity, index, after or query.after, 0, count)
+
+    with call.server.stream_ops.one(call.principal):
+        return await in_pieces(frame_pieces(read, query.limit, _written, _finished))
 
 
 def wire(frame: StreamFrame) -> WireFrame:
@@ -67,33 +91,34 @@ def wire(frame: StreamFrame) -> WireFrame:
     return WireFrame(frame.id, {**frame.fields, "ts": frame.id.partition("-")[0], "mode": frame.mode})
 
 
-def _answer(found: StreamFrames) -> Answer:
-    return plain(Frames(tuple(map(wire, found.frames)), len(found.frames), found.closed_at, found.closed_reason))
+def _written(frame: StreamFrame) -> bytes:
+    return encode(wire(frame))
+
+
+def _finished(count: int, page: StreamFrames) -> bytes:
+    return encode(Frames((), count, page.closed_at, page.closed_reason))
 
 
 _STREAM = "/v1/executions/{id}/attempts/{idx}/stream"
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="read_stream",
         method="GET",
         path=_STREAM,
-        scope=Scope.READ,
         summary="Frames of an attempt",
         handler=page,
         query=PageQuery,
-        owner="execution",
         answers={200: Frames},
     ),
-    Operation(
+    Route(
         name="tail_stream",
         method="GET",
         path=f"{_STREAM}/tail",
-        scope=Scope.READ,
-        summary="Frames after a place, as soon as there are any",
+        summary="Frames after a cursor, as soon as there are any",
         handler=tail,
         query=TailQuery,
-        owner="execution",
+        costly=True,
         answers={200: Frames},
     ),
 )

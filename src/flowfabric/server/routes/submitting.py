@@ -7,9 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from flowfabric.model.flows import AllOf, AnyOf, EdgePolicy, FlowEdge, FlowGraph, FlowSubmitted, OnSatisfied, Quorum
-from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain, variant
-from flowfabric.server.operations import Call, Operation
+from flowfabric.server.operations import Call, Route
 from flowfabric.server.problems import refused
 from flowfabric.server.requests import BULK, I32, Blob, Count, Millis, arguments
 from flowfabric.server.routes.executions import CreateBody
@@ -109,23 +108,21 @@ async def submit_flow(call: Call) -> Answer:
     return plain(await call.engine.submit_flow(graph), 201)
 
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="create_executions",
         method="POST",
         path="/v1/executions/bulk",
-        scope=Scope.SUBMIT,
         summary="Create many executions in one transaction",
         handler=create_many,
         body=BulkBody,
         limit=BULK,
         answers={200: BulkAnswer},
     ),
-    Operation(
+    Route(
         name="submit_flow",
         method="POST",
         path="/v1/flows/submit",
-        scope=Scope.SUBMIT,
         summary="Create a whole flow in one transaction; repeating it with its id changes nothing",
         handler=submit_flow,
         body=FlowBody,

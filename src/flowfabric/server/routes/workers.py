@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from flowfabric.model.results import ClaimGrant, Granted
-from flowfabric.server.access import Scope
 from flowfabric.server.answers import Answer, plain
-from flowfabric.server.operations import Call, Operation
+from flowfabric.server.flaws import flaw_of
+from flowfabric.server.operations import Call, Route
 from flowfabric.server.problems import refused
-
-Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\s\x00-\x1f\x7f]+$")]
-GrantTtl = Annotated[int, Meta(ge=1, le=60_000)]
+from flowfabric.server.requests import GrantTtl, Name
 
 
 class ClaimBody(Struct, kw_only=True):
@@ -31,8 +27,8 @@ async def claim(call: Call) -> Answer:
     body: ClaimBody = call.body
     try:
         worker = msgspec.convert(call.path["worker_id"], Name)
-    except msgspec.ValidationError:
-        raise refused(400, "invalid worker_id: 1 to 256 characters without spaces are expected") from None
+    except msgspec.ValidationError as error:
+        raise refused(400, f"invalid worker_id: {flaw_of(error)}") from None
     found = await call.engine.claim_for_worker(
         lane_id=body.lane_id,
         worker_id=worker,
@@ -44,12 +40,11 @@ async def claim(call: Call) -> Answer:
     return plain(found.grant) if isinstance(found, Granted) else Answer(204)
 
 
-OPERATIONS = (
-    Operation(
+ROUTES = (
+    Route(
         name="claim_for_worker",
         method="POST",
         path="/v1/workers/{worker_id}/claim",
-        scope=Scope.WORKER,
         summary="A grant for the next execution that this worker could run",
         handler=claim,
         body=ClaimBody,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,17 +65,25 @@ class SortedRun:
         """The smallest entry, or ``None``."""
         return self._chunks[0][0] if self._chunks else None
 
-    def backwards(self) -> Iterator[Any]:
-        """Entries from the last to the first. The run must not change while they are taken."""
-        for chunk in reversed(self._chunks):
-            yield from reversed(chunk)
+    def backwards(self, low: Any = None, high: Any = None) -> Iterator[Any]:
+        """Entries before ``high`` and not before ``low``, the last one first. The run must not change meanwhile."""
+        start = len(self._chunks) - 1 if high is None else min(bisect_left(self._lasts, high), len(self._chunks) - 1)
+        for position in range(start, -1, -1):
+            chunk = self._chunks[position]
+            end = len(chunk) if high is None else bisect_left(chunk, high)
+            begin = 0 if low is None else bisect_left(chunk, low)
+            for place in range(end - 1, begin - 1, -1):
+                yield chunk[place]
+            if begin > 0:
+                return
 
-    def between(self, low: Any = None, high: Any = None) -> Iterator[Any]:
-        """Entries from ``low`` on and before ``high``. The run must not change while they are taken."""
-        start = 0 if low is None else bisect_left(self._lasts, low)
+    def between(self, low: Any = None, high: Any = None, behind: bool = False) -> Iterator[Any]:
+        """Entries from ``low`` on, or ``behind`` it, and before ``high``. The run must not change meanwhile."""
+        find = bisect_right if behind else bisect_left
+        start = 0 if low is None else find(self._lasts, low)
         for position in range(start, len(self._chunks)):
             chunk = self._chunks[position]
-            begin = 0 if low is None or position > start else bisect_left(chunk, low)
+            begin = 0 if low is None or position > start else find(chunk, low)
             end = len(chunk) if high is None else bisect_left(chunk, high)
             for place in range(begin, end):
                 yield chunk[place]

@@ -14,23 +14,16 @@ from flowfabric.model.events import Event
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.stores.feeds import SingleWriterFeed
-from flowfabric.stores.memory.answers import answer
-from flowfabric.stores.memory.examineanswers import odd_ends
-from flowfabric.stores.memory.overviewanswers import count_ended
-from flowfabric.stores.memory.reading import load
+from flowfabric.stores.keyed.answers import answer
+from flowfabric.stores.keyed.changes import Changes, planned, trimmed
+from flowfabric.stores.keyed.loading import readings
+from flowfabric.stores.keyed.logs import told
+from flowfabric.stores.keyed.reads import Log, LogBounds, Reading, Request, carry_out
 from flowfabric.stores.memory.tables import Outboxes, Tables
-from flowfabric.stores.memory.writing import apply, trim_admission, trim_history
 from flowfabric.stores.protocol import Conflict, Filling, Transaction, Versions
-from flowfabric.stores.questions import (
-    CountEnded,
-    EventBounds,
-    EventLog,
-    OddEnds,
-    ReadEvents,
-    TrimAdmission,
-    TrimHistory,
-)
+from flowfabric.stores.questions import TrimAdmission, TrimHistory
 
+_Answer = TypeVar("_Answer")
 _EventType = TypeVar("_EventType", bound=Event)
 
 
@@ -53,6 +46,7 @@ class MemoryStore:
     shown = "memory"
     label = "memory"
     holds = False
+    sends_hints = False
     parallel = 1
     event_poll_s = 5.0
     numbers_without_breaks = True
@@ -79,29 +73,55 @@ class MemoryStore:
 
     async def read(self, needs: Iterable[Need], view: Filling) -> None:
         """Committed records."""
-        load(self._tables, needs, view, self._clock())
+        self._load(needs, view, self._clock())
+
+    def _load(self, needs: Iterable[Need], view: Filling, now: int) -> None:
+        for reading in readings(needs, view, now):
+            self._carry_out(reading)
+
+    def _carry_out(self, reading: Reading[_Answer]) -> _Answer:
+        return carry_out(reading, self._ask)
+
+    def _ask(self, request: Request) -> Any:
+        if type(request) is Log:
+            return self._outboxes.after(request.kind, request.after)[: request.limit]
+        if type(request) is LogBounds:
+            return self._outboxes.log(request.kind)
+        return self._tables.ask(request)
 
     async def query(self, question: Any) -> Any:
         """Answer one of ``stores.questions``."""
-        if isinstance(question, TrimHistory):
-            return trim_history(self._tables, self._outboxes, question)
-        if isinstance(question, ReadEvents):
-            return self._outboxes.between(question)
-        if isinstance(question, EventBounds):
-            return self._outboxes.bounds(question.kind)
-        if isinstance(question, EventLog):
-            return self._outboxes.log(question.kind)
-        if isinstance(question, OddEnds):
-            return odd_ends(self._tables, self._outboxes, question)
-        if isinstance(question, CountEnded):
-            return count_ended(self._outboxes, question)
-        if isinstance(question, TrimAdmission):
-            return trim_admission(self._tables, question)
-        return answer(self._tables, question)
+        if isinstance(question, TrimHistory | TrimAdmission):
+            return self._trim(question)
+        return self._carry_out(answer(question))
+
+    def _trim(self, question: TrimHistory | TrimAdmission) -> int:
+        gone = self._carry_out(trimmed(question))
+        self._apply(Changes(gone.moves, []))
+        for kind, numbers in gone.events.items():
+            self._outboxes.trim(kind, numbers, gone.events_before_ms)
+        return gone.count
+
+    def _apply(self, changes: Changes) -> None:
+        """Check everything, then do everything, so that a refused batch leaves no trace."""
+        tables = self._tables
+        for move in changes.moves:
+            if move.before is None and move.after is not None and tables.find(move.kind, move.key) is not None:
+                raise Conflict(f"{move.kind.__name__}: a row appeared")
+        for move in changes.moves:
+            if move.after is None:
+                tables.delete(move.kind, move.key)
+            else:
+                tables.store(move.after)
+        for record in changes.if_absent:
+            if tables.find(type(record), record.key) is None:
+                tables.store(record)
+        for event in changes.events:
+            self._outboxes.append(event)
 
     def events(self, kind: type[_EventType], after: int = 0) -> list[tuple[int, _EventType]]:
         """Committed events of a kind behind an event id, as ``(event id, event)``, oldest first. Ids begin at 1."""
-        return self._outboxes.after(kind, after)
+        return self._carry_out(told(self._outboxes.after(kind, after)))
 
     def feed(self, kind: Any, namespace: str | None, instance_tag: str | None) -> SingleWriterFeed:
         """Events are numbered as they are committed."""
@@ -160,13 +180,13 @@ class _MemoryTransaction:
     ) -> None:
         return None
 
-    async def now(self) -> int:
+    async def now(self, written_ms: int = 0) -> int:
         return self._now
 
     async def load(self, needs: Iterable[Need], view: Filling) -> None:
         if self._seen is None:
             self._seen = self._store._commits
-        load(self._store._tables, needs, view, self._now)
+        self._store._load(needs, view, self._now)
 
     def version(self, kind: Any, key: Key) -> int | None:
         return None
@@ -174,8 +194,8 @@ class _MemoryTransaction:
     async def commit(self, writes: Writes, held: Versions) -> int | None:
         store = self._store
         if self._seen is not None and self._seen != store._commits:
-            raise Conflict("somebody else committed after this batch had loaded its records")
+            raise Conflict("another writer committed after this batch loaded its records")
         if not writes.empty:
-            apply(store._tables, store._outboxes, writes)
+            store._apply(store._carry_out(planned(writes)))
             store._commits += 1
         return None

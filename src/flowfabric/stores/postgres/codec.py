@@ -38,6 +38,9 @@ DIALECT = Dialect(
     version="{}.xmin",
     snapshot="(SELECT pg_current_snapshot()::text)",
     bytewise=' COLLATE "C"',
+    each_name="unnest({}) AS n(value)",
+    contains='strpos(lower(({}) COLLATE "C"), {}) > 0',
+    tags="(e.raw_fields->'tags')::text",
 )
 
 #: Column type -> the type a parameter is sent as.

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from flowfabric.model.events import InstanceTagEvent
-from flowfabric.stores.feeds import WINDOW, EventPage, reached
+from flowfabric.stores.feeds import WINDOW, EventPage, lost_after, reached
 from flowfabric.stores.questions import EventRows, ReadEvents
 from flowfabric.stores.schema import OUTBOXES
 from flowfabric.stores.sqlevents import horizon
@@ -114,7 +114,8 @@ class PostgresFeed:
         position = reached(found, after, through, limit)
         if len(found.rows) < limit:
             position = max(position, through)
-        return EventPage(found.rows, position, position < max(found.top, self._settled), False, found.trimmed)
+        more = position < max(found.top, self._settled)
+        return EventPage(found.rows, position, more, False, found.trimmed, lost_after(found, after))
 
     async def _newest(self, after: int, limit: int) -> EventPage:
         found = await self._ask(ReadEvents(self._kind, after, None, limit))
@@ -128,7 +129,8 @@ class PostgresFeed:
         if held or (full and self._filter != (None, None)):
             await self._look_at_break(position + 1, far_behind=full)
         more = full if not held else self._settled > position
-        return EventPage(self._matching(rows[:count]), position, more, held and not more, found.trimmed)
+        matching, lost = self._matching(rows[:count]), lost_after(found, after)
+        return EventPage(matching, position, more, held and not more, found.trimmed, lost)
 
     def _matching(self, rows: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
         namespace, tag = self._filter

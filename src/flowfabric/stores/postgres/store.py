@@ -17,7 +17,10 @@ from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.records import StreamHead
 from flowfabric.stores import migrate as migrations, questions
+from flowfabric.stores.clock import ServerClock
+from flowfabric.stores.postgres.address import bad_address
 from flowfabric.stores.postgres.codec import DIALECT
+from flowfabric.stores.postgres.errors import cannot_open, refusal
 from flowfabric.stores.postgres.feed import PostgresFeed
 from flowfabric.stores.postgres.migrating import apply_migrations, check_migrations
 from flowfabric.stores.postgres.reading import Loader
@@ -51,8 +54,6 @@ _QUESTIONS = _Questions(
     DIALECT, "e.raw_fields->'tags'->>({})::text", "pg_sequence_last_value(pg_get_serial_sequence('{}', 'event_id'))"
 )
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8"
-#: How long an estimate of the server's time is good without hearing from it.
-_CLOCK_GOOD_S = 1.0
 #: Settings of connections that write: plans by key, made once, whatever the statistics say at the moment.
 WRITER_SETTINGS = {
     "application_name": "flowfabric",
@@ -61,6 +62,8 @@ WRITER_SETTINGS = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    # Starting a helper process for one row of a large queue takes longer than finding it.
+    "max_parallel_workers_per_gather": "0",
     "idle_in_transaction_session_timeout": "15000",
     "lock_timeout": "10000",
 }
@@ -69,34 +72,6 @@ COMPANY_S = 5.0
 #: Rows after which plans no longer change with the size of the tables.
 _PLANS_SETTLED = 1 << 16
 _LOST_RACE = ("40001", "40P01", "55P03", "23505", "22012")
-
-
-class ServerClock:
-    """The server's time, estimated between answers that carry it. It never runs backwards."""
-
-    def __init__(self) -> None:
-        self._offsets = [float("-inf"), float("-inf")]
-        self._bucket = 0
-        self._heard_at = float("-inf")
-        self._last = 0
-
-    def heard(self, server_ms: float) -> None:
-        """An answer said what time it is. The estimate least delayed in the last seconds is kept."""
-        local = time.monotonic()
-        self._heard_at = local
-        bucket = int(local / 2)
-        if bucket != self._bucket:
-            self._offsets = [float("-inf"), self._offsets[0] if bucket == self._bucket + 1 else float("-inf")]
-            self._bucket = bucket
-        self._offsets[0] = max(self._offsets[0], server_ms - local * 1000)
-
-    @property
-    def good(self) -> bool:
-        return time.monotonic() - self._heard_at < _CLOCK_GOOD_S
-
-    def now(self) -> int:
-        self._last = max(self._last, int(time.monotonic() * 1000 + max(self._offsets)))
-        return self._last
 
 
 class Replanning:
@@ -139,6 +114,7 @@ class PostgresStore:
     shown = "pg"
     label = "postgres"
     holds = True
+    sends_hints = False
     event_poll_s = 5.0
     numbers_without_breaks = False
 
@@ -167,6 +143,7 @@ class PostgresStore:
         dsn: str,
         *,
         partitions: PartitionCounts | None = None,
+        new_partitions: PartitionCounts | None = None,
         clock: Callable[[], int] | None = None,
         pool_size: int = 10,
         parallel: int = 2,
@@ -186,14 +163,16 @@ class PostgresStore:
             )
             async with _closed_unless_taken(pool), pool.acquire() as connection:
                 if schema == migrations.APPLY:
-                    await apply_migrations(connection, partitions)
+                    await apply_migrations(connection, partitions or new_partitions)
                 elif schema == migrations.CHECK:
                     await check_migrations(connection)
                 row = await connection.fetchrow(
                     "SELECT num_flow_partitions, num_budget_partitions, num_quota_partitions FROM ff_partition_config"
                 )
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            raise Transport("postgres", TransportKind.TRANSPORT, f"cannot open the database: {error}") from error
+            raise cannot_open(error) from error
+        except ValueError:
+            raise bad_address() from None
         store = cls(dsn, pool, clock, parallel)
         store.counts = PartitionCounts(*row)
         async with _closed_unless_taken(pool):
@@ -256,7 +235,7 @@ class PostgresStore:
                 max_cached_statement_lifetime=0,
             )
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            raise Conflict(f"cannot connect: {error}") from error
+            raise refusal(error) or Conflict(f"cannot connect: {error}") from error
 
     async def _give_up(self, connection: Any, transaction: _PostgresTransaction) -> None:
         try:
@@ -384,13 +363,13 @@ class _PostgresTransaction:
         #: From here on a lost connection leaves the outcome unknown.
         self.committing = False
 
-    async def now(self) -> int:
+    async def now(self, written_ms: int = 0) -> int:
         store = self._store
         if store._clock is not None:
             return store._clock()
         if not store._server_clock.good:
             store._server_clock.heard(await self._connection.fetchval(_CLOCK))
-        return store._server_clock.now()
+        return store._server_clock.now(written_ms)
 
     async def load(self, needs: Iterable[Need], view: Filling) -> None:
         loader = Loader(self._connection, self._versions, locked=True, mark=self._store.replanning.mark)
@@ -496,6 +475,9 @@ def _translated(error: Exception, committing: bool) -> Exception:
         return Transport(
             "postgres", TransportKind.TRANSPORT, f"connection lost during commit, outcome unknown: {error}"
         )
+    refused = refusal(error)
+    if refused is not None:
+        return refused
     if code is not None and code.startswith("53"):
         return Transport("postgres", TransportKind.OTHER, f"the server is out of resources: {error}")
     return Transport("postgres", TransportKind.OTHER, f"{type(error).__name__}: {error}")

@@ -53,6 +53,7 @@ _UNIFORM = frozenset(
         "fair_key",
         "blocked_by",
         "admitted_at_ms",
+        "guarded",
         "waiting_since_ms",
         "reservation_count",
         "terminal_outcome",

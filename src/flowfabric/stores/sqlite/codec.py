@@ -39,11 +39,16 @@ def names_to_text(names: tuple[str, ...]) -> str:
 def text_to_names(text: str) -> tuple[str, ...]:
     """The names in such a text; one written by hand may begin with a bracket and be no list."""
     if text.startswith("["):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             return tuple(json.loads(text))
     return tuple(text.split(",")) if text else ()
 
 
+#: The same as ``text_to_names``, as rows.
+_EACH_NAME = (
+    "json_each(CASE WHEN {0} LIKE '[%' AND json_valid({0}) THEN {0} WHEN {0} = '' THEN '[]' ELSE "
+    """'["' || replace(replace(replace({0}, '\\', '\\\\'), '"', '\\"'), ',', '","') || '"]' END) n"""
+)
 _RAW = "CASE WHEN json_valid(e.raw_fields) THEN {} END"
 
 DIALECT = Dialect(
@@ -64,6 +69,8 @@ DIALECT = Dialect(
         + _RAW.format("CAST(json_extract(e.raw_fields, '$.retry_count') AS INTEGER)")
         + ", 0)",
     },
+    each_name=_EACH_NAME,
+    tags=_RAW.format("json_extract(e.raw_fields, '$.tags')"),
 )
 
 #: The value of a tag of ``e`` that a mark names. By comparing names and not by a path into the document: no quoting

@@ -16,6 +16,8 @@ class Location(Struct, frozen=True):
     in_memory: bool
     #: The canonical path of a file, or the shared name of a database in memory.
     identity: str
+    #: Whether opening it makes it if it is not there.
+    may_create: bool = True
 
 
 def locate(url: str) -> Location:
@@ -39,7 +41,7 @@ def _from_uri(text: str) -> Location:
     if parts.path.startswith(":memory:") or options.get("mode") == "memory":
         return Location(text, True, text)
     path = os.path.realpath(unquote(parts.path))
-    return Location(text, False, path)
+    return Location(text, False, path, options.get("mode", "rwc") == "rwc" and "immutable" not in options)
 
 
 def _quoted(path: str) -> str:

@@ -23,6 +23,7 @@ from flowfabric.stores.schema import OUTBOXES
 from flowfabric.stores.sqlevents import RAISE_HORIZON, old_events
 from flowfabric.stores.sqlite.codec import DIALECT, TAG_VALUE
 from flowfabric.stores.sqlite.location import Location, locate
+from flowfabric.stores.sqlite.privacy import make_private, warn_if_exposed
 from flowfabric.stores.sqlite.reading import load
 from flowfabric.stores.sqlite.writing import apply
 from flowfabric.stores.sqlquestions import SqlQuestions, trims
@@ -49,6 +50,7 @@ class SqliteStore:
     shown = "sqlite"
     label = "sqlite"
     holds = True
+    sends_hints = False
     parallel = 1
     event_poll_s = 5.0
     numbers_without_breaks = True
@@ -82,23 +84,28 @@ class SqliteStore:
         synchronous: str = "FULL",
         clock: Callable[[], int] | None = None,
         partitions: PartitionCounts | None = None,
+        new_partitions: PartitionCounts | None = None,
         migrate: bool | str = True,
     ) -> SqliteStore:
         """Connect, bring the schema up to date and prepare for work."""
         location = locate(url)
         schema = migrations.wanted(migrate)
+        make_private(location)
         try:
             store = cls(location, synchronous, clock)
             try:
-                store._prepare(schema, partitions)
+                store._prepare(schema, partitions, new_partitions)
             except Validation:
                 await store.close()
                 raise
         except sqlite3.Error as error:
-            raise Transport("sqlite", TransportKind.OTHER, f"cannot open {location.identity}: {error}") from error
+            advice = "create its folder, and let the account of this process write there"
+            cause = f"cannot open {location.identity}: {error}; {advice}"
+            raise Transport("sqlite", TransportKind.OTHER, cause) from error
+        warn_if_exposed(location)
         return store
 
-    def _prepare(self, schema: str, partitions: PartitionCounts | None) -> None:
+    def _prepare(self, schema: str, partitions: PartitionCounts | None, if_new: PartitionCounts | None) -> None:
         writer = self._writer
         writer.execute("PRAGMA busy_timeout = 60000")
         if not self.location.in_memory:
@@ -108,7 +115,7 @@ class SqliteStore:
         writer.execute("PRAGMA cache_size = -65536")
         writer.execute("PRAGMA temp_store = MEMORY")
         if schema == migrations.APPLY:
-            _migrate(writer, partitions)
+            _migrate(writer, partitions or if_new)
         elif schema == migrations.CHECK:
             migrations.refuse_pending("sqlite", _applied(writer))
         writer.execute("PRAGMA busy_timeout = 0")
@@ -315,7 +322,7 @@ class _SqliteTransaction:
         self._connection = connection
         self._now = now
 
-    async def now(self) -> int:
+    async def now(self, written_ms: int = 0) -> int:
         return self._now
 
     async def load(self, needs: Iterable[Need], view: Filling) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowfabric.model.leases import PastLease
 from flowfabric.model.records import Attempt, Binding, Execution, Grant
 from flowfabric.model.steps import Step
-from flowfabric.stores.tables.shape import BIG, BYTES, INT, JSON, REQUIREMENT, SMALL, TEXT, UUID, Table, columns
+from flowfabric.stores.tables.shape import BIG, BOOL, BYTES, INT, JSON, REQUIREMENT, SMALL, TEXT, UUID, Table, columns
 
 EXECUTION = Table(
     Execution,
@@ -41,9 +41,11 @@ EXECUTION = Table(
         blocked_by=TEXT,
         signal_count=INT,
         admitted_at_ms=BIG,
+        guarded=BOOL,
         fair_rank=BIG,
         fair_key=TEXT,
         parent=UUID,
+        cancel_at_ms=BIG,
         payload=BYTES,
         result=BYTES,
         raw_fields=JSON,

@@ -1,10 +1,12 @@
-"""What work comes through and who does it: lanes, workers, schedules, requests, credentials; acts and samples."""
+"""What work comes through and who does it: lanes, workers, kinds, schedules, requests, credentials; acts and
+samples."""
 
 from __future__ import annotations
 
 from flowfabric.model.credentials import Credential
 from flowfabric.model.doors import AuditEntry, KeptAnswer
-from flowfabric.model.records import Lane, Worker, WorkerEvent
+from flowfabric.model.kind_definitions import KindDefinition
+from flowfabric.model.records import GoneWorker, Lane, Worker, WorkerEvent
 from flowfabric.model.samples import SampleRow
 from flowfabric.model.start_records import Burst, EnqueueRequest, Schedule
 from flowfabric.stores.tables.shape import BIG, BOOL, BYTES, INT, JSON, NAMES, SMALL, TEXT, UUID, Table, columns
@@ -38,6 +40,24 @@ TABLES = (
             last_heartbeat_ms=BIG,
             liveness_ttl_ms=BIG,
             registered_at_ms=BIG,
+            slots=INT,
+        ),
+        ("namespace", "worker_instance_id"),
+    ),
+    Table(
+        GoneWorker,
+        "ff_worker_gone",
+        columns(
+            namespace=TEXT,
+            worker_instance_id=TEXT,
+            worker_id=TEXT,
+            lanes=NAMES,
+            capabilities_csv=TEXT,
+            last_heartbeat_ms=BIG,
+            registered_at_ms=BIG,
+            gone_at_ms=BIG,
+            reason=TEXT,
+            slots=INT,
         ),
         ("namespace", "worker_instance_id"),
     ),
@@ -131,6 +151,12 @@ TABLES = (
         "ff_audit",
         columns(audit_id=TEXT, at_ms=BIG, who=TEXT, act=TEXT, subject=TEXT, status=INT),
         ("audit_id",),
+    ),
+    Table(
+        KindDefinition,
+        "ff_kind_definition",
+        columns(namespace=TEXT, kind=TEXT, definition=TEXT, announced_at_ms=BIG),
+        ("namespace", "kind"),
     ),
     Table(SampleRow, "ff_sample", columns(minute_ms=BIG, document=TEXT), ("minute_ms",)),
     Table(

@@ -7,7 +7,7 @@ import { moment, relative } from "./format.js";
 import { Json } from "./values.js";
 import { Loading } from "./parts.js";
 import { Icon, Mark } from "./icons.js";
-import { AnswerForm } from "./schemaform.js";
+import { AnswerForm } from "./answerform.js";
 
 const KEPT = "ff.link";
 const given = location.hash.slice(1);
@@ -35,7 +35,7 @@ const Box = ({ children }) => html`
 /** When it was asked, until when it is open, and how far it has come. */
 function when(asked) {
   const until = asked.until ? `, open until ${moment(asked.until)}` : "";
-  const yeses = asked.need > 1 ? ` ${asked.yeses} of ${asked.need} yeses so far.` : "";
+  const yeses = asked.need > 1 ? ` ${asked.yeses} of ${asked.need} approvals so far.` : "";
   return `${relative(asked.asked_at)}${until}.${yeses}`;
 }
 
@@ -47,7 +47,7 @@ function Answer() {
   const [name, setName] = useState("");
   useEffect(() => {
     if (!link) {
-      setProblem(new Error("This address holds no link. Open the one you were sent, and copy it whole."));
+      setProblem(new Error("This address has no link in it. Open the link you were sent, and copy all of it."));
       return;
     }
     get("v1/me").then(
@@ -75,7 +75,7 @@ function Answer() {
         <h1>Thank you</h1>
         <p class="sentence" role="status" data-tone=${done === "approve" ? "good" : "warn"}>
           <${Icon} name="check" />
-          <span>Your ${done === "approve" ? "yes" : "no"} was taken. You can close this page.</span>
+          <span>Answer recorded: ${done === "approve" ? "Yes" : "No"}. You can close this page.</span>
         </p>
       </${Box}>
     `;
@@ -85,7 +85,7 @@ function Answer() {
         ${
           problem
             ? html`
-                <h1>Nothing to answer here</h1>
+                <h1>No question here</h1>
                 <p class="problem" role="alert">${problem.message}</p>
               `
             : html`<${Loading} />`
@@ -111,19 +111,19 @@ function Answer() {
         asked.show !== null &&
         html`
           <div class="stack tight">
-            <h2>What it is about</h2>
-            <${Json} value=${asked.show} label="What it is about" />
+            <h2>Details</h2>
+            <${Json} value=${asked.show} label="Details" />
           </div>
         `
       }
       ${
         asked.answered
-          ? html`<p class="note-box">You have answered this question. The first answer counts.</p>`
+          ? html`<p class="note-box">You have already answered. The first answer counts.</p>`
           : html`
               <div class="field">
                 <label for="name">
                   Your name${" "}
-                  <span class="faint">(optional, kept with the answer)</span>
+                  <span class="faint">(optional, stored with the answer)</span>
                 </label>
                 <input
                   id="name"

@@ -32,8 +32,15 @@ export function headers(more) {
   return { ...(given ? { authorization: `Bearer ${given}` } : {}), ...more };
 }
 
-/** Fetch with the credential; throws a Problem with a sentence in it. */
-export async function request(method, path, { query, body, signal, key } = {}) {
+/** Whoever wants to know whether the server answers. */
+const listeners = new Set();
+export const onReach = (listener) => listeners.add(listener);
+const reached = (there) => {
+  for (const listener of listeners) listener(there);
+};
+
+/** Fetch with the credential; throws a Problem with a sentence in it. `text` is a body that is JSON already. */
+export async function request(method, path, { query, body, text, signal, key } = {}) {
   let response;
   const late = AbortSignal.timeout(PATIENCE);
   try {
@@ -44,25 +51,27 @@ export async function request(method, path, { query, body, signal, key } = {}) {
       credentials: "omit",
       referrerPolicy: "no-referrer",
       headers: headers({
-        ...(body === undefined ? {} : { "content-type": "application/json" }),
+        ...(body === undefined && text === undefined ? {} : { "content-type": "application/json" }),
         ...(key ? { "idempotency-key": key } : {}),
       }),
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: text ?? (body === undefined ? undefined : JSON.stringify(body)),
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     if (error.name === "TimeoutError")
       throw new Problem(
-        "The server took too long to answer. Whether something was changed shows when it does.",
+        "The server took too long to respond. Reload to see whether the change was made.",
         0,
         "late",
       );
+    reached(false);
     throw new Problem(
-      "The server cannot be reached. Nothing was changed; trying again goes on by itself.",
+      "The server cannot be reached. Nothing was changed; retrying automatically.",
       0,
       "unreachable",
     );
   }
+  reached(true);
   if (response.ok) return response;
   throw await problemOf(response);
 }
@@ -76,9 +85,9 @@ export async function problemOf(response) {
   }
   if (response.status === 401 && me.peek()?.signed_in) {
     signOut();
-    return new Problem("The credential is no longer good. Sign in again.", 401, "unauthenticated");
+    return new Problem("The credential is no longer valid. Sign in again.", 401, "unauthenticated");
   }
-  return new Problem(sentence(told?.error || `the server answered ${response.status}`), response.status, told?.kind);
+  return new Problem(sentence(told?.error || `the server responded with ${response.status}`), response.status, told?.kind);
 }
 
 export const get = async (path, query, options) => (await request("GET", path, { query, ...options })).json();

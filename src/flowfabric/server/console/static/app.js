@@ -2,8 +2,9 @@
 import { html, render, signal, useEffect, useState, useValue } from "./dom.js";
 import { get } from "./api.js";
 import { begin, connection, useLive } from "./live.js";
-import { choose, everywhere, keepToken, may, me, namespace, setNow, signOut, token } from "./session.js";
-import { Dialogs, openDialog, closeDialog } from "./dialogs.js";
+import { choose, keepToken, may, me, namespace, setNow, signOut, token } from "./session.js";
+import { Dialogs, openDialog } from "./dialogs.js";
+import { Help } from "./help.js";
 import { Toasts } from "./toasts.js";
 import { Icon, Mark } from "./icons.js";
 
@@ -18,20 +19,20 @@ export const trusted = globalThis.trustedTypes?.createPolicy("flowfabric", {
 globalThis.ffTrusted = trusted;
 
 const PAGES = [
-  { path: "overview", title: "Overview", key: "o", scope: "read" },
-  { path: "executions", title: "Executions", key: "e", scope: "read" },
-  { path: "flows", title: "Flows", key: "f", scope: "read" },
-  { path: "approvals", title: "Approvals", key: "a", scope: "read" },
+  { path: "overview", title: "Overview", key: "o", needs: "attention" },
+  { path: "executions", title: "Executions", key: "e", needs: "search_executions" },
+  { path: "flows", title: "Flows", key: "f", needs: "search_flows" },
+  { path: "approvals", title: "Approvals", key: "a", needs: "list_asks" },
   null,
-  { path: "budgets", title: "Budgets", key: "b", scope: "read" },
-  { path: "schedules", title: "Schedules", key: "s", scope: "read" },
-  { path: "workers", title: "Workers", key: "w", scope: "read" },
+  { path: "budgets", title: "Budgets", key: "b", needs: "list_budgets" },
+  { path: "schedules", title: "Schedules", key: "s", needs: "search_schedules" },
+  { path: "workers", title: "Workers", key: "w", needs: "search_workers" },
+  { path: "kinds", title: "Kinds", key: "k", needs: "read_kinds" },
   null,
-  { path: "audit", title: "Audit", key: "u", scope: "admin", everywhere: true },
+  { path: "audit", title: "Audit", key: "u", needs: "list_audit" },
   { path: "settings", title: "Settings", key: "t" },
 ];
-const seen = () =>
-  PAGES.filter((page) => page === null || ((!page.scope || may(page.scope)) && (!page.everywhere || everywhere())));
+const seen = () => PAGES.filter((page) => !page?.needs || may(page.needs));
 
 const plainText = (text) => {
   try {
@@ -60,10 +61,9 @@ const loaded = {};
 async function load(name, tries = 0) {
   try {
     loaded[name] = (await import(`./pages/${name}.js${tries ? `?${tries}` : ""}`)).default;
-  } catch (error) {
-    if (tries > 4) throw error;
+  } catch {
     await new Promise((resolve) => {
-      setTimeout(resolve, 300 * 2 ** tries);
+      setTimeout(resolve, Math.min(300 * 2 ** tries, 5_000));
     });
     await load(name, tries + 1);
   }
@@ -79,10 +79,18 @@ function usePage(name) {
   return page;
 }
 
+/** Instead of everything, or of a page whose code has not been loaded yet, while the server is gone. */
+const Unreachable = () => html`
+  <div class="page" role="alert">
+    <h1>The server cannot be reached</h1>
+    <p class="soft">This page loads as soon as the server is back. Nothing was changed; retrying…</p>
+  </div>
+`;
+
 const Lost = () => html`
   <div class="page">
-    <h1>There is no such page</h1>
-    <p><a href="#/overview">To the overview</a></p>
+    <h1>Page not found</h1>
+    <p><a href="#/overview">Go to the overview</a></p>
   </div>
 `;
 
@@ -96,7 +104,7 @@ function SignIn() {
       const found = await get("v1/me");
       if (found.signed_in) return enter(found);
       signOut();
-      setProblem("This server does not know that token. Copy it whole, or ask for a new one.");
+      setProblem("Unknown token. Copy all of it, or ask for a new one.");
     } catch (error) {
       setProblem(error.message);
     }
@@ -115,7 +123,7 @@ function SignIn() {
           <div>
             <h1>Sign in</h1>
             <p class="soft small">
-              With a credential of this server. It stays in this tab and is forgotten when the tab is closed.
+              Use a token of this server. It stays in this tab and is removed when you close the tab.
             </p>
           </div>
           <div class="field">
@@ -146,53 +154,9 @@ function SignIn() {
   `;
 }
 
-function Help() {
-  return html`
-    <div class="inside">
-      <h2 id="dialog-title">Keys</h2>
-      <div class="keys-table">
-        ${seen()
-          .filter(Boolean)
-          .map(
-            (page) => html`
-              <span>
-                <kbd>g</kbd>
-                ${" "}
-                <kbd>${page.key}</kbd>
-              </span>
-              <span>${page.title}</span>
-            `,
-          )}
-        <span><kbd>/</kbd></span>
-        <span>Search</span>
-        <span>
-          <kbd>j</kbd>
-          ${" "}
-          <kbd>k</kbd>
-        </span>
-        <span>Down and up in a list; also the arrows</span>
-        <span>
-          <kbd>Home</kbd>
-          ${" "}
-          <kbd>End</kbd>
-        </span>
-        <span>To the newest, to the oldest</span>
-        <span><kbd>Enter</kbd></span>
-        <span>Open what the list stands at</span>
-        <span><kbd>x</kbd></span>
-        <span>Choose it, or not</span>
-        <span><kbd>d</kbd></span>
-        <span>Light or dark</span>
-        <span><kbd>?</kbd></span>
-        <span>This page</span>
-      </div>
-      <div class="foot"><button type="button" class="button" onClick=${closeDialog}>Close</button></div>
-    </div>
-  `;
-}
 const help = () =>
   openDialog({
-    body: html`<${Help} />`,
+    body: html`<${Help} pages=${seen().filter(Boolean)} />`,
   });
 const flip = () => globalThis.ffTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
 
@@ -230,7 +194,7 @@ addEventListener("keydown", (event) => {
 export function Namespaces({ id = "namespace" }) {
   const chosen = useValue(namespace);
   const who = useValue(me);
-  const { data } = useLive(() => (may("read") ? get("v1/namespaces") : { namespaces: [] }), [who], 30_000);
+  const { data } = useLive(() => (may("list_namespaces") ? get("v1/namespaces") : { namespaces: [] }), [who], 30_000);
   const names = data?.namespaces || [];
   if (names.length < 2 && !chosen) return null;
   const all = chosen && !names.includes(chosen) ? [chosen, ...names] : names;
@@ -249,7 +213,12 @@ export function Namespaces({ id = "namespace" }) {
 
 function Side({ current }) {
   const who = useValue(me);
-  const { data } = useLive(() => (may("read") ? get("v1/attention") : null), [who], 10_000);
+  const own = useValue(namespace);
+  const { data } = useLive(
+    () => (may("attention") ? get("v1/attention", { namespace: own }) : null),
+    [who, own],
+    10_000,
+  );
   // On a phone the row of pages is longer than the screen.
   useEffect(() => {
     document.querySelector(".nav-link[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -277,12 +246,12 @@ function Side({ current }) {
                   <span>${page.title}</span>
                   ${
                     page.path === "approvals" && asks
-                      ? html`<span class="count hot" title="Questions that wait">${asks}</span>`
+                      ? html`<span class="count hot" title="Open questions">${asks}</span>`
                       : null
                   }
                   ${
                     page.path === "overview" && matters
-                      ? html`<span class="count" title="Matters that need a person">${matters}</span>`
+                      ? html`<span class="count" title="Items that need attention">${matters}</span>`
                       : null
                   }
                 </a>
@@ -293,20 +262,20 @@ function Side({ current }) {
         <${Namespaces} />
         <div class="who">
           <div class="clip" title=${who.name}>${who.open ? "Open server" : who.name}</div>
-          <div class="faint tiny">${who.open ? "No credential is asked for." : who.scopes.join(", ")}</div>
+          <div class="faint tiny">${who.open ? "No credential required." : who.scopes.join(", ")}</div>
           <div class="faint tiny">${who.version}, ${who.store}</div>
         </div>
         <div class="line">
           <button
             type="button"
             class="button quiet icon"
-            title="Light or dark (d)"
-            aria-label="Light or dark"
+            title="Switch between light and dark (d)"
+            aria-label="Switch between light and dark"
             onClick=${flip}
           >
             <${Icon} name="moon" />
           </button>
-          <button type="button" class="button quiet icon" title="Keys (?)" aria-label="Keys" onClick=${help}>
+          <button type="button" class="button quiet icon" title="Keyboard shortcuts (?)" aria-label="Keyboard shortcuts" onClick=${help}>
             <${Icon} name="help" />
           </button>
           ${
@@ -326,13 +295,14 @@ function Side({ current }) {
 function Main({ at }) {
   const known = seen().some((page) => page?.path === at.page);
   const Page = usePage(known ? at.page : null);
+  const gone = useValue(connection) === "offline";
   return html`
     <main class="main" id="main" tabindex="-1">
       ${
-        useValue(connection) === "offline" &&
+        gone &&
         html`
           <div class="banner" role="alert">
-            The connection to the server is lost. What you see may be old; trying again…
+            The connection to the server is lost. What you see may be old; retrying…
           </div>
         `
       }
@@ -343,7 +313,7 @@ function Main({ at }) {
               <${Page} key=${at.page === "approvals" ? at.page : (at.id ?? at.page)} id=${at.id} query=${at.query} />
             `
           : known
-            ? null
+            ? gone && html`<${Unreachable} />`
             : html`<${Lost} />`
       }
     </main>
@@ -353,11 +323,12 @@ function Main({ at }) {
 function App() {
   const who = useValue(me);
   const at = useValue(route);
+  const gone = useValue(connection) === "offline";
   useEffect(() => {
     const page = PAGES.find((each) => each?.path === at.page);
     document.title = page ? `${page.title} · FlowFabric` : "FlowFabric";
   }, [at.page]);
-  if (who === null) return null;
+  if (who === null) return gone ? html`<main class="main"><${Unreachable} /></main>` : null;
   if (!who.signed_in)
     return html`
       <${SignIn} />
@@ -365,7 +336,7 @@ function App() {
     `;
   return html`
     <button type="button" class="button skip" onClick=${() => document.getElementById("main").focus()}>
-      To the page itself
+      Skip to content
     </button>
     <div class="shell">
       <${Side} current=${at.page} />
@@ -401,7 +372,7 @@ async function boot() {
       enter(found);
       return;
     } catch {
-      me.value = null;
+      connection.value = "offline";
       await new Promise((resolve) => {
         setTimeout(resolve, 2_000);
       });

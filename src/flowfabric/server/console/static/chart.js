@@ -1,7 +1,7 @@
 // Lines over time. uPlot draws; this gives it colours, a tip, and new numbers as they come.
 import { html, useEffect, useRef, useState } from "./dom.js";
 import uPlot from "./vendor/uplot.js";
-import { time } from "./format.js";
+import { minute, moment } from "./format.js";
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 /** Colours that can be told apart in both themes, for lines that have no meaning of their own. */
@@ -59,7 +59,7 @@ export function Chart({ label, times, series, format = String, brief = format, b
           y: { range: (_, low, high) => [0, Math.max(min, (high || 0) * 1.12)] },
         },
         axes: [
-          { ...axis, size: 26, space: 58, values: (_, marks) => marks.map((mark) => time(mark * 1_000).slice(0, 5)) },
+          { ...axis, size: 26, space: 58, values: (_, marks) => marks.map((mark) => minute(mark * 1_000)) },
           { ...axis, size: 46, incrs: steps, values: (_, marks) => marks.map((mark) => brief(mark)) },
         ],
         series: [
@@ -106,15 +106,15 @@ export function Chart({ label, times, series, format = String, brief = format, b
   return html`
     <figure class="chart" role="img" aria-label=${`${label}: ${last}`}>
       <div ref=${box} style=${{ position: "absolute", inset: "0" }}></div>
-      ${nothing && html`<div class="chart-note">Nothing in this time</div>`}
+      ${nothing && html`<div class="chart-note">No data in this time range</div>`}
       ${
         tip &&
         html`
           <div class="chart-tip" style=${tip.left > 200 ? { left: "56px", top: "4px" } : { right: "8px", top: "4px" }}>
-            <div class="faint">${time(times[tip.idx])}</div>
+            <div class="faint">${moment(times[tip.idx])}</div>
             ${series.map(
               (each) => html`
-                <div key=${each.name} class="line">
+                <div key=${each.key ?? each.name} class="line">
                   <i class="dot" style=${{ background: style(each.color) }}></i>
                   ${each.name}${" "}
                   <strong>
@@ -151,7 +151,7 @@ export const Legend = ({ series }) => html`
   <div class="legend" aria-hidden="true">
     ${series.map(
       (each) => html`
-        <span key=${each.name}>
+        <span key=${each.key ?? each.name}>
           <i class="dot" style=${{ background: `var(${each.color})` }}></i>
           ${each.name}
         </span>

@@ -1,5 +1,5 @@
 // Dialogs: one at a time, closed with Escape or beside it.
-import { html, signal, useLayoutEffect, useRef, useState, useValue } from "./dom.js";
+import { html, signal, useEffect, useLayoutEffect, useRef, useState, useValue } from "./dom.js";
 import { Trouble } from "./parts.js";
 
 const dialog = signal(null);
@@ -47,20 +47,30 @@ export function Dialogs() {
   `;
 }
 
-/** Ask before something is done: what it is, what follows from it, and what else has to be said. */
-export function confirm({ title, consequence, label, danger, fields, act }) {
+/**
+ * Ask before something is done: what it is, what follows from it, and what else has to be said. `foresee` asks the
+ * engine what follows ({possible, sentence}); what is not possible cannot be confirmed.
+ */
+export function confirm(given) {
   openDialog({
-    body: html`<${Confirm} ...${{ title, consequence, label, danger, fields, act }} />`,
+    body: html`<${Confirm} ...${given} />`,
   });
 }
 
-function Confirm({ title, consequence, label, danger, fields = [], act }) {
+function Confirm({ title, consequence, foresee, label, danger, dismiss, fields = [], act }) {
   const [values, setValues] = useState(() =>
     Object.fromEntries(fields.map((field) => [field.name, field.value ?? ""])),
   );
   const [state, setState] = useState({ busy: false, problem: null });
+  const [foreseen, setForeseen] = useState(foresee ? null : { possible: true, sentence: "" });
+  useEffect(() => {
+    foresee?.().then(setForeseen, (problem) => setState({ busy: false, problem }));
+  }, []);
+  const follows = typeof consequence === "function" ? consequence(values) : consequence;
+  const told = foreseen ? [foreseen.sentence, follows].filter(Boolean).join(" ") : "";
   const submit = async (event) => {
     event.preventDefault();
+    if (!foreseen?.possible) return;
     setState({ busy: true, problem: null });
     try {
       await act(values);
@@ -72,7 +82,7 @@ function Confirm({ title, consequence, label, danger, fields = [], act }) {
   return html`
     <form onSubmit=${submit}>
       <h2 id="dialog-title">${title}</h2>
-      ${consequence && html`<p class="soft">${consequence}</p>`}
+      ${(told || !foreseen) && html`<p class="soft" data-foreseen>${told || "Checking what this does…"}</p>`}
       ${fields.map(
         (field) => html`
           <div class="field" key=${field.name}>
@@ -91,7 +101,18 @@ function Confirm({ title, consequence, label, danger, fields = [], act }) {
                       )}
                     </select>
                   `
-                : html`
+                : field.long
+                  ? html`
+                      <textarea
+                        id=${`field-${field.name}`}
+                        class="input mono"
+                        rows="8"
+                        spellcheck=${false}
+                        value=${values[field.name]}
+                        onInput=${(event) => setValues({ ...values, [field.name]: event.target.value })}
+                      ></textarea>
+                    `
+                  : html`
                     <input
                       id=${`field-${field.name}`}
                       class="input"
@@ -110,8 +131,14 @@ function Confirm({ title, consequence, label, danger, fields = [], act }) {
       )}
       <${Trouble} problem=${state.problem} />
       <div class="foot">
-        <button type="button" class="button" onClick=${closeDialog}>Leave it</button>
-        <button type="submit" class=${`button primary ${danger ? "danger" : ""}`} disabled=${state.busy}>
+        <button type="button" class="button" onClick=${closeDialog}>
+          ${dismiss || (danger ? "Keep" : "Cancel")}
+        </button>
+        <button
+          type="submit"
+          class=${`button primary ${danger ? "danger" : ""}`}
+          disabled=${state.busy || !foreseen?.possible}
+        >
           ${state.busy ? "Working…" : label}
         </button>
       </div>

@@ -10,11 +10,26 @@ const clock = new Intl.DateTimeFormat(undefined, {
   hourCycle: "h23",
 });
 const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
-const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
+const full = new Intl.DateTimeFormat(undefined, {
+  day: "numeric",
+  month: "short",
+  year: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+  timeZoneName: "short",
+});
+/** The zone that all times are shown in. */
+export const zone = () =>
+  new Intl.DateTimeFormat(undefined, { timeZoneName: "short" })
+    .formatToParts(now())
+    .find((part) => part.type === "timeZoneName").value;
 
 export const count = (n) =>
   n === null || n === undefined ? "–" : Math.abs(n) < 100_000 ? whole.format(n) : short.format(n);
 export const exact = (n) => whole.format(n);
+/** A date and time with its time zone: the one way to write a moment out in full. */
 export const moment = (ms) => (ms ? full.format(ms) : "–");
 export const iso = (ms) => new Date(ms).toISOString();
 
@@ -68,6 +83,10 @@ export function relative(ms) {
 export function time(ms) {
   return Math.abs(now() - ms) < 86_400_000 ? clock.format(ms) : `${day.format(ms)}, ${clock.format(ms)}`;
 }
+/** A time with its zone, for sentences. */
+export const zoned = (ms) => `${time(ms)} ${zone()}`;
+/** Hours and minutes, for axes. */
+export const minute = (ms) => clock.format(ms).slice(0, 5);
 
 /** A time as a field for dates and times holds it, in the clock of whoever looks; and back. */
 export const toLocal = (ms) =>

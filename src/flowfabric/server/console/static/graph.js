@@ -1,24 +1,24 @@
 // The picture of a flow, on a canvas: only what is in view is drawn, so thousands of members move as easily as ten.
 import { html, useEffect, useRef, useState } from "./dom.js";
-import { shortId, words } from "./format.js";
+import { plural, shortId, words } from "./format.js";
 import { Icon } from "./icons.js";
+import { badge, clipped, groupText } from "./graphtexts.js";
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const TONES = {
   waiting: "waiting",
-  waiting_children: "waiting",
+  waiting_children: "children",
   active: "active",
-  resumable: "active",
+  resumable: "resumable",
   suspended: "suspended",
   delayed: "delayed",
   rate_limited: "limited",
   completed: "completed",
   failed: "failed",
-  expired: "failed",
+  expired: "expired",
   cancelled: "cancelled",
-  skipped: "cancelled",
+  skipped: "skipped",
 };
-const POLICIES = { any_of: "any", quorum: "of", all_of: "all" };
 
 class Picture {
   constructor(canvas) {
@@ -195,50 +195,39 @@ class Picture {
   }
 }
 
-function clipped(pen, text, width) {
-  if (pen.measureText(text).width <= width) return text;
-  let end = text.length;
-  while (end > 1 && pen.measureText(`${text.slice(0, end)}…`).width > width) end -= Math.max(1, Math.floor(end / 8));
-  return `${text.slice(0, end)}…`;
-}
-
-/** What a group of edges asks for, where they arrive: "any of 3", "2/3 of 5". */
-export function groupText(group) {
-  const { kind, k } = group.policy;
-  const need = kind === "quorum" ? k : kind === "any_of" ? 1 : group.total_deps;
-  return kind === "any_of"
-    ? `any of ${group.total_deps}: ${group.satisfied_count}/1`
-    : kind === "quorum"
-      ? `${need} ${POLICIES[kind]} ${group.total_deps}: ${group.satisfied_count}/${need}`
-      : `${group.satisfied_count} of ${group.total_deps}`;
-}
-
-function badge(pen, node, colour) {
-  const text = groupText(node.group);
-  pen.font = `600 10.5px ${colour.sans}`;
-  const width = pen.measureText(text).width + 14;
-  const done = node.group.group_state === "satisfied";
-  const bad = node.group.group_state === "impossible";
-  const [strong] = colour[done ? "completed" : bad ? "failed" : "limited"];
-  pen.fillStyle = colour.surface;
-  pen.strokeStyle = strong;
-  pen.lineWidth = 1.2;
-  pen.beginPath();
-  pen.roundRect(node.x - 4, node.y - 15, width, 18, 9);
-  pen.fill();
-  pen.stroke();
-  pen.fillStyle = strong;
-  pen.textBaseline = "middle";
-  pen.fillText(text, node.x + 3, node.y - 5.5);
-  pen.textBaseline = "alphabetic";
-}
-
 export function Graph({ members, edges, groups, found }) {
   const canvas = useRef(null);
   const picture = useRef(null);
   const shape = useRef("");
   const [tip, setTip] = useState(null);
   const [placed, setPlaced] = useState(false);
+  const newest = useRef(null);
+  const worker = useRef(null);
+  const busy = useRef(false);
+  const lay = () => {
+    if (busy.current || !newest.current) return;
+    const given = newest.current;
+    newest.current = null;
+    if (given.shape === shape.current) {
+      picture.current.update(given.members, given.groups);
+      return;
+    }
+    busy.current = true;
+    worker.current ||= new Worker(globalThis.ffTrusted.createScriptURL("layout.js"), { type: "module" });
+    worker.current.onmessage = ({ data }) => {
+      busy.current = false;
+      shape.current = given.shape;
+      picture.current.place(data.places, data.width, data.height, given.members, given.edges, given.groups);
+      setPlaced(true);
+      lay();
+    };
+    worker.current.postMessage({
+      key: given.shape,
+      nodes: given.members.map((member) => member.execution_id),
+      edges: given.edges.map((edge) => [edge.from, edge.to]),
+    });
+  };
+  useEffect(() => () => worker.current?.terminate(), []);
   useEffect(() => {
     const own = (picture.current = new Picture(canvas.current));
     const observer = new ResizeObserver(() => (own.fitted ? own.draw() : own.fit()));
@@ -255,23 +244,14 @@ export function Graph({ members, edges, groups, found }) {
   }, []);
   useEffect(() => {
     const now = `${members.length}/${edges.length}/${members[0]?.execution_id}`;
-    if (shape.current === now) {
+    if (shape.current === now && !busy.current) {
       picture.current.update(members, groups);
       return undefined;
     }
-    const worker = new Worker(globalThis.ffTrusted.createScriptURL("layout.js"), { type: "module" });
-    worker.onmessage = ({ data }) => {
-      shape.current = now;
-      picture.current.place(data.places, data.width, data.height, members, edges, groups);
-      setPlaced(true);
-      worker.terminate();
-    };
-    worker.postMessage({
-      key: now,
-      nodes: members.map((member) => member.execution_id),
-      edges: edges.map((edge) => [edge.from, edge.to]),
-    });
-    return () => worker.terminate();
+    // A layout that is under way is finished and shown; then the newest is laid out, whatever came in between is not.
+    newest.current = { shape: now, members, edges, groups };
+    lay();
+    return undefined;
   }, [members, edges, groups]);
   useEffect(() => {
     picture.current.found = found;
@@ -344,7 +324,7 @@ export function Graph({ members, edges, groups, found }) {
         ref=${canvas}
         role="img"
         data-found=${found || null}
-        aria-label=${`Graph of ${members.length} members and ${edges.length} edges; the table below says the same.`}
+        aria-label=${`Graph of ${plural(members.length, "member")} and ${plural(edges.length, "edge")}; the table below shows the same.`}
         onPointerDown=${down}
         onPointerMove=${move}
         onPointerUp=${up}
@@ -355,7 +335,7 @@ export function Graph({ members, edges, groups, found }) {
           picture.current.draw();
         }}
       ></canvas>
-      ${!placed && html`<p class="loading">Laying out ${members.length} members…</p>`}
+      ${!placed && html`<p class="loading">Laying out ${plural(members.length, "member")}…</p>`}
       ${
         tip &&
         html`
@@ -376,10 +356,10 @@ export function Graph({ members, edges, groups, found }) {
         `
       }
       <div class="tools">
-        <button type="button" class="button icon" aria-label="Closer" onClick=${() => picture.current.zoom(1.3)}>
+        <button type="button" class="button icon" aria-label="Zoom in" onClick=${() => picture.current.zoom(1.3)}>
           <${Icon} name="plus" />
         </button>
-        <button type="button" class="button icon" aria-label="Farther" onClick=${() => picture.current.zoom(1 / 1.3)}>
+        <button type="button" class="button icon" aria-label="Zoom out" onClick=${() => picture.current.zoom(1 / 1.3)}>
           <${Icon} name="minus" />
         </button>
         <button type="button" class="button icon" aria-label="Show all" onClick=${() => picture.current.fit()}>

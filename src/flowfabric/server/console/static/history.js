@@ -1,5 +1,6 @@
 // What an execution went through, as rows of its timeline and as sentences.
-import { duration, ENDED, plural, shortId, time, words } from "./format.js";
+import { duration, ENDED, plural, words, zoned } from "./format.js";
+import { childName, stepName } from "./execution/names.js";
 import { now } from "./session.js";
 
 const MAX_CHILDREN = 40;
@@ -36,10 +37,10 @@ export const LEASE_ENDS = {
   completed: ["completed", "completed"],
   failed: ["failed", "failed"],
   cancelled: ["cancelled", "cancelled"],
-  timed_out: ["failed", "ran out of time"],
+  timed_out: ["failed", "timed out"],
   suspended: ["suspended", "suspended"],
-  delayed: ["delayed", "stepped back until a time"],
-  waiting_children: ["waiting_children", "stepped back for its children"],
+  delayed: ["delayed", "delayed until a time"],
+  waiting_children: ["waiting_children", "waiting for its children"],
   expired: ["warn", "expired"],
   revoked: ["warn", "revoked"],
   reclaimed: ["warn", "taken over by another worker"],
@@ -58,8 +59,8 @@ const BETWEEN = {
   suspended: ["suspended", "Suspended", "soft-bar"],
   delayed: ["delayed", "Delayed", "soft-bar"],
   waiting_children: ["waiting_children", "Waiting for its children", "soft-bar"],
-  failed: ["rate_limited", "Waiting to try again", "hatched"],
-  timed_out: ["rate_limited", "Waiting to try again", "hatched"],
+  failed: ["rate_limited", "Waiting for retry", "hatched"],
+  timed_out: ["rate_limited", "Waiting for retry", "hatched"],
   expired: ["waiting", "Waiting for another worker", "soft-bar"],
   revoked: ["waiting", "Waiting for another worker", "soft-bar"],
 };
@@ -126,6 +127,7 @@ export function rowsOf({ info, history, steps, children }) {
     const text = `Attempt ${attempt.attempt_index + 1}: ${words(attempt.outcome || (live ? "running" : "over"))}`;
     rows.push({
       name: `Attempt ${attempt.attempt_index + 1}`,
+      timed: true,
       title: text,
       bars: [
         bar(
@@ -159,6 +161,7 @@ export function rowsOf({ info, history, steps, children }) {
       ticks: history.signals.map((signal) => ({
         at: signal.accepted_at,
         tone: "suspended",
+        label: signal.signal_name,
         title: `Signal ${signal.signal_name} from ${signal.source_identity || signal.source_type}`,
       })),
     });
@@ -171,7 +174,8 @@ export function rowsOf({ info, history, steps, children }) {
       ticks: steps.slice(-MAX_TICKS).map((step) => ({
         at: step.recorded_at,
         tone: step.outcome === "ok" ? "accent" : "failed",
-        title: `${step.name}: ${step.outcome}`,
+        label: stepName(step.name),
+        title: `${stepName(step.name)}: ${step.outcome === "ok" ? "ok" : "failed"}`,
         step: step.sequence,
       })),
     });
@@ -193,11 +197,12 @@ export function rowsOf({ info, history, steps, children }) {
         started,
         done,
         child.public_state,
-        `${child.execution_kind || shortId(child.execution_id)}: ${words(child.public_state)}`,
+        `${childName(child)}: ${words(child.public_state)}`,
       ),
     );
     rows.push({
-      name: child.execution_kind === "$ask" ? "question" : child.execution_kind || shortId(child.execution_id),
+      name: childName(child),
+      timed: true,
       href: child.execution_id,
       bars,
     });
@@ -225,7 +230,7 @@ export function eventsOf({ info, history, steps }) {
     add(
       step.recorded_at,
       step.outcome === "ok" ? "good" : "bad",
-      `Step ${step.name} ${step.outcome === "ok" ? "was remembered" : "failed"}`,
+      `Step ${stepName(step.name)} ${step.outcome === "ok" ? "completed" : "failed"}`,
     );
   for (const lease of leases)
     if (!SAID_OTHERWISE.has(lease.ended))
@@ -240,31 +245,31 @@ export function eventsOf({ info, history, steps }) {
       outcomeTone(attempt),
       `Attempt ${attempt.attempt_index + 1} ended: ${attempt.outcome === "retry" ? "failed" : words(attempt.outcome || "over")}`,
     );
-    if (attempt.retry_at) add(attempt.ended_at, "rate_limited", `To be tried again at ${time(attempt.retry_at)}`);
+    if (attempt.retry_at) add(attempt.ended_at, "rate_limited", `Retry at ${zoned(attempt.retry_at)}`);
   }
   if (suspension)
     add(
       suspension.suspended_at,
       "suspended",
-      `Suspended: ${because(suspension.reason)}${suspension.timeout_at ? `, until ${time(suspension.timeout_at)} at most` : ""}`,
+      `Suspended: ${because(suspension.reason)}${suspension.timeout_at ? `, until ${zoned(suspension.timeout_at)} at most` : ""}`,
     );
   for (const waitpoint of history.waitpoints)
-    add(waitpoint.created_at, "suspended", `Waitpoint ${waitpoint.waitpoint_key || waitpoint.waitpoint_id} was made`);
+    add(waitpoint.created_at, "suspended", `Waitpoint ${waitpoint.waitpoint_key || waitpoint.waitpoint_id} was created`);
   for (const signal of history.signals)
     add(
       signal.accepted_at,
       "accent",
       `Signal ${signal.signal_name} for ${signal.waitpoint_key} from ${signal.source_identity || signal.source_type}: ${words(signal.effect)}`,
     );
-  if (suspension) add(suspension.closed_at, "active", `Went on: ${words(suspension.close_reason || "resumed")}`);
-  const begun = new Set();
+  if (suspension) add(suspension.closed_at, "active", `Resumed: ${words(suspension.close_reason || "resumed")}`);
+  const seen = new Set();
   for (const lease of leases) {
     add(
       lease.began_at,
       "active",
-      `Attempt ${lease.attempt_index + 1} ${begun.has(lease.attempt_index) ? "went on" : "began"} at worker ${holder(lease)}`,
+      `Attempt ${lease.attempt_index + 1} ${seen.has(lease.attempt_index) ? "continued" : "started"} on worker ${holder(lease)}`,
     );
-    begun.add(lease.attempt_index);
+    seen.add(lease.attempt_index);
   }
   add(history.ended_at, info.public_state, endOf(info, history));
   return found.sort((a, b) => a.at - b.at);

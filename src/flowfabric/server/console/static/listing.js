@@ -25,8 +25,12 @@ const cursor = (key) => (key ? `${key.at}.${key.partition}.${key.uuid}` : undefi
 const order = (a, b) => b.at - a.at || b.partition - a.partition || (a.uuid === b.uuid ? 0 : a.uuid > b.uuid ? -1 : 1);
 /** Whether a key lies behind one and not behind another; nothing stands for the beginning and the end of the list. */
 const within = (key, after, until) => (!after || order(key, after) > 0) && (!until || order(key, until) <= 0);
-/** How far a page reaches: to its last row, or to the end of everything. */
-const reach = (page) => (page.next_cursor === null ? null : keyOf(page.executions[page.executions.length - 1]));
+/** How far a page reaches: to where the next one begins, which may be behind its last row, or to the end. */
+const reach = (page) => {
+  if (page.next_cursor === null) return null;
+  const [at, partition, uuid] = page.next_cursor.split(".");
+  return { at: Number(at), partition: Number(partition), uuid };
+};
 
 export class Listing {
   constructor(filter, onChange, ask = (query) => get("v1/search/executions", query)) {
@@ -42,7 +46,7 @@ export class Listing {
     this.loading = null;
     this.filling = null;
     this.fresh = new Set();
-    this.begun = false;
+    this.opened = false;
     this.hurry = false;
     this.asked = -HASTE;
     this.told = 0;
@@ -121,7 +125,7 @@ export class Listing {
           count: page.executions.length,
         });
         this.problem = null;
-        this.begun = true;
+        this.opened = true;
         this.asked = performance.now();
       })
       .catch((problem) => {
@@ -147,7 +151,7 @@ export class Listing {
   look(first, last) {
     this.view = { first, last };
     // After something went wrong, whoever refreshes tries again.
-    if (!this.begun || this.problem) return;
+    if (!this.opened || this.problem) return;
     const margin = performance.now() - this.asked < HASTE ? 4 * PAGE : PAGE / 2;
     if (!this.complete && last > this.total - margin) this.more();
     const starts = this.places();
@@ -211,7 +215,7 @@ export class Listing {
 
   /** Look again at what is in view, and at what is new above everything; says how many are new there. */
   async refresh() {
-    if (!this.begun) {
+    if (!this.opened) {
       await this.more();
       return 0;
     }

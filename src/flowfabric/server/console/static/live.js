@@ -2,8 +2,8 @@
 // One stream of hints per tab says that something has changed; whoever shows something then looks again, at most once
 // in a while. A hidden tab holds no connection.
 import { signal, useEffect, useRef, useState } from "./dom.js";
-import { address, headers, problemOf } from "./api.js";
-import { everywhere, me } from "./session.js";
+import { address, headers, onReach, problemOf } from "./api.js";
+import { may, me } from "./session.js";
 
 /** "live", "connecting", "polling" or "offline". */
 export const connection = signal("connecting");
@@ -105,19 +105,34 @@ function hint() {
   for (const viewer of viewers) viewer.hinted();
 }
 
+// Without a stream, every answer tells whether the server is there.
+let polls = false;
+onReach((there) => {
+  if (!polls) return;
+  const back = there && connection.peek() === "offline";
+  connection.value = there ? "polling" : "offline";
+  if (back) hint();
+});
+
 /** Begin to listen for hints, once it is known who listens. */
 export function begin() {
   stopHints?.();
   stopHints = null;
   if (!me.peek()?.signed_in) return;
-  if (!everywhere()) {
+  polls = !may("follow_changes");
+  if (polls) {
     connection.value = "polling";
     return;
   }
   stopHints = follow("v1/changes", {
     onEvent: (name) => name === "changed" && hint(),
     onState: (state) => {
-      connection.value = state === "refused" ? "polling" : state;
+      polls = state === "refused";
+      // While it is tried again, it is still gone.
+      if (state === "connecting" && connection.peek() === "offline") return;
+      const back = connection.peek() === "offline" && state === "live";
+      connection.value = polls ? "polling" : state;
+      if (back) hint();
     },
   });
 }

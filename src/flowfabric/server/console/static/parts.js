@@ -41,14 +41,14 @@ export const Absent = ({ problem, what, all, href }) => html`
         ? html`
             <div>
               <div class="tiny faint"><a href=${href}>${all}</a></div>
-              <h1>${problem.status === 404 ? `There is no such ${what}` : `This ${what} cannot be shown`}</h1>
+              <h1>${problem.status === 404 ? `${what[0].toUpperCase()}${what.slice(1)} not found` : `This ${what} cannot be shown`}</h1>
             </div>
             <${Trouble} problem=${problem} />
             ${
               problem.status === 404 &&
               html`
                 <p class="soft">
-                  It may have been removed since, or belong to a namespace that your credential does not cover.
+                  It may have been deleted, or belong to a namespace your credential cannot access.
                 </p>
               `
             }
@@ -57,6 +57,12 @@ export const Absent = ({ problem, what, all, href }) => html`
     }
   </div>
 `;
+
+/** Go to an address, and draw its page at once. */
+export const visit = (hash) => {
+  history.pushState(null, "", hash);
+  dispatchEvent(new HashChangeEvent("hashchange"));
+};
 
 export const executionHref = (id) => `#/executions/${encodeURIComponent(id)}`;
 
@@ -72,7 +78,7 @@ export function Copy({ text, label = "Copy" }) {
       setDone(true);
       setTimeout(() => setDone(false), 1_200);
     } catch {
-      toast("The browser does not allow copying here. Select the text and copy it by hand.", "warn");
+      toast("The browser does not allow copying here. Select and copy the text yourself.", "warn");
     }
   };
   return html`
@@ -248,7 +254,8 @@ export function Menu({ label = "More", icon = "more", items }) {
 
 export const ended = (state) => ENDED.has(state);
 
-export function Meter({ level, label }) {
+/** How full something is; being full is bad unless `full` names another tone. */
+export function Meter({ level, label, full }) {
   const share = Math.max(0, Math.min(1, level));
   return html`
     <div
@@ -258,7 +265,7 @@ export function Meter({ level, label }) {
       aria-valuemin="0"
       aria-valuemax="100"
       aria-valuenow=${Math.round(share * 100)}
-      data-tone=${level >= 1 ? "bad" : level >= 0.9 ? "warn" : "accent"}
+      data-tone=${full || (level >= 1 ? "bad" : level >= 0.9 ? "warn" : "accent")}
     >
       <span style=${{ width: `${share * 100}%` }}></span>
     </div>

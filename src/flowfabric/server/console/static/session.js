@@ -19,8 +19,9 @@ export function choose(name) {
   sessionStorage.setItem("ff.namespace", name);
   namespace.value = name;
 }
-export const may = (scope) => Boolean(me.peek()?.scopes?.includes(scope));
-/** Whether the credential is for all namespaces: some things are about all of them. */
+/** Whether the server lets this credential call an operation. */
+export const may = (operation) => Boolean(me.peek()?.operations?.includes(operation));
+/** Whether the credential is for all namespaces. */
 export const everywhere = () => me.peek()?.namespaces === null;
 export const setNow = (now) => {
   skew = now - Date.now();

@@ -1,6 +1,6 @@
 // What an execution went through, drawn over time: waiting, attempts, leases, suspensions, retries, steps, children.
 import { html, useEffect, useState } from "./dom.js";
-import { duration, ENDED, moment, time } from "./format.js";
+import { duration, ENDED, moment, zoned } from "./format.js";
 import { now } from "./session.js";
 import { Segments } from "./parts.js";
 import { rowsOf } from "./history.js";
@@ -40,6 +40,9 @@ const squeezed = (points, from, to) => {
       0.7
   );
 };
+
+/** A label is drawn where this much of the width, in per cent, is left for it. */
+const ROOM = 7;
 
 export function Timeline({ info, history, steps, children, onStep }) {
   const [, again] = useState(0);
@@ -90,7 +93,9 @@ export function Timeline({ info, history, steps, children, onStep }) {
                     data-tone=${bar.tone}
                     title=${bar.title}
                     style=${{ left: left(bar.from), width: width(bar) }}
-                  ></span>
+                  >
+                    ${part(bar.to) - part(bar.from) > ROOM ? bar.label || duration(bar.to - bar.from) : null}
+                  </span>
                 `,
               )}
               ${(row.ticks || []).map(
@@ -99,12 +104,42 @@ export function Timeline({ info, history, steps, children, onStep }) {
                     key=${`k${number}`}
                     class="tick"
                     data-tone=${tick.tone}
-                    title=${`${tick.title} (${time(tick.at)})`}
+                    title=${`${tick.title} (${zoned(tick.at)})`}
                     style=${{ left: left(tick.at) }}
                     onClick=${() => tick.step && onStep?.(tick.step)}
                   ></span>
                 `,
               )}
+              ${row.bars.slice(-1).map((bar) => {
+                const end = part(bar.to);
+                return row.timed && end - part(bar.from) <= ROOM
+                  ? html`
+                      <span
+                        key="after"
+                        class="tick-label"
+                        aria-hidden="true"
+                        style=${end > 85 ? { right: `${100 - part(bar.from)}%`, paddingRight: "5px" } : { left: `${end}%` }}
+                      >
+                        ${duration(bar.to - bar.from)}
+                      </span>
+                    `
+                  : null;
+              })}
+              ${(row.ticks || []).map((tick, number) => {
+                const room = (number + 1 < row.ticks.length ? part(row.ticks[number + 1].at) : 100) - part(tick.at);
+                return room > ROOM && tick.label
+                  ? html`
+                      <span
+                        key=${`l${number}`}
+                        class="tick-label clip"
+                        aria-hidden="true"
+                        style=${{ left: left(tick.at), maxWidth: `${room}%` }}
+                      >
+                        ${tick.label}
+                      </span>
+                    `
+                  : null;
+              })}
             </div>
           `,
         )}
@@ -113,7 +148,7 @@ export function Timeline({ info, history, steps, children, onStep }) {
           ${[0, 0.2, 0.4, 0.6, 0.8, 1].map(
             (share) => html`
               <span key=${share} style=${{ left: `${share * 100}%` }} title=${moment(scale.moment(share))}>
-                ${share === 0 ? time(from) : `+${duration(scale.moment(share) - from)}`}
+                ${share === 0 ? zoned(from) : `+${duration(scale.moment(share) - from)}`}
               </span>
             `,
           )}
@@ -135,7 +170,7 @@ export function Timeline({ info, history, steps, children, onStep }) {
           </span>
           <span data-tone="rate_limited">
             <i class="dot"></i>
-            until the next try, lease lost
+            waiting for retry, lease lost
           </span>
           <span data-tone="completed">
             <i class="dot"></i>
@@ -149,8 +184,8 @@ export function Timeline({ info, history, steps, children, onStep }) {
         <${Segments}
           label="Scale"
           options=${[
-            ["true", "True to time"],
-            ["short", "Waits shortened"],
+            ["true", "Real time"],
+            ["short", "Compress waits"],
           ]}
           value=${mode}
           onChange=${setChosen}

@@ -1,6 +1,7 @@
 // Values as people read them: JSON as a tree, texts as texts, bytes as bytes.
 import { html, useState } from "./dom.js";
 import { decoded, plural, size } from "./format.js";
+import { Copy } from "./parts.js";
 
 const MANY = 100;
 
@@ -64,16 +65,24 @@ function Node({ name, value, depth }) {
   `;
 }
 
+/** A box with a value in it, and a button that copies it. */
+const Box = ({ label, text, children }) => html`
+  <div class="copied">
+    <div class="value-box" tabindex="0" role="region" aria-label=${label}>${children}</div>
+    <${Copy} text=${text} label=${`Copy: ${label}`} />
+  </div>
+`;
+
 /** A JSON value as a tree; long texts as texts. */
 export function Json({ value, label = "Value" }) {
   if (typeof value === "string")
-    return html`<div class="value-box" tabindex="0" role="region" aria-label=${label}>${value}</div>`;
+    return html`<${Box} label=${label} text=${value}>${value}</${Box}>`;
   return html`
-    <div class="value-box" tabindex="0" role="region" aria-label=${label}>
+    <${Box} label=${label} text=${JSON.stringify(value, null, 2)}>
       <ul class="tree">
         <${Node} value=${value} depth=${0} />
       </ul>
-    </div>
+    </${Box}>
   `;
 }
 
@@ -101,7 +110,7 @@ export function Bytes({ data, label, nothing = "Nothing." }) {
     <div class="stack tight">
       ${
         found.kind === "binary"
-          ? html`<div class="value-box" tabindex="0" role="region" aria-label=${label}>${hex(found.value)}</div>`
+          ? html`<${Box} label=${label} text=${hex(found.value)}>${hex(found.value)}</${Box}>`
           : html`<${Json} value=${found.value} label=${label} />`
       }
       <span class="tiny faint">

@@ -1,93 +1,139 @@
 // What can be done with one execution, each with its consequence before it is done.
 import { html } from "../dom.js";
-import { at, post, put } from "../api.js";
+import { at, get, post, put } from "../api.js";
 import { may } from "../session.js";
 import { plural } from "../format.js";
 import { confirm } from "../dialogs.js";
 import { ended, Menu } from "../parts.js";
 import { toast } from "../toasts.js";
 import { Icon } from "../icons.js";
+import { maySignal, sendSignal, startAgain } from "./starting.js";
 
-export function Actions({ id, info, history, steps, refresh }) {
-  if (!may("operator")) return null;
-  const over = ended(info.public_state);
+const REASON = { name: "reason", label: "Reason", placeholder: "stored with the change" };
+
+/** A step as people know it: a call that failed is recorded under its name and the number of the try. */
+const stepLabel = (step) => {
+  const [name] = step.name.split("!");
+  return step.outcome === "ok" || !name ? step.name : `${name} (failed)`;
+};
+
+/** What can be done with one execution; every dialog says what the engine says would happen to it. */
+export function actionsOf({ id, info, steps, refresh }) {
   const done = (text) => {
     toast(text);
     refresh();
   };
-  const cancel = () =>
-    confirm({
-      title: "Cancel this execution?",
-      danger: true,
-      label: "Cancel it",
-      consequence:
-        info.public_state === "active"
-          ? "Its worker is told and loses the lease at once; what it does afterwards does not count."
-          : "It ends where it is. What waits for it is skipped or goes on, as its edges say.",
-      fields: [{ name: "reason", label: "Reason", placeholder: "for the record" }],
-      act: async ({ reason }) => {
-        await post(at(id, "cancel"), { reason });
-        done("Cancelled.");
-      },
-    });
-  const replay = () =>
-    confirm({
-      title: "Replay this execution?",
-      label: "Replay it",
-      consequence:
-        "It runs again from its beginning, under the same id and with the same input. What it gave before is forgotten.",
-      act: async () => {
-        await post(at(id, "replay"));
-        done("It runs again.");
-      },
-    });
-  const fork = () =>
+  const foresee = (act) => async () => (await get(at(id, "preview")))[act];
+  const forkAt = (wanted) => {
+    const options = steps.filter((step) => !step.name.startsWith("!"));
     confirm({
       title: "Fork this execution?",
-      label: "Fork it",
-      consequence:
-        "A new execution begins with what this one remembers from before the step, and goes on from there. This one stays as it is.",
+      label: "Fork",
+      foresee: foresee("fork"),
+      consequence: ({ step }) => {
+        const before = step ? options.findIndex((each) => each.name === step) : options.length;
+        return `It keeps ${plural(before, "step")}.`;
+      },
       fields: [
         {
           name: "step",
           label: "From step",
-          value: steps[0]?.name ?? "",
-          options: [...steps.map((step) => [step.name, `${step.sequence}. ${step.name}`]), ["", "Behind the last one"]],
+          value: wanted ?? "",
+          options: [
+            ...options.map((step) => [step.name, `${step.sequence}. ${stepLabel(step)}`]),
+            ["", "After the last step"],
+          ],
         },
       ],
       act: async ({ step }) => {
         const made = await post(at(id, "fork"), step ? { at: step } : {});
-        toast(`Forked with ${plural(made.steps, "step")} remembered.`);
+        toast(`Forked with ${plural(made.steps, "recorded step")}.`);
         location.hash = `#/executions/${encodeURIComponent(made.execution_id)}`;
       },
     });
-  const priority = () =>
-    confirm({
-      title: "Change its priority?",
-      label: "Change it",
-      consequence: "Higher goes first among those that wait in its lane. It does not stop anything that runs.",
-      fields: [{ name: "priority", label: "Priority", type: "number", required: true, value: String(info.priority) }],
-      act: async ({ priority: value }) => {
-        await put(at(id, "priority"), { new_priority: Number(value) });
-        done("The priority is changed.");
-      },
-    });
-  const revoke = () =>
-    confirm({
-      title: "Revoke its lease?",
-      danger: true,
-      label: "Revoke it",
-      consequence:
-        "Its worker may write nothing more for it, and another worker takes it over. Use this when a worker hangs.",
-      act: async () => {
-        await post(at(id, "revoke-lease"));
-        done("The lease is revoked.");
-      },
-    });
+  };
+  return {
+    cancel: () =>
+      confirm({
+        title: "Cancel this execution?",
+        danger: true,
+        label: "Cancel",
+        foresee: foresee("cancel"),
+        fields: [REASON],
+        act: async ({ reason }) => {
+          const answer = await post(at(id, "request-cancel"), { reason });
+          done(answer.Cancelling ? "Cancelling: it cleans up first." : "Cancelled.");
+        },
+      }),
+    terminate: () =>
+      confirm({
+        title: "Terminate this execution?",
+        danger: true,
+        label: "Terminate",
+        foresee: foresee("terminate"),
+        fields: [REASON],
+        act: async ({ reason }) => {
+          await post(at(id, "cancel"), { reason });
+          done("Terminated.");
+        },
+      }),
+    replay: () =>
+      confirm({
+        title: "Replay this execution?",
+        label: "Replay",
+        foresee: foresee("replay"),
+        act: async () => {
+          await post(at(id, "replay"));
+          done("Replayed.");
+        },
+      }),
+    /** From the step that failed, or from the first. */
+    fork: async () => {
+      let failed = null;
+      try {
+        failed = (await get(at(id, "preview"))).fork_at;
+      } catch {
+        /* the dialog asks again, and says what is wrong */
+      }
+      forkAt(failed ?? steps[0]?.name);
+    },
+    forkFrom: (step) => forkAt(step),
+    priority: () =>
+      confirm({
+        title: "Change the priority?",
+        label: "Change",
+        foresee: foresee("change_priority"),
+        fields: [
+          { name: "priority", label: "Priority", type: "number", required: true, value: String(info.priority) },
+        ],
+        act: async ({ priority: value }) => {
+          await put(at(id, "priority"), { new_priority: Number(value) });
+          done("Priority changed.");
+        },
+      }),
+    revoke: () =>
+      confirm({
+        title: "Revoke the lease?",
+        danger: true,
+        label: "Revoke",
+        foresee: foresee("revoke_lease"),
+        consequence: "Use this when a worker hangs.",
+        act: async () => {
+          await post(at(id, "revoke-lease"));
+          done("Lease revoked.");
+        },
+      }),
+  };
+}
+
+export function Actions({ id, info, history, steps, refresh }) {
+  const over = ended(info.public_state);
+  const { cancel, terminate, replay, fork, priority, revoke } = actionsOf({ id, info, steps, refresh });
   const holds = history.attempts.some((attempt) => attempt.lease_expires_at);
   return html`
     ${
       !over &&
+      may("request_cancel") &&
       html`
         <button type="button" class="button danger" onClick=${cancel}>
           <${Icon} name="stop" />
@@ -97,13 +143,14 @@ export function Actions({ id, info, history, steps, refresh }) {
     }
     ${
       over &&
+      may("replay_execution") &&
       html`
         <button
           type="button"
           class="button"
           onClick=${replay}
           disabled=${info.public_state === "cancelled"}
-          title=${info.public_state === "cancelled" ? "What was cancelled stays so; start it anew, or fork it from a step." : ""}
+          title=${info.public_state === "cancelled" ? "A cancelled execution cannot be replayed; start a new one, or fork it from a step." : ""}
         >
           <${Icon} name="replay" />
           Replay…
@@ -113,21 +160,46 @@ export function Actions({ id, info, history, steps, refresh }) {
     <${Menu}
       label="More"
       items=${[
-        { label: "Fork from a step…", icon: "fork", act: fork, disabled: steps.length ? "" : "It remembers no steps." },
-        {
+        may("fork_execution") && {
+          label: "Fork from a step…",
+          icon: "fork",
+          act: fork,
+          disabled: steps.length ? "" : "No recorded steps.",
+        },
+        may("fork_execution") &&
+          !info.execution_kind.startsWith("$") && {
+            label: "Start again with edited input…",
+            icon: "play",
+            act: () => startAgain({ id, info, steps }),
+          },
+        !over &&
+          maySignal() && {
+            label: "Send a signal…",
+            icon: "link",
+            act: () => sendSignal({ id, refresh }),
+            disabled: info.public_state === "suspended" ? "" : "It does not wait for a signal.",
+          },
+        may("change_priority") && {
           label: "Change priority…",
           icon: "priority",
           act: priority,
           disabled: ["waiting", "delayed", "rate_limited"].includes(info.public_state)
             ? ""
-            : "Only what waits has a place in its lane.",
+            : "Only waiting executions have a priority in the lane.",
         },
-        {
+        !over &&
+          may("cancel_execution") && {
+            label: "Terminate…",
+            icon: "stop",
+            danger: true,
+            act: terminate,
+          },
+        may("revoke_lease") && {
           label: "Revoke lease…",
           icon: "revoke",
           danger: true,
           act: revoke,
-          disabled: holds ? "" : "Nobody holds it.",
+          disabled: holds ? "" : "No worker holds it.",
         },
       ]}
     />

@@ -3,7 +3,9 @@ import { html, useEffect, useMemo, useState } from "../dom.js";
 import { at, bytes, get } from "../api.js";
 import { fromBase64, words } from "../format.js";
 import { Bytes, Json } from "../values.js";
-import { ended, Loading, When } from "../parts.js";
+import { me } from "../session.js";
+import { Copy, ended, Loading, When } from "../parts.js";
+import { listHref } from "../searchlinks.js";
 
 export function Data({ id, info, history, input }) {
   const [result, setResult] = useState(null);
@@ -34,7 +36,7 @@ export function Data({ id, info, history, input }) {
         <h3>Input</h3>
         ${
           input
-            ? html`<${Bytes} data=${fromBase64(input.payload)} label="Input" nothing="It was given nothing." />`
+            ? html`<${Bytes} data=${fromBase64(input.payload)} label="Input" nothing="No input" />`
             : html`<${Loading} />`
         }
       </div>
@@ -42,14 +44,17 @@ export function Data({ id, info, history, input }) {
         <h3>Result</h3>
         ${
           state === "completed"
-            ? html`<${Bytes} data=${result} label="Result" nothing="It gave nothing." />`
+            ? html`<${Bytes} data=${result} label="Result" nothing="No result" />`
             : history.failure_reason
               ? html`
-                  <div class="value-box problem" tabindex="0" role="region" aria-label="Failure">
-                    ${history.failure_reason}
+                  <div class="copied">
+                    <div class="value-box problem" tabindex="0" role="region" aria-label="Failure">
+                      ${history.failure_reason}
+                    </div>
+                    <${Copy} text=${history.failure_reason} label="Copy the failure" />
                   </div>
                 `
-              : html`<p class="soft small">${ended(state) ? `It ${words(state)} without a result.` : "Not yet."}</p>`
+              : html`<p class="soft small">${ended(state) ? `It ${words(state)} without a result.` : "Not finished yet."}</p>`
         }
       </div>
       ${
@@ -79,6 +84,27 @@ function summaryOf(summary) {
   }
 }
 
+/** The trace that an execution belongs to, if it was started in one. */
+const traceId = (tags) => /^[0-9a-f]{2}-([0-9a-f]{32})-/.exec(tags["trace.traceparent"] || "")?.[1];
+
+/** A trace, as a link if the server knows where traces are looked at. */
+function Trace({ id }) {
+  const template = me.peek()?.trace_url;
+  return html`
+    <h3>Trace</h3>
+    <div class="line" data-trace>
+      ${
+        template
+          ? html`
+              <a class="mono small wrap-anywhere" rel="noreferrer" href=${template.replaceAll("{trace_id}", id)}>${id}</a>
+            `
+          : html`<span class="mono small wrap-anywhere">${id}</span>`
+      }
+      <${Copy} text=${id} label="Copy the trace id" />
+    </div>
+  `;
+}
+
 export function Details({ info, history, input, explained }) {
   const policy = useMemo(() => {
     try {
@@ -88,6 +114,7 @@ export function Details({ info, history, input, explained }) {
     }
   }, [history.policy]);
   const tags = Object.entries(input?.tags || {});
+  const trace = traceId(input?.tags || {});
   return html`
     <div class="grid">
       <div class="half stack tight">
@@ -102,22 +129,24 @@ export function Details({ info, history, input, explained }) {
                         class="badge plain"
                         key=${key}
                         data-tone="accent"
-                        href=${`#/executions?q=${encodeURIComponent(`tag:${key}=${value}`)}`}
+                        href=${listHref({ tag: `${key}=${value}` })}
                       >
                         ${key}=${value}
                       </a>
                     `,
                   )}
+                  <${Copy} text=${tags.map(([key, value]) => `${key}=${value}`).join("\n")} label="Copy the tags" />
                 </div>
               `
             : html`<p class="soft small">None.</p>`
         }
+        ${trace && html`<${Trace} id=${trace} />`}
         <h3>State</h3>
         <${Json} value=${info.state_vector} label="State vector" />
         ${
           explained.detail &&
           html`
-            <h3>What it stands before</h3>
+            <h3>What it is waiting for</h3>
             <${Json} value=${explained.detail} label="Detail" />
           `
         }
@@ -127,12 +156,12 @@ export function Details({ info, history, input, explained }) {
         ${
           policy
             ? html`<${Json} value=${policy} label="Policy" />`
-            : html`<p class="soft small">None of its own.</p>`
+            : html`<p class="soft small">Default policy.</p>`
         }
         ${
           history.required_capabilities.length > 0 &&
           html`
-            <h3>Needs</h3>
+            <h3>Required capabilities</h3>
             <div class="people">
               ${history.required_capabilities.map(
                 (each) => html`<span class="badge plain" key=${each}>${each}</span>`,

@@ -1,81 +1,19 @@
-// What an execution left behind: steps, leases, waits and signals, usage, events, others in its flow.
+// What an execution left behind: leases, waits and signals, usage, events, others in its flow.
 import { html } from "../dom.js";
-import { at, post } from "../api.js";
-import { may } from "../session.js";
-import { amount, duration, fromBase64, moment, plural, shortId, size, time, words } from "../format.js";
+import { amount, duration, fromBase64, moment, shortId, time, words, zone } from "../format.js";
 import { Badge, Empty, When } from "../parts.js";
+import { childName } from "./names.js";
 import { Bytes } from "../values.js";
-import { confirm } from "../dialogs.js";
-import { toast } from "../toasts.js";
 import { holder, LEASE_ENDS, leaseEnd } from "../history.js";
 import { Icon } from "../icons.js";
+import { BudgetLink, ownedKey } from "../owners.js";
 
 /** As many relatives are asked for. */
 const MOST = 199;
 
-export function Steps({ id, steps, open, info }) {
-  if (!steps.length)
-    return html`
-      <${Empty} icon="executions">
-        It remembers no steps.
-        <span class="small faint">Durable functions do; tasks have attempts only.</span>
-      </${Empty}>
-    `;
-  const fork = (step) =>
-    confirm({
-      title: `Fork from step ${step.sequence}?`,
-      label: "Fork it",
-      consequence: `A new execution of ${info.execution_kind} remembers the ${plural(step.sequence - 1, "step")} before ${step.name} and goes on from there. This one stays as it is.`,
-      act: async () => {
-        const made = await post(at(id, "fork"), { at: step.name });
-        toast(`Forked with ${plural(made.steps, "step")} remembered.`);
-        location.hash = `#/executions/${encodeURIComponent(made.execution_id)}`;
-      },
-    });
-  return html`
-    <div class="steps-list">
-      ${steps.map(
-        (step) => html`
-          <details class="step" key=${step.sequence} open=${open === step.sequence}>
-            <summary>
-              <span class="faint number right">${step.sequence}</span>
-              <span class="clip">${step.name}</span>
-              <${Badge} tone=${step.outcome === "ok" ? "good" : "bad"}>${step.outcome}</${Badge}>
-              <span class="soft small number">${time(step.recorded_at)}</span>
-            </summary>
-            <div class="inside">
-              <${Bytes}
-                data=${step.value ? fromBase64(step.value) : null}
-                label=${`Value of ${step.name}`}
-                nothing="It gave nothing."
-              />
-              ${
-                step.value &&
-                step.size > fromBase64(step.value).length &&
-                html`<span class="tiny faint">The beginning of ${size(step.size)}.</span>`
-              }
-              ${
-                may("operator") &&
-                html`
-                  <div>
-                    <button type="button" class="button small" onClick=${() => fork(step)}>
-                      <${Icon} name="fork" />
-                      Fork from here…
-                    </button>
-                  </div>
-                `
-              }
-            </div>
-          </details>
-        `,
-      )}
-    </div>
-  `;
-}
-
 export function Leases({ leases }) {
   if (!leases.length)
-    return html`<${Empty} icon="workers">No worker has held it yet.</${Empty}>`;
+    return html`<${Empty} icon="workers">No worker has claimed it yet.</${Empty}>`;
   return html`
     <div class="table-wrap">
       <table class="table stacked">
@@ -86,7 +24,7 @@ export function Leases({ leases }) {
             <th scope="col">From</th>
             <th scope="col">Until</th>
             <th scope="col" class="number">For</th>
-            <th scope="col">How it ended</th>
+            <th scope="col">Ended by</th>
           </tr>
         </thead>
         <tbody>
@@ -126,7 +64,7 @@ export function Leases({ leases }) {
 
 export function Waits({ history }) {
   if (!history.waitpoints.length && !history.signals.length)
-    return html`<${Empty} icon="clock">It has never waited for a signal.</${Empty}>`;
+    return html`<${Empty} icon="clock">No signals, and never waited for one.</${Empty}>`;
   return html`
     <div class="stack">
       ${
@@ -138,7 +76,7 @@ export function Waits({ history }) {
                 <tr>
                   <th scope="col">Waitpoint</th>
                   <th scope="col">State</th>
-                  <th scope="col">Made</th>
+                  <th scope="col">Created</th>
                   <th scope="col">Expires</th>
                   <th scope="col" class="number">Signals</th>
                 </tr>
@@ -154,7 +92,7 @@ export function Waits({ history }) {
                         }
                       </td>
                       <td data-label="State">${words(each.state)}</td>
-                      <td data-label="Made"><${When} ms=${each.created_at} /></td>
+                      <td data-label="Created"><${When} ms=${each.created_at} /></td>
                       <td data-label="Expires"><${When} ms=${each.expires_at} /></td>
                       <td class="number" data-label="Signals">${each.signal_count}</td>
                     </tr>
@@ -180,14 +118,14 @@ export function Waits({ history }) {
                       <span class="soft">for ${signal.waitpoint_key}</span>
                     </span>
                     <span class="soft small">${signal.source_identity || signal.source_type}</span>
-                    <span class="soft small">${time(signal.accepted_at)}</span>
+                    <time class="soft small" title=${moment(signal.accepted_at)}>${time(signal.accepted_at)}</time>
                   </summary>
                   <div class="inside">
                     <span class="soft small">${words(signal.effect)}</span>
                     <${Bytes}
                       data=${signal.payload ? fromBase64(signal.payload) : null}
                       label="Payload"
-                      nothing="Without a payload."
+                      nothing="No payload"
                     />
                   </div>
                 </details>
@@ -202,7 +140,19 @@ export function Waits({ history }) {
 
 export function Usage({ history }) {
   if (!history.spends.length && !history.budget_ids.length && !history.quota_policy_id)
-    return html`<${Empty} icon="budgets">It is charged to no budget.</${Empty}>`;
+    return html`<${Empty} icon="budgets">No budget.</${Empty}>`;
+  const known = new Set(history.budgets.map((each) => each.budget_id));
+  const named = [
+    ...history.budgets.map(
+      (each) => html`<${BudgetLink} id=${each.budget_id} namespace=${each.namespace} name=${each.name} />`,
+    ),
+    // What else it names does not exist, or is not for this credential to see.
+    ...history.budget_ids
+      .filter((id) => !known.has(id))
+      .map(
+        (id) => html`<span class="mono">${shortId(id)}</span>`,
+      ),
+  ];
   return html`
     <div class="stack tight">
       ${
@@ -220,8 +170,8 @@ export function Usage({ history }) {
               <tbody>
                 ${history.spends.map(
                   (each) => html`
-                    <tr key=${each.budget_id + each.dimension}>
-                      <td><a class="mono" href=${`#/budgets/${each.budget_id}`}>${shortId(each.budget_id)}</a></td>
+                    <tr key=${ownedKey(each.budget_id, each.namespace) + each.dimension}>
+                      <td><${BudgetLink} id=${each.budget_id} namespace=${each.namespace} name=${each.name} /></td>
                       <td data-label="Dimension">${each.dimension}</td>
                       <td class="number" data-label="Spent">${amount(each.dimension, each.amount)}</td>
                     </tr>
@@ -236,11 +186,10 @@ export function Usage({ history }) {
         history.budget_ids.length > 0 &&
         html`
           <p class="soft small">
-            Must
-            fit ${history.budget_ids.map(
-              (id, index) => html`
-                ${index ? ", " : ""}
-                <a class="mono" href=${`#/budgets/${id}`}>${shortId(id)}</a>
+            Charged
+            to ${named.map(
+              (link, index) => html`
+                ${index ? ", " : ""}${link}
               `,
             )}.
           </p>
@@ -260,7 +209,24 @@ export function Usage({ history }) {
   `;
 }
 
-export const Events = ({ events }) => html`
+/** Everything that the page knows, as a file. */
+function save(all) {
+  const text = JSON.stringify({ ...all, id: undefined, execution_id: all.id }, null, 2);
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.download = `${all.id.split(":").pop()}.json`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+export const Events = ({ events, all }) => html`
+  <div class="line wide wraps">
+    <span class="soft small">Times are in ${zone()}.</span>
+    <button type="button" class="button small" onClick=${() => save(all)}>
+      <${Icon} name="download" />
+      Download as JSON
+    </button>
+  </div>
   <div class="events">
     ${events.map(
       (event, index) => html`
@@ -298,7 +264,7 @@ export function Relatives({ title, found, flow }) {
                   <td><${Badge} state=${each.public_state} /></td>
                   <td>
                     <a href=${`#/executions/${encodeURIComponent(each.execution_id)}`}>
-                      ${each.execution_kind === "$ask" ? "question" : each.execution_kind || "(no kind)"}
+                      ${childName(each)}
                     </a>
                     ${" "}
                     <span class="mono faint">${shortId(each.execution_id)}</span>

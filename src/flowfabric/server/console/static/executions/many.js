@@ -1,23 +1,46 @@
 // Cancel or replay many at once, after saying how many.
 import { html, useEffect, useRef, useState } from "../dom.js";
-import { at, post } from "../api.js";
+import { at, get, post } from "../api.js";
 import { now } from "../session.js";
 import { exact, moment, plural, words } from "../format.js";
 import { closeDialog, confirm, openDialog } from "../dialogs.js";
 import { toast } from "../toasts.js";
 import { Trouble } from "../parts.js";
 import { Icon } from "../icons.js";
+import { filterOf } from "./address.js";
+
+/** As many are looked at one by one before the dialog says what becomes of them. */
+const LOOKED_AT = 20;
+
+/** What the engine says would become of each, those alike counted together. */
+async function foreseen(verb, ids) {
+  const told = await Promise.all(ids.map(async (id) => (await get(at(id, "preview")))[verb]));
+  const counts = new Map();
+  for (const { sentence } of told) {
+    // How often each was replayed before tells them apart, and is not what is asked.
+    const same = sentence.split(" Replay ")[0];
+    counts.set(same, (counts.get(same) ?? 0) + 1);
+  }
+  const shown = [...counts].sort(([, first], [, second]) => second - first).slice(0, 4);
+  return {
+    possible: told.some(({ possible }) => possible),
+    sentence:
+      ids.length === 1 ? told[0].sentence : shown.map(([sentence, count]) => `${count} of ${ids.length}: ${sentence}`).join(" "),
+  };
+}
 
 export function some(verb, ids, done) {
+  const few = ids.length <= LOOKED_AT;
   confirm({
     title: `${verb === "cancel" ? "Cancel" : "Replay"} ${plural(ids.length, "execution")}?`,
+    foresee: few ? () => foreseen(verb, ids) : undefined,
     consequence:
-      verb === "cancel"
-        ? "Each is stopped where it is; its worker is told. What has ended stays as it is."
-        : "Each that has ended runs again from its beginning, with the same input.",
-    label: verb === "cancel" ? "Cancel them" : "Replay them",
+      few ? "" : verb === "cancel"
+        ? "Each one is cancelled; workflows with a cancel grace clean up first. Executions that have ended do not change."
+        : "Each one that failed, expired or completed runs again. Workflows continue where they stopped and keep their recorded steps.",
+    label: verb === "cancel" ? "Cancel" : "Replay",
     danger: verb === "cancel",
-    fields: verb === "cancel" ? [{ name: "reason", label: "Reason", placeholder: "for the record" }] : [],
+    fields: verb === "cancel" ? [{ name: "reason", label: "Reason", placeholder: "stored with the change" }] : [],
     act: async ({ reason }) => {
       let failed = 0;
       const work = [...ids];
@@ -25,7 +48,8 @@ export function some(verb, ids, done) {
         Array.from({ length: 5 }, async () => {
           for (let identity = work.pop(); identity; identity = work.pop()) {
             try {
-              await post(at(identity, verb), verb === "cancel" ? { reason: reason || "" } : undefined);
+              if (verb === "cancel") await post(at(identity, "request-cancel"), { reason: reason || "" });
+              else await post(at(identity, verb));
             } catch (problem) {
               if (problem.status === 0) throw problem;
               failed += 1;
@@ -42,21 +66,12 @@ export function some(verb, ids, done) {
   });
 }
 
-export function bulk(verb, parsed, { since, until }, refresh) {
-  const filter = {
-    namespace: parsed.namespace,
-    lane_id: parsed.lane_id,
-    kind: parsed.kind,
-    flow_id: parsed.flow_id,
-    states: parsed.state ? parsed.state.split(",") : undefined,
-    tag: parsed.tag
-      ? [parsed.tag.slice(0, parsed.tag.indexOf("=")), parsed.tag.slice(parsed.tag.indexOf("=") + 1)]
-      : undefined,
-    created_from: since ? Math.max(0, Math.floor((until || now()) - since)) : undefined,
-    // What is created after the preview is not meant.
-    created_before: Math.min(until || Infinity, Math.floor(now()) + 1),
-  };
-  const told = { ...filter, created_before: until || undefined };
+/** What the list shows by now, by its address. */
+export function bulk(verb, said, namespace, refresh) {
+  const { state, roots, ...found } = filterOf(said, namespace);
+  const told = { ...found, states: said.states.length ? said.states : undefined, roots: said.roots || undefined };
+  // What is created after the preview is not meant.
+  const filter = { ...told, created_before: Math.min(told.created_before || Infinity, Math.floor(now()) + 1) };
   openDialog({
     body: html`<${Bulk} ...${{ verb, filter, told, refresh }} />`,
   });
@@ -122,13 +137,13 @@ function Bulk({ verb, filter, told, refresh }) {
   const narrowing = Object.entries(told).filter(([, value]) => value !== undefined);
   return html`
     <form onSubmit=${run}>
-      <h2 id="dialog-title">${verb === "cancel" ? "Cancel" : "Replay"} all that fit</h2>
+      <h2 id="dialog-title">${verb === "cancel" ? "Cancel" : "Replay"} all matches</h2>
       <p class="sentence" data-tone=${some ? "warn" : "waiting"}>
         <${Icon} name="warn" />
         <span>
           <strong data-preview>${preview.whole ? "" : "At least "}${exact(preview.count)}</strong>
-          ${" "}${preview.count === 1 ? "execution fits" : "executions fit"}.
-          ${verb === "cancel" ? " Those that have not ended are stopped; their workers are told." : " Those that failed or expired run again from their beginning, unless states were chosen."}
+          ${" "}${preview.count === 1 ? "execution matches" : "executions match"}.
+          ${verb === "cancel" ? " Those that have not ended are cancelled; workflows clean up first." : " Those that failed or expired run again, unless you selected states. Workflows continue where they stopped."}
         </span>
       </p>
       <div class="note-box">
@@ -137,15 +152,15 @@ function Bulk({ verb, filter, told, refresh }) {
             ? narrowing.map(
                 ([name, value]) => html`
                   <div key=${name}>
-                    <span class="faint">${words(name)}</span>
+                    <span class="faint">${name === "q" ? "search" : words(name)}</span>
                     ${" "}
                     <span class="mono wrap-anywhere">
-                      ${name.startsWith("created") ? moment(value) : Array.isArray(value) ? value.join(name === "tag" ? "=" : ", ") : String(value)}
+                      ${/_from$|_before$/.test(name) ? moment(value) : Array.isArray(value) ? value.map(words).join(", ") : value === true ? "only" : String(value)}
                     </span>
                   </div>
                 `,
               )
-            : "Nothing narrows it: this is about everything that can be seen."
+            : "No filter: this selects every execution you can see."
         }
       </div>
       ${
@@ -165,7 +180,7 @@ function Bulk({ verb, filter, told, refresh }) {
       }
       <${Trouble} problem=${preview.problem} />
       <div class="foot">
-        <button type="button" class="button" onClick=${closeDialog}>Leave it</button>
+        <button type="button" class="button" onClick=${closeDialog}>${verb === "cancel" ? "Keep" : "Cancel"}</button>
         <button
           type="submit"
           class=${`button primary ${verb === "cancel" ? "danger" : ""}`}

@@ -4,17 +4,37 @@ import { get, post } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { may, namespace } from "../session.js";
-import { plural, relative } from "../format.js";
+import { moment, plural, relative } from "../format.js";
 import { Badge, Copy, Empty, ExecutionLink, Loading, Trouble, When } from "../parts.js";
 import { Json } from "../values.js";
 import { openDialog, closeDialog } from "../dialogs.js";
 import { toast } from "../toasts.js";
-import { AnswerForm } from "../schemaform.js";
+import { AnswerForm } from "../answerform.js";
 import { Icon } from "../icons.js";
 
-export default function Approvals({ id }) {
+/** Pages of questions that are read at once, so that the most urgent ones are among those shown. */
+const FIRST_PAGES = 4;
+
+/** The most urgent first: by deadline, then those without one, the oldest first. */
+const byDeadline = (first, second) =>
+  (first.until ?? Infinity) - (second.until ?? Infinity) || first.asked_at - second.asked_at;
+
+/** Whether every word that was typed is somewhere in a question. */
+function fits(ask, text) {
+  const whole = [ask.question, ask.namespace, ask.run_id, ...ask.of].join(" ").toLowerCase();
+  return text
+    .toLowerCase()
+    .split(" ")
+    .every((word) => whole.includes(word));
+}
+
+const hrefOf = (id, text) =>
+  `#/approvals${id ? `/${encodeURIComponent(id)}` : ""}${text ? `?${new URLSearchParams({ q: text })}` : ""}`;
+
+export default function Approvals({ id, query }) {
   const own = useValue(namespace);
-  const [pages, setPages] = useState(1);
+  const text = query?.get("q") || "";
+  const [pages, setPages] = useState(FIRST_PAGES);
   const { data, problem, refresh } = useLive(async () => {
     let asks = [];
     let cursor;
@@ -24,77 +44,108 @@ export default function Approvals({ id }) {
       cursor = found.next_cursor;
       if (cursor === null) break;
     }
-    return { asks, more: cursor !== null };
+    return { asks: asks.sort(byDeadline), more: cursor !== null };
   }, [own, pages]);
-  const asks = data?.asks || [];
-  const chosen = asks.find((ask) => ask.execution_id === id) || (id ? null : asks[0]);
+  const all = data?.asks || [];
+  const asks = all.filter((ask) => fits(ask, text));
+  const chosen = all.find((ask) => ask.execution_id === id) || (id ? null : asks[0]);
+  const search = (event) => {
+    history.replaceState(null, "", hrefOf(id, event.target.value));
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  };
   return html`
     <div class="page">
       <div class="page-head">
         <h1>Approvals</h1>
         <${Live} />
         ${
-          asks.length > 0 &&
-          html`<span class="soft small">${plural(asks.length, "question")}${data.more ? " or more" : ""}</span>`
+          all.length > 0 &&
+          html`<span class="soft small">${plural(all.length, "question")}${data.more ? " or more" : ""}</span>`
         }
       </div>
       <${Trouble} problem=${problem} />
       ${
         !data
           ? html`<${Loading} />`
-          : !asks.length && !id
+          : !all.length && !id
             ? html`
                 <section class="card">
                   <${Empty} icon="approvals">
-                    Nobody waits for an answer.
+                    No open questions.
                     <span class="small faint">Questions that workflows ask with Ask appear here.</span>
                   </${Empty}>
                 </section>
               `
             : html`
-                <div class="inbox">
+                <div class="inbox" data-open=${id ? "" : null}>
                   <section class="card inbox-list" aria-label="Questions">
-                    ${asks.map(
-                      (ask) => html`
-                        <a
-                          class="inbox-item"
-                          key=${ask.execution_id}
-                          href=${`#/approvals/${encodeURIComponent(ask.execution_id)}`}
-                          aria-current=${String(ask === chosen)}
-                          data-ask=${ask.execution_id}
-                        >
-                          <span class="line wide">
-                            <strong class="clip">${ask.question}</strong>
-                            <span class="faint tiny no-wrap">${relative(ask.asked_at)}</span>
-                          </span>
-                          <span class="line wide small soft">
-                            <span class="clip">${ask.of.length ? ask.of.join(", ") : "whoever has the link"}</span>
-                            <span>
-                              ${ask.given.filter((given) => given.said === "approve").length} of ${ask.need}
-                            </span>
-                          </span>
-                        </a>
-                      `,
-                    )}
+                    <div class="inbox-search">
+                      <input
+                        class="input"
+                        type="search"
+                        data-search
+                        aria-label="Search questions"
+                        placeholder="Search questions"
+                        value=${text}
+                        onInput=${search}
+                      />
+                    </div>
+                    ${asks.map((ask) => html`<${Item} key=${ask.execution_id} ...${{ ask, chosen, text }} />`)}
                     ${
                       data.more &&
                       html`
                         <button type="button" class="inbox-item" onClick=${() => setPages(pages + 1)}>More</button>
                       `
                     }
-                    ${!asks.length && html`<p class="inbox-item soft">No other question waits.</p>`}
+                    ${
+                      !asks.length &&
+                      html`
+                        <p class="inbox-item soft">
+                          ${
+                            text && all.length
+                              ? html`<span>No matches. <a href=${hrefOf(id, "")}>Clear search</a></span>`
+                              : "No other open questions."
+                          }
+                        </p>
+                      `
+                    }
                   </section>
-                  ${
-                    chosen
-                      ? html`<${Question} key=${chosen.execution_id} ask=${chosen} refresh=${refresh} />`
-                      : html`<${Other} key=${id} id=${id} refresh=${refresh} />`
-                  }
+                  <div class="inbox-open stack tight">
+                    <a class="inbox-back small" href=${hrefOf("", text)}>All questions</a>
+                    ${
+                      chosen
+                        ? html`<${Question} key=${chosen.execution_id} ask=${chosen} refresh=${refresh} />`
+                        : id
+                          ? html`<${Other} key=${id} id=${id} refresh=${refresh} />`
+                          : null
+                    }
+                  </div>
                 </div>
               `
       }
     </div>
   `;
 }
+
+const Item = ({ ask, chosen, text }) => html`
+  <a
+    class="inbox-item"
+    href=${hrefOf(ask.execution_id, text)}
+    aria-current=${String(ask === chosen)}
+    data-ask=${ask.execution_id}
+  >
+    <span class="line wide">
+      <strong class="clip">${ask.question}</strong>
+      <span class="faint tiny no-wrap" title=${ask.until ? `Until ${moment(ask.until)}` : `Asked ${moment(ask.asked_at)}`}>
+        ${ask.until ? `due ${relative(ask.until)}` : `asked ${relative(ask.asked_at)}`}
+      </span>
+    </span>
+    <span class="line wide small soft">
+      <span class="clip">${ask.of.length ? ask.of.join(", ") : "anyone with the link"}</span>
+      <span>${ask.given.filter((given) => given.said === "approve").length} of ${ask.need}</span>
+    </span>
+  </a>
+`;
 
 /** A question that is not (any more) in the inbox. */
 function Other({ id, refresh }) {
@@ -122,7 +173,7 @@ function Question({ ask, refresh }) {
     setState({ busy: true, problem: null });
     try {
       const { said } = await post(`v1/asks/${encodeURIComponent(ask.execution_id)}/answer`, { value, by: by || null });
-      toast(said === "approve" ? "Yes was said." : "No was said.");
+      toast(`Answer recorded: ${said === "approve" ? "Yes" : "No"}`);
       setState({ busy: false, problem: null });
       refresh();
     } catch (problem) {
@@ -144,12 +195,12 @@ function Question({ ask, refresh }) {
           <div>
             <dt>Until</dt>
             <dd>
-              ${ask.until ? html`<${When} ms=${ask.until} />` : "it is answered"}
+              ${ask.until ? html`<${When} ms=${ask.until} />` : "No deadline"}
             </dd>
           </div>
           <div>
             <dt>Needs</dt>
-            <dd>${ask.need === 1 ? "one yes" : `${ask.need} yeses`}; one no decides, too</dd>
+            <dd>${ask.need === 1 ? "one approval" : `${ask.need} approvals`}; one rejection is final</dd>
           </div>
           <div>
             <dt>Run</dt>
@@ -164,17 +215,17 @@ function Question({ ask, refresh }) {
           ask.show !== null &&
           html`
             <div class="stack tight">
-              <h3>What it is about</h3>
-              <${Json} value=${ask.show} label="What was shown" />
+              <h3>Details</h3>
+              <${Json} value=${ask.show} label="Details" />
             </div>
           `
         }
         <div class="stack tight">
-          <h3>Who has answered</h3>
+          <h3>Answers</h3>
           ${
             ask.of.length === 0 &&
             !ask.given.length &&
-            html`<p class="soft small">Nobody yet. Whoever has the link may.</p>`
+            html`<p class="soft small">None yet. Anyone with the link can answer.</p>`
           }
           <div class="table-wrap">
             <table class="table stacked">
@@ -196,22 +247,22 @@ function Question({ ask, refresh }) {
           ${
             !ask.of.length &&
             ask.open &&
-            may("operator") &&
+            may("make_link") &&
             html`<div><${LinkButton} ask=${ask} by=${null} /></div>`
           }
         </div>
         ${
           ask.open &&
-          may("operator") &&
+          may("give_answer") &&
           (free.length > 0 || !ask.of.length) &&
           html`
             <div class="stack tight">
-              <h3>Answer for ${ask.of.length > 1 ? "" : ask.of[0] || "whoever was asked"}</h3>
+              <h3>Answer for ${ask.of.length > 1 ? "" : ask.of[0] || "the approver"}</h3>
               ${
                 ask.of.length > 1 &&
                 html`
                   <div class="field">
-                    <label class="visually-hidden" for="by">For whom</label>
+                    <label class="visually-hidden" for="by">Approver</label>
                     <select id="by" class="input" value=${by} onChange=${(event) => setBy(event.target.value)}>
                       ${free.map(
                         (name) => html`<option key=${name} value=${name}>${name}</option>`,
@@ -220,7 +271,7 @@ function Question({ ask, refresh }) {
                   </div>
                 `
               }
-              <p class="small faint">It counts as theirs; the record says that you gave it.</p>
+              <p class="small faint">It counts as their answer; the audit log says that you gave it.</p>
               <${AnswerForm}
                 schema=${ask.schema}
                 approves=${ask.approves}
@@ -255,7 +306,7 @@ function Approver({ name, given, ask }) {
                   ${given.said === "approve" ? "yes" : "no"}
                 </${Badge}>
               `
-            : html`<span class="soft">not yet</span>`
+            : html`<span class="soft">no answer yet</span>`
         }
       </td>
       <td class="soft small">
@@ -281,7 +332,7 @@ function Approver({ name, given, ask }) {
         ${
           !given &&
           ask.open &&
-          may("operator") &&
+          may("make_link") &&
           html`<${LinkButton} ask=${ask} by=${name} />`
         }
       </td>
@@ -312,7 +363,7 @@ const Linked = ({ name, url }) => html`
   <div class="inside">
     <h2 id="dialog-title">The link ${name ? `of ${name}` : "to answer"}</h2>
     <p class="soft">
-      Whoever has it can answer${name ? ` in ${name}'s place` : ""}, without an account. It is good for this question,
+      Anyone who has it can answer${name ? ` in ${name}'s place` : ""}, without an account. It is valid for this question,
       as long as it is open, and for nothing else. Send it to nobody else.
     </p>
     <div class="line">

@@ -3,16 +3,11 @@ import { html, useState } from "../dom.js";
 import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
-import { moment, time, words } from "../format.js";
+import { iso, moment } from "../format.js";
+import { actName, told } from "../audit/telling.js";
 import { Badge, Empty, Loading, Trouble } from "../parts.js";
 
-const subject = (text) => {
-  try {
-    return Object.entries(JSON.parse(text));
-  } catch {
-    return [["", text]];
-  }
-};
+const searched = (entry) => `${entry.who} ${entry.act} ${actName(entry.act)} ${entry.subject}`.toLowerCase();
 
 export default function Audit() {
   const [pages, setPages] = useState(1);
@@ -33,7 +28,7 @@ export default function Audit() {
     5_000,
   );
   const shown = (data?.entries || []).filter(
-    (entry) => !text || `${entry.who} ${entry.act} ${entry.subject}`.toLowerCase().includes(text.toLowerCase()),
+    (entry) => !text || searched(entry).includes(text.toLowerCase()),
   );
   return html`
     <div class="page">
@@ -41,12 +36,12 @@ export default function Audit() {
         <h1>Audit</h1>
         <${Live} />
         <div class="actions">
-          <label class="visually-hidden" for="audit-q">Narrow the log</label>
+          <label class="visually-hidden" for="audit-q">Filter the log</label>
           <input
             id="audit-q"
             data-search
             class="input"
-            placeholder="Who, what or whom"
+            placeholder="Actor, action or target"
             value=${text}
             onInput=${(event) => setText(event.target.value)}
             autocomplete="off"
@@ -60,51 +55,42 @@ export default function Audit() {
             !data
               ? html`<${Loading} />`
               : !shown.length
-                ? html`<${Empty} icon="audit">Nobody has done anything${text ? " that fits" : " yet"}.</${Empty}>`
+                ? html`<${Empty} icon="audit">${text ? "No matches" : "No audit entries"}.</${Empty}>`
                 : html`
                     <table class="table stacked">
                       <thead>
                         <tr>
                           <th scope="col">When</th>
-                          <th scope="col">Who</th>
-                          <th scope="col">Did</th>
-                          <th scope="col">To</th>
-                          <th scope="col" class="number">Answer</th>
+                          <th scope="col">Actor</th>
+                          <th scope="col">Action</th>
+                          <th scope="col">Target</th>
+                          <th scope="col">Result</th>
                         </tr>
                       </thead>
                       <tbody>
                         ${shown.map(
                           (entry) => html`
                             <tr key=${entry.audit_id}>
-                              <td class="soft no-wrap" title=${moment(entry.at_ms)}>${time(entry.at_ms)}</td>
-                              <td data-label="Who">${entry.who}</td>
-                              <td data-label="Did">${words(entry.act)}</td>
-                              <td class="wrap-anywhere small" data-label="To">
-                                ${subject(entry.subject).map(
-                                  ([key, value]) => html`
-                                    <span key=${key}>
-                                      ${
-                                        key && key !== "id"
-                                          ? html`
-                                              <span class="faint">${words(key)}</span>
-                                              ${" "}
-                                            `
-                                          : null
-                                      }${
-                                        /^\{fp:\d+\}:/.test(String(value))
-                                          ? html`
-                                              <a class="mono" href=${`#/executions/${encodeURIComponent(value)}`}>
-                                                ${String(value)}
-                                              </a>
-                                            `
-                                          : html`<span class="mono">${String(value)}</span>`
-                                      }${" "}
+                              <td class="soft no-wrap"><time datetime=${iso(entry.at_ms)}>${moment(entry.at_ms)}</time></td>
+                              <td data-label="Actor">${entry.who}</td>
+                              <td data-label="Action">${actName(entry.act)}</td>
+                              <td class="wrap-anywhere small" data-label="Target">
+                                ${told(entry.subject).map(
+                                  ({ key, label, text: value, before }) => html`
+                                    <span class="told" key=${key}>
+                                      ${label && html`<span class="faint">${label}</span> `}
+                                      ${before && html`<s>${before}</s>${" → "}`}
+                                      <span>${value}</span>
                                     </span>
                                   `,
                                 )}
                               </td>
-                              <td class="number" data-label="Answer">
-                                <${Badge} tone=${entry.status < 400 ? "good" : "bad"}>${entry.status}</${Badge}>
+                              <td data-label="Result">
+                                ${
+                                  entry.status < 400
+                                    ? html`<${Badge} tone="good">done</${Badge}>`
+                                    : html`<${Badge} tone="bad"><span title=${`HTTP ${entry.status}`}>${entry.status < 500 ? "refused" : "failed"}</span></${Badge}>`
+                                }
                               </td>
                             </tr>
                           `,

@@ -1,43 +1,47 @@
 // Budgets and quotas: how much is spent, how much is allowed, and changing that.
-import { html, useState } from "../dom.js";
+import { html, useState, useValue } from "../dom.js";
 import { get, post, put } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
-import { everywhere, may } from "../session.js";
+import { may, namespace } from "../session.js";
 import { amount, count, duration, plural, shortId, units, words, written } from "../format.js";
 import { closeDialog, confirm, openDialog } from "../dialogs.js";
 import { Copy, Empty, Loading, Meter, Trouble, When } from "../parts.js";
+import { Owner, budgetPage, budgetPath, ownedKey, whose } from "../owners.js";
 import { toast } from "../toasts.js";
 
-async function all(path, key) {
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+const NOTHING = { budgets: [], quotas: [] };
+
+async function all(path, key, own) {
   let found = [];
   let after;
   do {
-    const page = await get(path, { after, limit: 500 });
+    const page = await get(path, { after, limit: 500, namespace: own });
     found = found.concat(page[key]);
     after = page.next_cursor;
   } while (after !== null && found.length < 5_000);
   return found;
 }
 
-export default function Budgets({ id }) {
-  const { data, problem, refresh } = useLive(
-    async () => {
-      if (!everywhere())
-        return id
-          ? { budgets: [await get(`v1/budgets/${encodeURIComponent(id)}`)], quotas: [] }
-          : { budgets: [], quotas: [] };
-      const [budgets, quotas] = await Promise.all([all("v1/budgets", "budgets"), all("v1/quotas", "policies")]);
-      return { budgets, quotas };
-    },
-    [id],
-    5_000,
-  );
+/** One budget if an id is given: that of the namespace in the address, or the operator's. Else all that may be seen. */
+async function load(id, owner, own) {
+  if (id) return UUID.test(id) ? { ...NOTHING, budgets: [await get(budgetPath(id, owner))] } : NOTHING;
+  const [budgets, quotas] = await Promise.all([
+    all("v1/budgets", "budgets", own),
+    all("v1/quotas", "policies", own),
+  ]);
+  return { budgets, quotas };
+}
+
+export default function Budgets({ id, query }) {
+  const own = useValue(namespace);
+  const owner = query.get("namespace");
+  const { data, problem, refresh } = useLive(() => load(id, owner, own), [id, owner, own], 5_000);
   const [text, setText] = useState("");
   const shown = (data?.budgets || []).filter(
     (budget) =>
-      (!id || budget.budget_id === id) &&
-      (!text || `${budget.scope_id} ${budget.scope_type} ${budget.budget_id}`.includes(text)),
+      !text || `${budget.scope_id} ${budget.scope_type} ${budget.budget_id} ${budget.namespace ?? ""}`.includes(text),
   );
   return html`
     <div class="page">
@@ -65,134 +69,141 @@ export default function Budgets({ id }) {
       </div>
       <${Trouble} problem=${problem} />
       ${
-        !everywhere() &&
-        html`
-          <p class="note-box">
-            This credential is limited to namespaces. Lists of budgets are about all of them; a budget of yours can be
-            seen by its id.
-          </p>
-        `
-      }
-      ${
         !data
-          ? html`<${Loading} />`
+          ? !problem && html`<${Loading} />`
           : html`
               ${
                 shown.length
                   ? html`
                       <div class="grid">
                         ${shown.slice(0, 200).map(
-                          (budget) => html`<${Budget} key=${budget.budget_id} budget=${budget} refresh=${refresh} />`,
+                          (budget) => html`
+                            <${Budget}
+                              key=${ownedKey(budget.budget_id, budget.namespace)}
+                              budget=${budget}
+                              refresh=${refresh}
+                            />
+                          `,
                         )}
                       </div>
                     `
                   : html`
                       <section class="card">
-                        <${Empty} icon="budgets">No budget${text ? " fits" : ""}.</${Empty}>
+                        <${Empty} icon="budgets">${text ? "No matches" : "No budgets"}.</${Empty}>
                       </section>
                     `
               }
-              ${
-                !id &&
-                html`
-                  <section class="card">
-                    <header>
-                      <h2>Quotas</h2>
-                      <span class="count">${data.quotas.length}</span>
-                    </header>
-                    <div class="body flush table-wrap">
-                      ${
-                        data.quotas.length
-                          ? html`
-                              <table class="table stacked">
-                                <thead>
-                                  <tr>
-                                    <th scope="col">Quota</th>
-                                    <th scope="col" class="number">In a window</th>
-                                    <th scope="col" class="number">Window</th>
-                                    <th scope="col" class="number">At once</th>
-                                    <th scope="col" class="number">Running</th>
-                                    <th scope="col">Since</th>
-                                  </tr>
-                                </thead>
-                                <tbody>
-                                  ${data.quotas.map(
-                                    (quota) => html`
-                                      <tr key=${quota.quota_policy_id}>
-                                        <td class="mono">
-                                          ${shortId(quota.quota_policy_id)}${" "}
-                                          <${Copy} text=${quota.quota_policy_id} label="Copy the id" />
-                                        </td>
-                                        <td class="number" data-label="In a window">
-                                          ${quota.limits.max_requests_per_window ? count(quota.limits.max_requests_per_window) : "any"}
-                                        </td>
-                                        <td class="number" data-label="Window">
-                                          ${duration(quota.limits.requests_per_window_seconds * 1_000)}
-                                        </td>
-                                        <td class="number" data-label="At once">
-                                          ${quota.limits.active_concurrency_cap || "any"}
-                                        </td>
-                                        <td class="number" data-label="Running">${count(quota.active_concurrency)}</td>
-                                        <td class="soft" data-label="Since"><${When} ms=${quota.created_at_ms} /></td>
-                                      </tr>
-                                    `,
-                                  )}
-                                </tbody>
-                              </table>
-                            `
-                          : html`<${Empty}>No quota.</${Empty}>`
-                      }
-                    </div>
-                  </section>
-                `
-              }
+              ${!id && html`<${Quotas} quotas=${data.quotas} />`}
             `
       }
     </div>
   `;
 }
 
+const Quotas = ({ quotas }) => html`
+  <section class="card">
+    <header>
+      <h2>Quotas</h2>
+      <span class="count">${quotas.length}</span>
+    </header>
+    <div class="body flush table-wrap">
+      ${
+        quotas.length
+          ? html`
+              <table class="table stacked">
+                <thead>
+                  <tr>
+                    <th scope="col">Quota</th>
+                    <th scope="col">Owner</th>
+                    <th scope="col" class="number">Per window</th>
+                    <th scope="col" class="number">Window</th>
+                    <th scope="col" class="number">Concurrency</th>
+                    <th scope="col" class="number">Running</th>
+                    <th scope="col">Created</th>
+                  </tr>
+                </thead>
+                <tbody>
+                  ${quotas.map(
+                    (quota) => html`
+                      <tr key=${ownedKey(quota.quota_policy_id, quota.namespace)} data-quota=${quota.quota_policy_id}>
+                        <td class="mono">
+                          ${shortId(quota.quota_policy_id)}${" "}
+                          <${Copy} text=${quota.quota_policy_id} label="Copy the id" />
+                        </td>
+                        <td data-label="Owner"><${Owner} namespace=${quota.namespace} /></td>
+                        <td class="number" data-label="Per window">
+                          ${quota.limits.max_requests_per_window ? count(quota.limits.max_requests_per_window) : "any"}
+                        </td>
+                        <td class="number" data-label="Window">
+                          ${duration(quota.limits.requests_per_window_seconds * 1_000)}
+                        </td>
+                        <td class="number" data-label="Concurrency">${quota.limits.active_concurrency_cap || "any"}</td>
+                        <td class="number" data-label="Running">${count(quota.active_concurrency)}</td>
+                        <td class="soft" data-label="Created"><${When} ms=${quota.created_at_ms} /></td>
+                      </tr>
+                    `,
+                  )}
+                </tbody>
+              </table>
+            `
+          : html`<${Empty}>No quotas.</${Empty}>`
+      }
+    </div>
+  </section>
+`;
+
 const BEYOND = {
-  fail: "Beyond its limit, spending is refused.",
-  cancel_pending: "Beyond its limit, what waits for it is cancelled.",
-  ask: "Beyond its limit, a person is asked.",
-  warn: "Beyond its limit, it only warns.",
+  fail: "Hard limit.",
+  cancel_pending: "Hard limit. Waiting executions are cancelled.",
+  ask: "Hard limit. Asks a person before it goes on.",
+  warn: "Soft limit. Only warns.",
 };
 
 function Budget({ budget, refresh }) {
+  const { budget_id: id, namespace: owner } = budget;
   const names = [...new Set([...Object.keys(budget.hard_limits), ...Object.keys(budget.usage)])].sort();
   const reset = () =>
     confirm({
-      title: `Reset ${budget.scope_id || "this budget"}?`,
+      title: `Reset ${budget.scope_id || "this budget"}${whose(owner)}?`,
       danger: true,
-      label: "Reset it",
-      consequence: "Its counters begin at 0 again, and what waits for room goes on. What was spent is forgotten.",
+      label: "Reset",
+      consequence: "Its counters go back to 0, and waiting executions continue. The amounts spent are lost.",
       act: async () => {
-        await post(`v1/budgets/${budget.budget_id}/reset`);
-        toast("The budget begins anew.");
+        await post(budgetPath(id, owner, "reset"));
+        toast("Budget reset.");
         refresh();
       },
     });
   return html`
-    <section class="card half" data-budget=${budget.budget_id}>
+    <section class="card half" data-budget=${id} data-namespace=${owner}>
       <header>
-        <h2 class="clip">${budget.scope_id || shortId(budget.budget_id)}</h2>
+        <h2 class="clip"><a href=${budgetPage(id, owner)}>${budget.scope_id || shortId(id)}</a></h2>
+        <${Copy} text=${id} label="Copy the budget id" />
+        <${Owner} namespace=${owner} />
         ${budget.scope_type !== "named" && html`<span class="soft small">${words(budget.scope_type)}</span>`}
         ${
-          may("operator") &&
+          (may("set_budget_limits") || may("reset_budget")) &&
           html`
             <div class="actions">
-              <button
-                type="button"
-                class="button small"
-                onClick=${() =>
-                  openDialog({
-                    body: html`<${Limits} ...${{ budget, refresh }} />`,
-                  })}
-              >
-                Limits…
-              </button>
-              <button type="button" class="button small danger" onClick=${reset}>Reset…</button>
+              ${
+                may("set_budget_limits") &&
+                html`
+                  <button
+                    type="button"
+                    class="button small"
+                    onClick=${() =>
+                      openDialog({
+                        body: html`<${Limits} ...${{ budget, refresh }} />`,
+                      })}
+                  >
+                    Limits…
+                  </button>
+                `
+              }
+              ${
+                may("reset_budget") &&
+                html`<button type="button" class="button small danger" onClick=${reset}>Reset…</button>`
+              }
             </div>
           `
         }
@@ -207,13 +218,13 @@ function Budget({ budget, refresh }) {
               <div class="line wide">
                 <span>${name}</span>
                 <span class="number soft small">
-                  ${amount(name, used)}${held ? ` + ${amount(name, held)} held` : ""}${limit ? ` of ${amount(name, limit)}` : ", no limit"}
+                  ${amount(name, used)}${held ? ` + ${amount(name, held)} reserved` : ""}${limit ? ` of ${amount(name, limit)}` : ", no limit"}
                 </span>
               </div>
               ${
                 limit > 0 &&
                 html`
-                  <${Meter} level=${(used + held) / limit} label=${`${name} of ${budget.scope_id || "the budget"}`} />
+                  <${Meter} level=${(used + held) / limit} label=${`${name} of ${budget.scope_id || "the budget"}${whose(owner)}`} />
                 `
               }
             </div>
@@ -236,9 +247,7 @@ function Budget({ budget, refresh }) {
           }${
             budget.next_reset_at
               ? html`
-                  ${" "}Begins anew${" "}
-                  <${When} ms=${Number(budget.next_reset_at)} />
-                  .
+                  ${" "}Resets${" "}<${When} ms=${Number(budget.next_reset_at)} />.
                 `
               : ""
           }
@@ -257,10 +266,10 @@ function Limits({ budget, refresh }) {
   const submit = async (event) => {
     event.preventDefault();
     try {
-      await put(`v1/budgets/${budget.budget_id}/limits`, {
+      await put(budgetPath(budget.budget_id, budget.namespace, "limits"), {
         hard_limits: Object.fromEntries(names.map((name) => [name, units(name, hard[name])])),
       });
-      toast("The limits are changed.");
+      toast("Limits changed.");
       closeDialog();
       refresh();
     } catch (error) {
@@ -269,8 +278,8 @@ function Limits({ budget, refresh }) {
   };
   return html`
     <form onSubmit=${submit}>
-      <h2 id="dialog-title">Limits of ${budget.scope_id || "this budget"}</h2>
-      <p class="soft">They hold from now on; what waits for room looks again at once. 0 means no limit.</p>
+      <h2 id="dialog-title">Limits of ${budget.scope_id || "this budget"}${whose(budget.namespace)}</h2>
+      <p class="soft">They apply at once, to waiting executions too. 0 means no limit.</p>
       ${names.map(
         (name) => html`
           <div class="field" key=${name}>
@@ -290,8 +299,8 @@ function Limits({ budget, refresh }) {
       )}
       <${Trouble} problem=${problem} />
       <div class="foot">
-        <button type="button" class="button" onClick=${closeDialog}>Leave it</button>
-        <button type="submit" class="button primary">Change them</button>
+        <button type="button" class="button" onClick=${closeDialog}>Keep</button>
+        <button type="submit" class="button primary">Change</button>
       </div>
     </form>
   `;

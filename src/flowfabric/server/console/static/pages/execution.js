@@ -3,24 +3,19 @@ import { html, useEffect, useState } from "../dom.js";
 import { at, get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
-import { duration, moment, plural, relative, shortId } from "../format.js";
-import { Absent, Badge, Copy, ended, ExecutionLink, Tabs, Trouble, When } from "../parts.js";
+import { duration, plural, shortId } from "../format.js";
+import { Absent, Badge, Copy, executionHref, ExecutionLink, Tabs, Trouble, visit, When } from "../parts.js";
 import { eventsOf } from "../history.js";
 import { Timeline } from "../timeline.js";
-import { Icon } from "../icons.js";
-import { Actions } from "../execution/actions.js";
+import { Actions, actionsOf } from "../execution/actions.js";
 import { Data, Details } from "../execution/data.js";
+import { Errors, useErrors } from "../execution/errors.js";
+import { isInternal, kindName } from "../execution/names.js";
+import { Why } from "../execution/why.js";
+import { Logs } from "../execution/logs.js";
 import { Stream } from "../execution/stream.js";
-import { Steps, Leases, Waits, Usage, Events, Relatives } from "../execution/records.js";
-
-const SIGNS = {
-  active: "play",
-  completed: "check",
-  failed: "warn",
-  expired: "warn",
-  cancelled: "stop",
-  skipped: "stop",
-};
+import { Leases, Waits, Usage, Events, Relatives } from "../execution/records.js";
+import { Steps } from "../execution/steps.js";
 
 async function load(id) {
   const info = await get(at(id));
@@ -29,29 +24,28 @@ async function load(id) {
     get(at(id, "explain")),
     get(at(id, "history")),
     get(at(id, "steps"), { limit: 1_000 }),
-    flow ? get("v1/search/executions", { parent: id, flow_id: flow, limit: 200 }) : { executions: [] },
-    flow ? get(`v1/flows/${flow}/members`, { limit: 200 }).catch(() => null) : null,
+    // Its flow may belong to a namespace that the credential cannot see.
+    flow ? get(`v1/flows/${flow}/tree`, { parent: id, limit: 200 }).catch(() => null) : null,
+    flow ? get(`v1/flows/${flow}/tree`, { limit: 200 }).catch(() => null) : null,
   ]);
-  const own = new Set([id, ...started.executions.map((each) => each.execution_id)]);
+  const children = (started?.members || []).reverse();
+  const own = new Set([id, ...children.map((each) => each.execution_id)]);
   return {
     info,
     explained,
     history,
-    steps: steps.steps,
-    children: started.executions.reverse(),
-    others: (members?.executions || []).filter((member) => !own.has(member.execution_id)).reverse(),
+    steps: steps.steps.filter((step) => !isInternal(step.name)),
+    children,
+    others: (members?.members || []).filter((member) => !own.has(member.execution_id)).reverse(),
   };
 }
 
 export default function Execution({ id, query }) {
   const { data, problem, refresh } = useLive(() => load(id), [id], 3_000);
-  const [tab, setTab] = useState(query.get("tab") || "data");
-  const [step, setStep] = useState(null);
-  const wanted = query.get("tab");
-  useEffect(() => {
-    if (wanted) setTab(wanted);
-  }, [wanted]);
+  const step = Number(query.get("step")) || null;
+  const setTab = (key, number) => visit(`${executionHref(id)}?tab=${key}${number ? `&step=${number}` : ""}`);
   const input = useInput(id);
+  const errors = useErrors(id, data?.history);
   if (!data)
     return html`<${Absent} problem=${problem} what="execution" all="Executions" href="#/executions" />`;
   const { info, explained, history, steps, children, others } = data;
@@ -59,6 +53,7 @@ export default function Execution({ id, query }) {
   const tabs = [
     ["data", "Input and result"],
     ["stream", "Stream"],
+    ["logs", "Logs"],
     ["steps", "Steps", steps.length],
     ["leases", "Leases", history.leases.length],
     ["waits", "Waits and signals", history.signals.length],
@@ -66,6 +61,7 @@ export default function Execution({ id, query }) {
     ["events", "Events"],
     ["details", "Details"],
   ];
+  const tab = tabs.some(([key]) => key === query.get("tab")) ? query.get("tab") : "data";
   return html`
     <div class="page">
       <div class="page-head">
@@ -76,7 +72,7 @@ export default function Execution({ id, query }) {
           </div>
           <div class="line wraps">
             <h1 class="wrap-anywhere">
-              ${info.execution_kind === "$ask" ? "question" : info.execution_kind || "(no kind)"}
+              ${kindName(info.execution_kind)}
             </h1>
             <${Badge} state=${state} />
             <${Live} />
@@ -89,37 +85,8 @@ export default function Execution({ id, query }) {
         <div class="actions"><${Actions} ...${{ id, info, history, steps, refresh }} /></div>
       </div>
       <${Trouble} problem=${problem} />
-      <p class="sentence" data-tone=${state} data-why>
-        <${Icon} name=${SIGNS[state] || "clock"} />
-        <span>
-          <strong>
-            ${history.failure_reason ? explained.sentence.replace(` (${history.failure_reason})`, "") : explained.sentence}
-          </strong>
-          ${(explained.detail?.execution_ids || []).slice(0, 5).map(
-            (each) => html`
-              ${" "}
-              <${ExecutionLink} key=${each} id=${each} />
-            `,
-          )}
-          ${
-            explained.until_ms
-              ? html`
-                  <span class="soft">
-                    ${" "}Until ${moment(explained.until_ms)} (${relative(explained.until_ms)}).
-                  </span>
-                `
-              : null
-          }
-          ${
-            history.failure_reason &&
-            html`
-              <br />
-              ${ended(state) ? null : html`<span class="soft small">The last failure: </span>`}
-              <span class="mono small wrap-anywhere" data-failure>${history.failure_reason}</span>
-            `
-          }
-        </span>
-      </p>
+      <${Why} ...${{ explained, history, state, children, relatives: [...children, ...others] }} />
+      <${Errors} errors=${errors} attempts=${history.attempts.length} reason=${history.failure_reason} />
       <section class="card">
         <header>
           <h2>Timeline</h2>
@@ -132,10 +99,7 @@ export default function Execution({ id, query }) {
               history,
               steps,
               children,
-              onStep: (number) => {
-                setStep(number);
-                setTab("steps");
-              },
+              onStep: (number) => setTab("steps", number),
             }}
           />
         </div>
@@ -198,7 +162,7 @@ export default function Execution({ id, query }) {
         </div>
       </section>
       <section class="card">
-        <${Tabs} label="About this execution" tabs=${tabs} value=${tab} onChange=${setTab} />
+        <${Tabs} label="About this execution" tabs=${tabs} value=${tab} onChange=${(key) => setTab(key)} />
         <div class="body" role="tabpanel" aria-labelledby=${`tab-${tab}`}>
           ${tab === "data" && html`<${Data} ...${{ id, info, history, input }} />`}
           ${
@@ -207,15 +171,16 @@ export default function Execution({ id, query }) {
               <${Stream} key=${info.current_attempt_index} ...${{ id, index: info.current_attempt_index, state }} />
             `
           }
-          ${tab === "steps" && html`<${Steps} ...${{ id, steps, open: step, info }} />`}
+          ${tab === "logs" && html`<${Logs} ...${{ id, current: info.current_attempt_index, state }} />`}
+          ${tab === "steps" && html`<${Steps} ...${{ steps, open: step, history, children, forkFrom: actionsOf({ id, info, steps, refresh }).forkFrom }} />`}
           ${tab === "leases" && html`<${Leases} leases=${history.leases} />`}
           ${tab === "waits" && html`<${Waits} history=${history} />`}
           ${tab === "usage" && html`<${Usage} history=${history} />`}
-          ${tab === "events" && html`<${Events} events=${eventsOf({ info, history, steps })} />`}
+          ${tab === "events" && html`<${Events} events=${eventsOf({ info, history, steps })} all=${{ id, info, history, steps, input, errors, explained, children }} />`}
           ${tab === "details" && html`<${Details} ...${{ info, history, input, explained }} />`}
         </div>
       </section>
-      ${children.length > 0 && html`<${Relatives} title="Started by it" found=${children} />`}
+      ${children.length > 0 && html`<${Relatives} title="Children" found=${children} />`}
       ${others.length > 0 && html`<${Relatives} title="Others in its flow" found=${others} flow=${info.flow_id} />`}
     </div>
   `;

@@ -1,25 +1,20 @@
-// Flows: the list of them, and one of them as a graph that changes as it runs.
-import { html, useEffect, useMemo, useState, useValue } from "../dom.js";
-import { get, post } from "../api.js";
+// Flows: the list of them, and one of them, as a graph or as a workflow's tree, that changes as it runs.
+import { html, useEffect, useMemo, useState } from "../dom.js";
+import { at, get, post } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
-import { may, namespace } from "../session.js";
+import { may } from "../session.js";
 import { duration, exact, plural, shortId, words } from "../format.js";
-import { Absent, Badge, Copy, Empty, ended, Loading, Trouble, When } from "../parts.js";
+import { Absent, Badge, Copy, ended, ExecutionLink, Loading, Trouble, When } from "../parts.js";
 import { confirm } from "../dialogs.js";
 import { toast } from "../toasts.js";
-import { Graph, groupText } from "../graph.js";
+import { Graph } from "../graph.js";
+import { groupText } from "../graphtexts.js";
+import { flowName, List, TONES } from "../flows/list.js";
+import { Tree } from "../flows/tree.js";
+import { childName } from "../execution/names.js";
 import { Icon } from "../icons.js";
 
-const TONES = {
-  open: "active",
-  running: "active",
-  blocked: "warn",
-  cancelled: "cancelled",
-  completed: "completed",
-  failed: "failed",
-  created: "waiting",
-};
 const ROWS = 200;
 
 export default function Flows({ id, query }) {
@@ -28,122 +23,28 @@ export default function Flows({ id, query }) {
     : html`<${List} query=${query} />`;
 }
 
-function List() {
-  const own = useValue(namespace);
-  const [kind, setKind] = useState("");
-  const [pages, setPages] = useState(1);
-  const { data, problem } = useLive(async () => {
-    let flows = [];
-    let cursor;
-    for (let page = 0; page < pages; page += 1) {
-      const found = await get("v1/search/flows", { namespace: own, kind: kind.trim(), limit: 100, cursor });
-      flows = flows.concat(found.flows);
-      cursor = found.next_cursor;
-      if (cursor === null) break;
-    }
-    return { flows, more: cursor !== null };
-  }, [own, kind, pages]);
-  return html`
-    <div class="page">
-      <div class="page-head">
-        <h1>Flows</h1>
-        <${Live} />
-      </div>
-      <div class="search">
-        <${Icon} name="search" />
-        <label class="visually-hidden" for="flow-kind">Kind of flow</label>
-        <input
-          id="flow-kind"
-          data-search
-          class="input"
-          placeholder="A kind of flow"
-          value=${kind}
-          onInput=${(event) => setKind(event.target.value)}
-          autocomplete="off"
-        />
-      </div>
-      <${Trouble} problem=${problem} />
-      <section class="card">
-        <div class="body flush table-wrap">
-          ${
-            !data
-              ? html`<${Loading} />`
-              : !data.flows.length
-                ? html`
-                    <${Empty} icon="flows">
-                      There are no flows here.
-                      <span class="small faint">Workflows that start others make one, and so does submit_flow.</span>
-                    </${Empty}>
-                  `
-                : html`
-                    <table class="table stacked badged">
-                      <thead>
-                        <tr>
-                          <th scope="col">State</th>
-                          <th scope="col">Flow</th>
-                          <th scope="col">Namespace</th>
-                          <th scope="col" class="number">Members</th>
-                          <th scope="col">Created</th>
-                          <th scope="col" class="number">Took</th>
-                        </tr>
-                      </thead>
-                      <tbody>
-                        ${data.flows.map(
-                          (flow) => html`
-                            <tr key=${flow.flow_id}>
-                              <td>
-                                <${Badge} tone=${TONES[flow.public_flow_state] || "waiting"}>
-                                  ${words(flow.public_flow_state)}
-                                </${Badge}>
-                              </td>
-                              <td>
-                                <a href=${`#/flows/${flow.flow_id}`}>${flow.flow_kind || "(no kind)"}</a>
-                                ${" "}
-                                <span class="mono faint">${shortId(flow.flow_id)}</span>
-                              </td>
-                              <td class="soft" data-label="Namespace">${flow.namespace}</td>
-                              <td class="number" data-label="Members">${exact(flow.node_count)}</td>
-                              <td class="soft" data-label="Created"><${When} ms=${flow.created_at} /></td>
-                              <td class="number soft" data-label="Took">
-                                ${flow.ended_at ? duration(flow.ended_at - flow.created_at) : "–"}
-                              </td>
-                            </tr>
-                          `,
-                        )}
-                      </tbody>
-                    </table>
-                  `
-          }
-        </div>
-      </section>
-      ${
-        data?.more &&
-        html`<div><button type="button" class="button" onClick=${() => setPages(pages + 1)}>More</button></div>`
-      }
-    </div>
-  `;
-}
-
 async function members(id) {
   let found = [];
   let cursor;
+  let line;
   do {
-    const page = await get(`v1/flows/${id}/members`, { limit: 1_000, cursor });
-    found = found.concat(page.executions);
+    const page = await get(`v1/flows/${id}/tree`, { limit: 1_000, cursor });
+    found = found.concat(page.members);
+    line = page.flow;
     cursor = page.next_cursor;
   } while (cursor !== null && found.length < 20_000);
-  return found.reverse();
+  return { line, nodes: found.reverse() };
+}
+
+async function load(id) {
+  const [flow, found] = await Promise.all([get(`v1/flows/${id}`), members(id)]);
+  const { root } = found.line;
+  const steps = root ? await get(at(root, "steps"), { limit: 1_000 }).catch(() => null) : null;
+  return { flow: { ...flow, ...found.line }, nodes: found.nodes, steps: steps?.steps || [] };
 }
 
 function Flow({ id }) {
-  const { data, problem, refresh } = useLive(
-    async () => {
-      const [flow, nodes] = await Promise.all([get(`v1/flows/${id}`), members(id)]);
-      return { flow, nodes };
-    },
-    [id],
-    4_000,
-  );
+  const { data, problem, refresh } = useLive(() => load(id), [id], 4_000);
   const [graph, setGraph] = useState({ revision: -1, edges: [] });
   const revision = data?.flow.graph_revision ?? -1;
   useEffect(() => {
@@ -169,11 +70,13 @@ function Flow({ id }) {
   const [chosen, setChosen] = useState(null);
   if (!data)
     return html`<${Absent} problem=${problem} what="flow" all="Flows" href="#/flows" />`;
-  const { flow, nodes } = data;
+  const { flow, nodes, steps } = data;
+  // What was submitted as a graph stays one, also without edges.
+  const isTree = !flow.edge_count && (flow.flow_kind === "workflow" || nodes.some((node) => node.parent));
   const counts = new Map();
   for (const node of nodes) counts.set(node.public_state, (counts.get(node.public_state) || 0) + 1);
   const fits = nodes.filter(
-    (node) => !text || `${node.execution_kind} ${node.execution_id} ${node.public_state}`.includes(text),
+    (node) => !text || `${node.step || ""} ${node.execution_kind} ${node.execution_id} ${node.public_state}`.includes(text),
   );
   const open = nodes.filter((node) => !ended(node.public_state)).length;
   return html`
@@ -185,17 +88,18 @@ function Flow({ id }) {
             ${" "}/ ${flow.namespace}
           </div>
           <div class="line wraps">
-            <h1 class="wrap-anywhere">${flow.flow_kind || "(no kind)"}</h1>
+            <h1 class="wrap-anywhere">${flowName(flow)}</h1>
             <${Badge} tone=${TONES[flow.public_flow_state] || "waiting"}>${words(flow.public_flow_state)}</${Badge}>
             <${Live} />
           </div>
+          ${flow.root_key && html`<div class="small wrap-anywhere" data-key>${flow.root_key}</div>`}
           <div class="line">
-            <span class="mono small soft">${id}</span>
+            <span class="mono small soft wrap-anywhere">${id}</span>
             <${Copy} text=${id} label="Copy the id" />
           </div>
         </div>
         ${
-          may("operator") &&
+          may("cancel_flow") &&
           flow.cancelled_at === null &&
           open > 0 &&
           html`
@@ -211,6 +115,7 @@ function Flow({ id }) {
       <${Trouble} problem=${problem} />
       ${
         flow.cancel_reason &&
+        flow.public_flow_state === "cancelled" &&
         html`
           <p class="sentence" data-tone="cancelled">
             <${Icon} name="stop" />
@@ -226,11 +131,21 @@ function Flow({ id }) {
               <span class="badge" key=${state} data-tone=${state}>${exact(n)} ${words(state)}</span>
             `,
           )}
-        <span class="soft small">${plural(nodes.length, "member")}, ${plural(flow.edge_count, "edge")}</span>
+        <span class="soft small">
+          ${plural(nodes.length, "member")}${isTree ? null : `, ${plural(flow.edge_count, "edge")}`}
+          ${
+            flow.root &&
+            html`
+              , started by${" "}
+              <${ExecutionLink} id=${flow.root} />
+            `
+          }
+          ${flow.ended_at && `, took ${duration(flow.ended_at - flow.created_at)}`}
+        </span>
       </div>
       <section class="card">
         <header>
-          <h2>Graph</h2>
+          <h2>${isTree ? "Steps and children" : "Graph"}</h2>
           <div class="search">
             <${Icon} name="search" />
             <label class="visually-hidden" for="member">Find a member</label>
@@ -249,7 +164,9 @@ function Flow({ id }) {
           </div>
         </header>
         ${
-          graph.revision < 0
+          isTree
+            ? html`<div class="body"><${Tree} members=${nodes} steps=${steps} root=${flow.root} /></div>`
+            : graph.revision < 0
             ? html`<${Loading} />`
             : html`
                 <${Graph}
@@ -272,7 +189,7 @@ function Flow({ id }) {
               <tr>
                 <th scope="col">State</th>
                 <th scope="col">Member</th>
-                <th scope="col">Waits for</th>
+                <th scope="col">Waiting for</th>
                 <th scope="col">Created</th>
                 <th scope="col" class="number">Took</th>
                 <th scope="col"></th>
@@ -285,12 +202,12 @@ function Flow({ id }) {
                     <td><${Badge} state=${node.public_state} /></td>
                     <td>
                       <a href=${`#/executions/${encodeURIComponent(node.execution_id)}`}>
-                        ${node.execution_kind || "(no kind)"}
+                        ${childName(node)}
                       </a>
                       ${" "}
                       <span class="mono faint">${shortId(node.execution_id)}</span>
                     </td>
-                    <td class="soft" data-label="Waits for">
+                    <td class="soft" data-label="Waiting for">
                       ${groups.has(node.execution_id) ? groupText(groups.get(node.execution_id)) : "–"}
                     </td>
                     <td class="soft" data-label="Created"><${When} ms=${node.created_at} /></td>
@@ -298,6 +215,9 @@ function Flow({ id }) {
                       ${node.started_at && node.completed_at ? duration(node.completed_at - node.started_at) : "–"}
                     </td>
                     <td class="actions">
+                      ${
+                        !isTree &&
+                        html`
                       <button
                         type="button"
                         class="button quiet small"
@@ -308,6 +228,8 @@ function Flow({ id }) {
                       >
                         Show
                       </button>
+                        `
+                      }
                     </td>
                   </tr>
                 `,
@@ -325,26 +247,26 @@ function Flow({ id }) {
 }
 
 const POLICIES = [
-  ["cancel_all", "Everything that has not ended"],
-  ["cancel_pending", "Only what has not begun"],
+  ["cancel_all", "All executions that have not ended"],
+  ["cancel_pending", "Only executions that have not started"],
   ["flow_only", "Nothing: only the flow itself"],
 ];
 
 function cancel(id, nodes, refresh) {
   const open = nodes.filter((node) => !ended(node.public_state));
-  const begun = open.filter((node) => node.public_state === "active" || node.public_state === "suspended").length;
+  const running = open.filter((node) => node.public_state === "active" || node.public_state === "suspended").length;
   confirm({
     title: "Cancel this flow?",
     danger: true,
-    label: "Cancel it",
-    consequence: `Of ${plural(nodes.length, "member")}, ${exact(open.length)} have not ended: ${exact(begun)} have begun, ${exact(open.length - begun)} wait. No member begins any more.`,
+    label: "Cancel",
+    consequence: `Of ${plural(nodes.length, "member")}, ${exact(open.length)} have not ended: ${exact(running)} started, ${exact(open.length - running)} waiting. No new members start.`,
     fields: [
-      { name: "policy", label: "What is cancelled with it", value: "cancel_all", options: POLICIES },
-      { name: "reason", label: "Reason", placeholder: "for the record" },
+      { name: "policy", label: "Also cancel", value: "cancel_all", options: POLICIES },
+      { name: "reason", label: "Reason", placeholder: "stored with the change" },
     ],
     act: async ({ policy, reason }) => {
       await post(`v1/flows/${id}/cancel`, { reason, cancellation_policy: policy });
-      toast("The flow is cancelled.");
+      toast("Flow cancelled.");
       refresh();
     },
   });

@@ -1,13 +1,14 @@
 // The overview: how it goes, and what needs a person now.
-import { html, useMemo, useState } from "../dom.js";
+import { html, useMemo, useValue } from "../dom.js";
 import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
-import { everywhere, now } from "../session.js";
-import { brief, count, duration, time } from "../format.js";
+import { everywhere, may, namespace } from "../session.js";
+import { brief, count, duration, zoned } from "../format.js";
 import { Chart, Legend, PALETTE, SPANS } from "../chart.js";
-import { Empty, Loading, Segments, Trouble } from "../parts.js";
-import { Icon } from "../icons.js";
+import { Loading, Segments, Trouble } from "../parts.js";
+import { whose } from "../owners.js";
+import { Failing, Limited, Matters, Tiles, tilesOf } from "../overview/tiles.js";
 
 const WINDOWS = [
   [300_000, "5 min"],
@@ -16,171 +17,52 @@ const WINDOWS = [
   [21_600_000, "6 h"],
   [86_400_000, "24 h"],
 ];
-const WHERE = {
-  asks: () => "#/approvals",
-  lane: () => "#/workers",
-  budget: (subject) => `#/budgets/${subject}`,
-  worker: () => "#/workers",
-};
-const TONES = { asks: "suspended", lane: "warn", budget: "bad", worker: "bad" };
-const ICONS = { asks: "approvals", lane: "executions", budget: "budgets", worker: "workers" };
 const OUTCOMES = {
   success: ["Completed", "--completed"],
   failed: ["Failed", "--failed"],
   cancelled: ["Cancelled", "--cancelled"],
-  expired: ["Expired", "--limited"],
-  skipped: ["Skipped", "--waiting"],
+  expired: ["Expired", "--expired"],
+  skipped: ["Skipped", "--skipped"],
 };
 
-export default function Overview() {
-  const [within, setWithin] = useState(Number(sessionStorage.getItem("ff.window")) || 3_600_000);
-  const whole = everywhere();
-  const matters = useLive(() => get("v1/attention"), [], 5_000);
+export default function Overview({ query }) {
+  const asked = Number(query.get("within"));
+  const within = WINDOWS.some(([ms]) => ms === asked) ? asked : 3_600_000;
+  const whole = may("overview");
+  const own = useValue(namespace);
+  const matters = useLive(() => get("v1/attention", { namespace: own }), [own], 5_000);
   const { data, problem } = useLive(
     () => (whole ? get("v1/overview", { window_ms: within }) : Promise.resolve(null)),
     [within, whole],
     5_000,
   );
   const choose = (value) => {
-    sessionStorage.setItem("ff.window", value);
-    setWithin(value);
+    location.hash = `#/overview?within=${value}`;
   };
   return html`
     <div class="page">
       <div class="page-head">
         <h1>Overview</h1>
         <${Live} />
-        ${
-          whole &&
-          html`
-            <div class="actions">
-              <${Segments} label="Window" options=${WINDOWS} value=${within} onChange=${choose} />
-            </div>
-          `
-        }
+        <div class="actions">
+          <${Segments} label="Window" options=${WINDOWS} value=${within} onChange=${choose} />
+        </div>
       </div>
       <${Trouble} problem=${problem || matters.problem} />
-      ${data && html`<${Tiles} data=${data} />`}
+      ${data && html`<${Tiles} tiles=${tilesOf(data, within)} />`}
       ${
         !whole
-          ? html`
-              <${Matters} found=${matters.data} />
-              <p class="note-box">
-                This credential is limited to namespaces. The charts are about all of them, so they are not shown.
-              </p>
-            `
+          ? html`<${Limited} matters=${matters.data} within=${within} own=${own} />`
           : data
-            ? html`<${Charts} data=${data} matters=${matters.data} />`
+            ? html`<${Charts} data=${data} matters=${matters.data} own=${own} />`
             : html`<${Loading} />`
       }
+      ${(whole || !everywhere()) && may("group_failures") && html`<${Failing} within=${within} own=${own} />`}
     </div>
   `;
 }
 
-function Tiles({ data }) {
-  const { now: pulse, series } = data;
-  const total = (name) => (series.ended[name] || []).reduce((sum, value) => sum + value, 0);
-  const done = total("success");
-  const failed = total("failed") + total("expired");
-  const waiting = pulse.queues.reduce((sum, queue) => sum + queue.waiting, 0);
-  const oldest = Math.max(0, ...pulse.queues.map((queue) => queue.oldest_age_ms));
-  const minutes = (series.times.length * series.step_ms) / 60_000;
-  const tiles = [
-    ["Completed", done, `${count(Math.round(done / minutes))} a minute`, "completed", "#/executions?state=completed"],
-    [
-      "Failed",
-      failed,
-      done + failed ? `${((100 * failed) / (done + failed)).toFixed(1)} % of those that ended` : "none ended",
-      "failed",
-      "#/executions?state=failed%2Cexpired",
-    ],
-    [
-      "Waiting",
-      waiting,
-      waiting ? `the oldest for ${duration(oldest)}` : "nothing waits",
-      "waiting",
-      "#/executions?state=waiting",
-    ],
-    ["Running", pulse.active, "under a lease", "active", "#/executions?state=active"],
-    ["Suspended", pulse.suspended, "for people, time, others", "suspended", "#/executions?state=suspended"],
-    [
-      "Delayed",
-      pulse.delayed,
-      pulse.blocked ? `${count(pulse.blocked)} more set aside` : "until their time",
-      "delayed",
-      "#/executions?state=delayed%2Crate_limited",
-    ],
-    ["Workers", pulse.workers, "alive", "good", "#/workers"],
-  ];
-  return html`
-    <div class="tiles">
-      ${tiles.map(
-        ([label, value, note, tone, href]) => html`
-          <a class="tile" key=${label} href=${href} data-tone=${tone} data-tile=${label}>
-            <div class="label">
-              <i class="dot"></i>
-              ${label}
-            </div>
-            <div class="value">${count(value)}</div>
-            <div class="note">${note}</div>
-          </a>
-        `,
-      )}
-    </div>
-  `;
-}
-
-function Matters({ found, width = "" }) {
-  return html`
-    <section class=${`card matters ${width}`}>
-      <header>
-        <h2>Needs a person now</h2>
-        ${found?.matters.length ? html`<span class="count hot">${found.matters.length}</span>` : null}
-      </header>
-      <div class="body flush">
-        ${
-          !found
-            ? html`<${Loading} />`
-            : found.matters.length === 0
-              ? html`<${Empty} icon="check">Nothing. It runs by itself.</${Empty}>`
-              : html`
-                  <div class="inbox-list">
-                    ${found.matters.map(
-                      (matter) => html`
-                        <a
-                          class="inbox-item"
-                          key=${matter.kind + matter.subject}
-                          href=${WHERE[matter.kind](encodeURIComponent(matter.subject))}
-                          data-tone=${TONES[matter.kind]}
-                          data-matter=${matter.kind}
-                        >
-                          <span class="line">
-                            <span class="badge plain" data-tone=${TONES[matter.kind]}>
-                              <${Small} name=${ICONS[matter.kind]} />
-                            </span>
-                            <span class="grow">${capital(matter.sentence)}.</span>
-                            ${
-                              matter.since_ms
-                                ? html`<span class="faint small">for ${duration(now() - matter.since_ms)}</span>`
-                                : null
-                            }
-                          </span>
-                        </a>
-                      `,
-                    )}
-                  </div>
-                `
-        }
-      </div>
-    </section>
-  `;
-}
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-const Small = ({ name }) => html`
-  <span class="small-icon"><${Icon} name=${name} /></span>
-`;
-
-function Charts({ data, matters }) {
+function Charts({ data, matters, own }) {
   const { series, budgets } = data;
   const ended = useMemo(
     () =>
@@ -196,10 +78,10 @@ function Charts({ data, matters }) {
   const unended = useMemo(
     () =>
       [
-        ["Running", "--active", "active"],
+        ["Active", "--active", "active"],
         ["Suspended", "--suspended", "suspended"],
         ["Delayed", "--delayed", "delayed"],
-        ["Set aside", "--limited", "blocked"],
+        ["Blocked", "--limited", "blocked"],
       ].map(([name, color, key]) => ({ name, color, values: series.gauges[key] })),
     [series],
   );
@@ -213,12 +95,16 @@ function Charts({ data, matters }) {
   const oldest = useMemo(() => lanes("lanes_oldest_ms"), [series]);
   const burn = useMemo(
     () =>
-      budgets.slice(0, 8).map((budget, index) => ({
-        name: budget.scope_id || budget.budget_id.slice(0, 8),
-        color: PALETTE[index % PALETTE.length],
-        values: (series.budgets[budget.budget_id] || []).map((level) => (level === null ? null : level * 100)),
-      })),
-    [series, budgets],
+      budgets
+        .filter((budget) => !own || budget.namespace === own)
+        .slice(0, 8)
+        .map((budget, index) => ({
+          key: budget.line,
+          name: (budget.scope_id || budget.budget_id.slice(0, 8)) + whose(budget.namespace),
+          color: PALETTE[index % PALETTE.length],
+          values: (series.budgets[budget.line] || []).map((level) => (level === null ? null : level * 100)),
+        })),
+    [series, budgets, own],
   );
   const workers = useMemo(
     () => [{ name: "Workers", color: "--completed", values: series.gauges.workers, fill: true }],
@@ -243,12 +129,12 @@ function Charts({ data, matters }) {
     series.sampled_from
       ? html`
           ${note},${" "}
-          <span data-sampled title="Servers take samples while they run; the store has none from before.">
-            since ${time(series.sampled_from)}
+          <span data-sampled title="Servers take samples while they run; there are no earlier ones.">
+            since ${zoned(series.sampled_from)}
           </span>
         `
       : note;
-  const counted = series.ended_from ? `, since ${time(series.ended_from)}` : "";
+  const counted = series.ended_from ? `, since ${zoned(series.ended_from)}` : "";
   const per = `per ${brief(series.step_ms).replace("1 min", "minute")}`;
   return html`
     <div class="grid">
@@ -261,7 +147,7 @@ function Charts({ data, matters }) {
         "seven",
       )}
       ${card(
-        "Under way",
+        "In progress",
         since("not ended"),
         unended,
         html`<${Chart} label="Not ended" times=${series.times} series=${unended} format=${count} />`,

@@ -1,16 +1,24 @@
-// Schedules: what starts by itself, when next, and pausing or starting it now.
+// Schedules: what starts by itself, when next, and one of them with its past and next runs.
 import { html, useValue } from "../dom.js";
-import { get, post, variant } from "../api.js";
+import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { may, namespace } from "../session.js";
-import { count, duration, exact, moment, relative, words } from "../format.js";
+import { count, duration, exact, moment, relative } from "../format.js";
 import { Badge, Empty, ExecutionLink, Loading, Trouble, When } from "../parts.js";
-import { confirm } from "../dialogs.js";
-import { toast } from "../toasts.js";
 import { Icon } from "../icons.js";
+import { Detail } from "../schedules/detail.js";
+import { edit } from "../schedules/form.js";
+import { schedulePage } from "../schedules/links.js";
+import { OVERLAPS, Timing, Verbs } from "../schedules/verbs.js";
 
-export default function Schedules() {
+export default function Schedules({ id, query }) {
+  return id
+    ? html`<${Detail} id=${id} owner=${query.get("namespace") || "default"} />`
+    : html`<${List} />`;
+}
+
+function List() {
   const own = useValue(namespace);
   const { data, problem, refresh } = useLive(
     async () => {
@@ -28,6 +36,17 @@ export default function Schedules() {
       <div class="page-head">
         <h1>Schedules</h1>
         <${Live} />
+        ${
+          may("put_schedule") &&
+          html`
+            <div class="actions">
+              <button type="button" class="button primary" onClick=${() => edit(null, refresh)}>
+                <${Icon} name="plus" />
+                New schedule…
+              </button>
+            </div>
+          `
+        }
       </div>
       <${Trouble} problem=${problem} />
       <section class="card">
@@ -38,8 +57,8 @@ export default function Schedules() {
               : !data.schedules.length
                 ? html`
                     <${Empty} icon="schedules">
-                      Nothing starts by itself here.
-                      <span class="small faint">Make one with @app.cron, or with PUT /v1/schedules.</span>
+                      No schedules.
+                      <span class="small faint">Create one with @app.cron, or with PUT /v1/schedules.</span>
                     </${Empty}>
                   `
                 : html`
@@ -79,46 +98,11 @@ export default function Schedules() {
   `;
 }
 
-const rhythm = (spec) =>
-  spec.expression
-    ? html`
-        <span class="mono">${spec.expression}</span>
-        ${" "}
-        <span class="faint small">${spec.time_zone}</span>
-      `
-    : `every ${duration(spec.every_ms)}`;
-
 function Schedule({ each, refresh }) {
-  const path = `v1/schedules/${encodeURIComponent(each.schedule_id)}`;
-  const query = `?namespace=${encodeURIComponent(each.namespace)}`;
-  const act = (verb, text) => async () => {
-    try {
-      await post(`${path}/${verb}${query}`, undefined);
-      toast(text);
-      refresh();
-    } catch (problem) {
-      toast(problem.message, "bad");
-    }
-  };
-  const trigger = () =>
-    confirm({
-      title: `Start ${each.schedule_id} now?`,
-      label: "Start it",
-      consequence:
-        "It starts once, besides its rhythm, which stays as it is. Whether it may overlap with the last one is as the schedule says.",
-      act: async () => {
-        const [name, fields] = variant(await post(`${path}/trigger${query}`, {}));
-        toast(
-          fields.execution_id ? "It is started." : `Nothing was started: ${words(fields.reason || name)}.`,
-          fields.execution_id ? "good" : "warn",
-        );
-        refresh();
-      },
-    });
   return html`
     <tr data-schedule=${each.schedule_id}>
       <td>
-        <strong>${each.schedule_id}</strong>
+        <a href=${schedulePage(each.schedule_id, each.namespace)}><strong>${each.schedule_id}</strong></a>
         ${
           each.paused
             ? html`
@@ -134,10 +118,9 @@ function Schedule({ each, refresh }) {
         <div class="tiny faint">lane ${each.lane_id}</div>
       </td>
       <td data-label="When">
-        ${rhythm(each.spec)}
+        <${Timing} spec=${each.spec} />
         <div class="tiny faint">
-          ${words(each.overlap)} if the last one
-          runs${each.jitter_ms ? `, up to ${duration(each.jitter_ms)} late` : ""}
+          ${OVERLAPS[each.overlap]}${each.jitter_ms ? `, up to ${duration(each.jitter_ms)} late` : ""}
         </div>
       </td>
       <td data-label="Next">
@@ -162,30 +145,7 @@ function Schedule({ each, refresh }) {
       </td>
       <td class="number" data-label="Started">${count(each.started_count)}</td>
       <td class="actions">
-        ${
-          may("operator") &&
-          html`
-            <button type="button" class="button small" onClick=${trigger}>
-              <${Icon} name="plus" />
-              Start…
-            </button>
-            ${
-              each.paused
-                ? html`
-                    <button type="button" class="button small" onClick=${act("resume", "It starts by itself again.")}>
-                      <${Icon} name="play" />
-                      Resume
-                    </button>
-                  `
-                : html`
-                    <button type="button" class="button small" onClick=${act("pause", "It is paused.")}>
-                      <${Icon} name="pause" />
-                      Pause
-                    </button>
-                  `
-            }
-          `
-        }
+        <${Verbs} each=${each} refresh=${refresh} small />
       </td>
     </tr>
   `;

@@ -1,6 +1,6 @@
 // Settings: this browser's, the credentials of the server, and the key that signs links.
 import { html, useState, useValue } from "../dom.js";
-import { everywhere, may, me, signOut } from "../session.js";
+import { may, me, signOut } from "../session.js";
 import { Namespaces } from "../app.js";
 import { Segments } from "../parts.js";
 import { Icon } from "../icons.js";
@@ -17,7 +17,7 @@ export default function Settings() {
     } else globalThis.ffTheme(value);
     setTheme(value);
   };
-  const admin = may("admin") && everywhere();
+  const [credentials, keys] = [may("list_credentials"), may("list_waitpoint_keys")];
   return html`
     <div class="page">
       <div class="page-head"><h1>Settings</h1></div>
@@ -27,10 +27,10 @@ export default function Settings() {
           <dl class="facts">
             <div>
               <dt>Credential</dt>
-              <dd>${who.open ? "none is asked for" : who.name}</dd>
+              <dd>${who.open ? "none required" : who.name}</dd>
             </div>
             <div>
-              <dt>May</dt>
+              <dt>Scopes</dt>
               <dd>${who.scopes.join(", ")}</dd>
             </div>
             <div>
@@ -49,7 +49,7 @@ export default function Settings() {
               options=${[
                 ["light", "Light"],
                 ["dark", "Dark"],
-                ["system", "As the system"],
+                ["system", "System"],
               ]}
               value=${theme}
               onChange=${choose}
@@ -69,13 +69,12 @@ export default function Settings() {
           </div>
         </div>
       </section>
+      ${credentials && html`<${Credentials} />`}
+      ${keys && html`<${Keys} />`}
       ${
-        admin
-          ? html`
-              <${Credentials} />
-              <${Keys} />
-            `
-          : html`<p class="note-box">Credentials and keys are for administrators of all namespaces.</p>`
+        !credentials &&
+        !keys &&
+        html`<p class="note-box">Credentials and keys are for administrators of all namespaces.</p>`
       }
     </div>
   `;

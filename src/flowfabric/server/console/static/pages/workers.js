@@ -3,32 +3,35 @@ import { html, useValue } from "../dom.js";
 import { get, put } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
-import { everywhere, may, namespace, now } from "../session.js";
+import { everywhere, may, namespace } from "../session.js";
 import { count, duration, words } from "../format.js";
-import { Badge, Empty, Loading, Menu, Trouble, When } from "../parts.js";
+import { listHref } from "../searchlinks.js";
+import { Registry } from "../workers/registry.js";
+import { Badge, Empty, Loading, Menu, Trouble } from "../parts.js";
 import { confirm } from "../dialogs.js";
 import { toast } from "../toasts.js";
 
 const STATES = {
-  active: ["Open", "good", "play", "It takes new work and hands it out."],
+  active: ["Resume", "good", "play", "It accepts and starts executions."],
   paused: [
     "Pause",
     "warn",
     "pause",
-    "New work is still taken, but none of it is handed out until the lane is opened again. What runs goes on.",
+    "New executions are accepted, but none start until the lane is resumed. Running ones continue.",
   ],
-  draining: ["Drain", "active", "drain", "What is there is handed out and finished; new work is refused."],
-  disabled: ["Close", "bad", "stop", "New work is refused and nothing is handed out. What runs goes on."],
+  draining: ["Drain", "active", "drain", "Waiting executions start and finish; new ones are refused."],
+  disabled: ["Close", "bad", "stop", "New executions are refused and none start. Running ones continue."],
 };
 
 export default function Workers() {
   const own = useValue(namespace);
   const { data, problem, refresh } = useLive(
     async () => {
-      const [page, lanes, queues] = await Promise.all([
+      const [page, lanes, queues, load] = await Promise.all([
         get("v1/search/workers", { namespace: own, limit: 1_000 }),
         get("v1/lanes", { limit: 1_000 }),
-        everywhere() ? get("v1/queues") : { queues: [] },
+        get("v1/queues"),
+        get("v1/workers/load", { namespace: own }),
       ]);
       const told = lanes.lanes.map((name, index) => ({
         lane_id: name,
@@ -39,6 +42,7 @@ export default function Workers() {
       return {
         workers: page.entries,
         more: page.cursor !== null,
+        load,
         lanes: told,
         queues: new Map(queues.queues.map((queue) => [queue.lane_id, queue])),
       };
@@ -70,7 +74,7 @@ export default function Workers() {
         <div class="body flush table-wrap">
           ${
             !data.lanes.length
-              ? html`<${Empty} icon="executions">No lane was used yet.</${Empty}>`
+              ? html`<${Empty} icon="executions">No lanes yet.</${Empty}>`
               : html`
                   <table class="table stacked">
                     <thead>
@@ -102,74 +106,7 @@ export default function Workers() {
           }
         </div>
       </section>
-      <section class="card">
-        <header>
-          <h2>Workers</h2>
-          <span class="count">${data.workers.length}${data.more ? " or more" : ""}</span>
-        </header>
-        <div class="body flush table-wrap">
-          ${
-            !data.workers.length
-              ? html`
-                  <${Empty} icon="workers">
-                    No worker is registered and alive.
-                    <span class="small faint">Start one with flowfabric worker module:app.</span>
-                  </${Empty}>
-                `
-              : html`
-                  <table class="table stacked">
-                    <thead>
-                      <tr>
-                        <th scope="col">Worker</th>
-                        <th scope="col">Namespace</th>
-                        <th scope="col">Lanes</th>
-                        <th scope="col">Can do</th>
-                        <th scope="col">Last heard</th>
-                        <th scope="col">Since</th>
-                      </tr>
-                    </thead>
-                    <tbody>
-                      ${data.workers.map(
-                        (worker) => html`
-                          <tr key=${worker.namespace + worker.worker_instance_id}>
-                            <td>
-                              <strong>${worker.worker_id}</strong>
-                              <div class="tiny faint mono">${worker.worker_instance_id}</div>
-                            </td>
-                            <td class="soft" data-label="Namespace">${worker.namespace}</td>
-                            <td data-label="Lanes">
-                              <div class="people">
-                                ${worker.lanes.map(
-                                  (lane) => html`<span class="badge plain" key=${lane}>${lane}</span>`,
-                                )}
-                              </div>
-                            </td>
-                            <td data-label="Can do">
-                              <div class="people">
-                                ${worker.capabilities.length ? null : "–"}${worker.capabilities.map(
-                                  (each) => html`
-                                    <span class="badge plain" key=${each} data-tone="accent">${each}</span>
-                                  `,
-                                )}
-                              </div>
-                            </td>
-                            <td data-label="Last heard">
-                              ${
-                                now() - worker.last_heartbeat_ms > worker.liveness_ttl_ms / 2
-                                  ? html`<${Badge} tone="warn"><${When} ms=${worker.last_heartbeat_ms} /></${Badge}>`
-                                  : html`<${When} ms=${worker.last_heartbeat_ms} />`
-                              }
-                            </td>
-                            <td class="soft" data-label="Since"><${When} ms=${worker.registered_at_ms} /></td>
-                          </tr>
-                        `,
-                      )}
-                    </tbody>
-                  </table>
-                `
-          }
-        </div>
-      </section>
+      <${Registry} workers=${data.workers} more=${data.more} load=${data.load} />
     </div>
   `;
 }
@@ -179,10 +116,10 @@ function Lane({ lane, queue, workers, refresh }) {
     const [label, , , consequence] = STATES[state];
     confirm({
       title: `${label} lane ${lane.lane_id}?`,
-      label: `${label} it`,
+      label,
       danger: state === "disabled",
       consequence,
-      fields: [{ name: "reason", label: "Reason", placeholder: "shown to whoever wonders" }],
+      fields: [{ name: "reason", label: "Reason", placeholder: "shown with the lane" }],
       act: async ({ reason }) => {
         await put(`v1/lanes/${encodeURIComponent(lane.lane_id)}/state`, { state, reason });
         toast(`Lane ${lane.lane_id} is ${state}.`);
@@ -193,19 +130,19 @@ function Lane({ lane, queue, workers, refresh }) {
   return html`
     <tr data-lane=${lane.lane_id}>
       <td>
-        <a href=${`#/executions?q=${encodeURIComponent(`lane:${lane.lane_id}`)}`}><strong>${lane.lane_id}</strong></a>
+        <a href=${listHref({ lane: lane.lane_id })}><strong>${lane.lane_id}</strong></a>
       </td>
       <td>
         <${Badge} tone=${STATES[lane.state]?.[1]}>${words(lane.state)}</${Badge}>
         ${lane.state_reason ? html`<div class="tiny faint">${lane.state_reason}</div>` : null}
       </td>
-      <td class="number" data-label="Waiting">${queue ? count(queue.waiting) : everywhere() ? 0 : "–"}</td>
+      <td class="number" data-label="Waiting">${queue ? count(queue.waiting) : 0}</td>
       <td class="number soft" data-label="Oldest">${queue ? duration(queue.oldest_age_ms) : "–"}</td>
       <td class="number" data-label="Workers">
         ${
           workers
             ? count(workers)
-            : queue
+            : queue && everywhere()
               ? html`<${Badge} tone="warn">none</${Badge}>`
               : 0
         }
@@ -213,8 +150,7 @@ function Lane({ lane, queue, workers, refresh }) {
       <td class="soft" data-label="Shared by">${lane.fair_by || "–"}</td>
       <td class="actions">
         ${
-          may("operator") &&
-          everywhere() &&
+          may("set_lane_state") &&
           html`
             <${Menu}
               label="Change"

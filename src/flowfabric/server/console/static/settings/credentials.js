@@ -8,9 +8,9 @@ import { toast } from "../toasts.js";
 import { Icon } from "../icons.js";
 
 const SCOPES = {
-  read: "see everything, payloads included",
-  submit: "start work",
-  worker: "run work",
+  read: "read everything, including payloads",
+  submit: "start executions",
+  worker: "run executions",
   signal: "deliver signals",
   operator: "cancel, replay, answer, pause",
   admin: "credentials, keys, audit",
@@ -35,12 +35,12 @@ export function Credentials() {
     confirm({
       title: `Revoke ${each.name}?`,
       danger: true,
-      label: "Revoke it",
+      label: "Revoke",
       consequence:
-        "Whoever uses it is refused at once; other servers on the same store follow within seconds. It cannot be taken back.",
+        "It is refused at once and its open requests end; other servers on the same store follow within a second. You cannot undo this.",
       act: async () => {
         await remove(`v1/admin/credentials/${encodeURIComponent(each.credential_id)}`);
-        toast("It is revoked.");
+        toast("Credential revoked.");
         refresh();
       },
     });
@@ -70,8 +70,8 @@ export function Credentials() {
             : !data.length
               ? html`
                   <${Empty} icon="settings">
-                    None is stored.
-                    <span class="small faint">With the first one, this server asks everybody for a credential.</span>
+                    No credentials.
+                    <span class="small faint">Once you create one, this server requires a credential from everybody.</span>
                   </${Empty}>
                 `
               : html`
@@ -79,9 +79,9 @@ export function Credentials() {
                     <thead>
                       <tr>
                         <th scope="col">Name</th>
-                        <th scope="col">May</th>
+                        <th scope="col">Scopes</th>
                         <th scope="col">Namespaces</th>
-                        <th scope="col">Made</th>
+                        <th scope="col">Created</th>
                         <th scope="col">Expires</th>
                         <th scope="col"><span class="visually-hidden">Actions</span></th>
                       </tr>
@@ -92,9 +92,12 @@ export function Credentials() {
                           <tr key=${each.credential_id}>
                             <td>
                               <strong>${each.name}</strong>
-                              <div class="tiny faint mono">${each.credential_id}</div>
+                              <div class="line">
+                                <span class="tiny faint mono">${each.credential_id}</span>
+                                <${Copy} text=${each.credential_id} label="Copy the credential id" />
+                              </div>
                             </td>
-                            <td data-label="May">
+                            <td data-label="Scopes">
                               <div class="people">
                                 ${each.scopes.map(
                                   (scope) => html`<span class="badge plain" key=${scope}>${scope}</span>`,
@@ -104,7 +107,7 @@ export function Credentials() {
                             <td data-label="Namespaces">
                               ${each.namespaces === null ? "all" : each.namespaces.join(", ")}
                             </td>
-                            <td class="soft" data-label="Made"><${When} ms=${each.created_at_ms} /></td>
+                            <td class="soft" data-label="Created"><${When} ms=${each.created_at_ms} /></td>
                             <td class="soft" data-label="Expires">
                               ${each.expires_at_ms ? html`<${When} ms=${each.expires_at_ms} />` : "never"}
                             </td>
@@ -170,8 +173,8 @@ function Create({ refresh }) {
   if (made)
     return html`
       <div class="inside">
-        <h2 id="dialog-title">${name} is made</h2>
-        <p class="soft">This is its token. It is shown this once and stored nowhere.</p>
+        <h2 id="dialog-title">${name} created</h2>
+        <p class="soft">This is its token. It is shown only once and is not stored.</p>
         <div class="line">
           <input
             class="input mono"
@@ -182,7 +185,7 @@ function Create({ refresh }) {
           />
           <${Copy} text=${made.token} label="Copy the token" />
         </div>
-        <div class="foot"><button type="button" class="button primary" onClick=${closeDialog}>I have it</button></div>
+        <div class="foot"><button type="button" class="button primary" onClick=${closeDialog}>Done</button></div>
       </div>
     `;
   return html`
@@ -196,12 +199,12 @@ function Create({ refresh }) {
           required
           value=${name}
           onInput=${(event) => setName(event.target.value)}
-          placeholder="who or what it is for"
+          placeholder="who or what uses it"
           autocomplete="off"
         />
       </div>
       <div class="field">
-        <span class="label">May</span>
+        <span class="label">Scopes</span>
         <div class="stack tight">
           ${Object.entries(SCOPES).map(
             ([scope, text]) => html`
@@ -227,10 +230,10 @@ function Create({ refresh }) {
           placeholder="all"
           autocomplete="off"
         />
-        <span class="hint">With commas between; empty means all.</span>
+        <span class="hint">Separate with commas; empty means all.</span>
       </div>
       <div class="field">
-        <label for="c-days">Good for days</label>
+        <label for="c-days">Valid for days</label>
         <input
           id="c-days"
           class="input"
@@ -238,13 +241,13 @@ function Create({ refresh }) {
           min="1"
           value=${days}
           onInput=${(event) => setDays(event.target.value)}
-          placeholder="for ever"
+          placeholder="no expiry"
         />
       </div>
       <${Trouble} problem=${problem} />
       <div class="foot">
-        <button type="button" class="button" onClick=${closeDialog}>Leave it</button>
-        <button type="submit" class="button primary" disabled=${!scopes.size}>Make it</button>
+        <button type="button" class="button" onClick=${closeDialog}>Cancel</button>
+        <button type="submit" class="button primary" disabled=${!scopes.size}>Create</button>
       </div>
     </form>
   `;

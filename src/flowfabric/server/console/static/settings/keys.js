@@ -11,25 +11,25 @@ export function Keys() {
   const rotate = () =>
     confirm({
       title: "Sign with a new key?",
-      label: "Change keys",
+      label: "Rotate",
       consequence:
-        "From now on links and tokens are signed with a new key that is made in this browser and sent to the server once. Those that were signed before stay good until the old key's grace is over.",
+        "New links and tokens are signed with a new key, made in this browser and sent to the server once. Older ones stay valid until the old key's grace period ends.",
       fields: [{ name: "kid", label: "Name of the new key", required: true, value: next(data) }],
       act: async ({ kid }) => {
         const secret = [...crypto.getRandomValues(new Uint8Array(32))]
           .map((byte) => byte.toString(16).padStart(2, "0"))
           .join("");
         await post("v1/admin/rotate-waitpoint-secret", { new_kid: kid, new_secret_hex: secret }, { key: undefined });
-        toast(`Key ${kid} signs from now on.`);
+        toast(`Signing with key ${kid} now.`);
         refresh();
       },
     });
   return html`
     <section class="card">
       <header>
-        <h2>Key that signs links</h2>
+        <h2>Signing keys</h2>
         <div class="actions">
-          <button type="button" class="button small" onClick=${rotate} disabled=${!data}>Change keys…</button>
+          <button type="button" class="button small" onClick=${rotate} disabled=${!data}>Rotate key…</button>
         </div>
       </header>
       <div class="body stack">
@@ -40,11 +40,11 @@ export function Keys() {
             : html`
                 <dl class="facts">
                   <div>
-                    <dt>Signs</dt>
+                    <dt>Signing</dt>
                     <dd class="mono">${data.current_kid || "none"}</dd>
                   </div>
                   <div>
-                    <dt>Still good</dt>
+                    <dt>Still valid</dt>
                     <dd>
                       ${
                         data.verifying.length
@@ -60,7 +60,7 @@ export function Keys() {
                                             until${" "}
                                             <${When} ms=${each.expires_at_ms} />
                                           `
-                                        : "for ever"
+                                        : "no expiry"
                                     }
                                   </span>
                                 </div>

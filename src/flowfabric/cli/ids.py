@@ -1,0 +1,30 @@
+"""Ids of runs as people type and read them: ``7:1f0c…``. No shell takes that for anything else, unlike the braces of
+``{fp:7}:1f0c…``, which is what programs and JSON have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from cyclopts import Token
+
+_WHOLE = re.compile(r"\{fp:(\d+)\}:(.+)", re.DOTALL)
+_SHORT = re.compile(r"(\d{1,5}):([0-9A-Fa-f]{8}(?:-?[0-9A-Fa-f]{4}){3}-?[0-9A-Fa-f]{12})")
+
+
+def short(run: str) -> str:
+    """An id as it is printed."""
+    found = _WHOLE.fullmatch(str(run))
+    return str(run) if found is None else f"{found[1]}:{found[2]}"
+
+
+def whole(typed: str) -> str:
+    """The id that was typed in either form; anything else stays as it is."""
+    found = _SHORT.fullmatch(typed)
+    return typed if found is None else f"{{fp:{found[1]}}}:{found[2]}"
+
+
+def read(_: Any, tokens: Sequence[Token]) -> str:
+    """For parameters that take an id."""
+    return whole(tokens[0].value)

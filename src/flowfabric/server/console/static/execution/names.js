@@ -1,0 +1,16 @@
+// What executions and steps are called: a child as its parent's code calls it, a step without what only the engine needs.
+import { shortId } from "../format.js";
+
+/** A kind for people. */
+export const kindName = (kind, id) => (kind === "$ask" ? "question" : kind || (id ? shortId(id) : "(no kind)"));
+
+/** Steps behind whose name a mark stands say which trial met the error; those that begin with one are bookkeeping. */
+export const isInternal = (name) => name.startsWith("!");
+export const stepName = (name) => {
+  const shown = name.replace(/!\d+$/, "");
+  return shown.startsWith("ask:") ? `question: ${shown.slice(4)}` : shown;
+};
+
+/** A child by the name of its step, with its key; else by its kind. */
+export const childName = (child) =>
+  child.step && !child.step.startsWith("$") ? stepName(child.step) : kindName(child.execution_kind, child.execution_id);

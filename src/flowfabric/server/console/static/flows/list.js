@@ -1,0 +1,164 @@
+// The list of flows: what each one is about, how far it is, how long it took.
+import { html, useEffect, useState, useValue } from "../dom.js";
+import { get } from "../api.js";
+import { useLive } from "../live.js";
+import { Live } from "../app.js";
+import { namespace } from "../session.js";
+import { duration, exact, shortId, words } from "../format.js";
+import { Badge, Empty, Loading, Trouble, When } from "../parts.js";
+import { Icon } from "../icons.js";
+
+/** Every state that a flow can be in, and its colour. */
+export const TONES = {
+  open: "waiting",
+  running: "active",
+  blocked: "suspended",
+  completed: "completed",
+  failed: "failed",
+  cancelled: "cancelled",
+};
+
+/** A workflow's flow is called as its root is, with its key. */
+export const flowName = (flow) => flow.root_kind || flow.flow_kind || "(no kind)";
+
+/** The address of the list with these filters. */
+const address = (kind, state) => {
+  const query = new URLSearchParams();
+  if (kind) query.set("kind", kind);
+  if (state) query.set("state", state);
+  return query.size ? `#/flows?${query}` : "#/flows";
+};
+
+export function List({ query }) {
+  const own = useValue(namespace);
+  const kind = query.get("kind") || "";
+  const state = TONES[query.get("state")] ? query.get("state") : "";
+  const [typed, setTyped] = useState(kind);
+  const [pages, setPages] = useState(1);
+  useEffect(() => setTyped(kind), [kind]);
+  useEffect(() => setPages(1), [own, kind, state]);
+  const { data, problem } = useLive(async () => {
+    let flows = [];
+    let cursor;
+    for (let page = 0; page < pages; page += 1) {
+      const found = await get("v1/search/flows", { namespace: own, kind: kind.trim(), state, limit: 100, cursor });
+      flows = flows.concat(found.flows);
+      cursor = found.next_cursor;
+      if (cursor === null) break;
+    }
+    return { flows, more: cursor !== null };
+  }, [own, kind, state, pages]);
+  return html`
+    <div class="page">
+      <div class="page-head">
+        <h1>Flows</h1>
+        <${Live} />
+      </div>
+      <div class="search">
+        <${Icon} name="search" />
+        <label class="visually-hidden" for="flow-kind">Kind of flow</label>
+        <input
+          id="flow-kind"
+          data-search
+          class="input"
+          placeholder="Kind of flow"
+          value=${typed}
+          onInput=${(event) => {
+            setTyped(event.target.value);
+            history.replaceState(null, "", address(event.target.value, state));
+            dispatchEvent(new HashChangeEvent("hashchange"));
+          }}
+          autocomplete="off"
+        />
+      </div>
+      <div class="chips" role="group" aria-label="State">
+        ${["", ...Object.keys(TONES)].map(
+          (each) => html`
+            <a
+              key=${each}
+              class="chip"
+              data-state=${each}
+              aria-current=${each === state ? "true" : null}
+              href=${address(typed, each)}
+            >
+              ${each || "all"}
+            </a>
+          `,
+        )}
+      </div>
+      <${Trouble} problem=${problem} />
+      <section class="card">
+        <div class="body flush table-wrap">
+          ${
+            !data
+              ? html`<${Loading} />`
+              : !data.flows.length
+                ? html`
+                    <${Empty} icon="flows">
+                      ${
+                        kind || state
+                          ? html`
+                              <span>
+                                No matches.${" "}
+                                <a href="#/flows">Clear filters</a>
+                              </span>
+                            `
+                          : html`
+                              No flows.
+                              <span class="small faint">
+                                Workflows that start others create flows, and so does submit_flow.
+                              </span>
+                            `
+                      }
+                    </${Empty}>
+                  `
+                : html`
+                    <table class="table stacked badged">
+                      <thead>
+                        <tr>
+                          <th scope="col">State</th>
+                          <th scope="col">Flow</th>
+                          <th scope="col">Namespace</th>
+                          <th scope="col" class="number">Members</th>
+                          <th scope="col">Created</th>
+                          <th scope="col" class="number">Took</th>
+                        </tr>
+                      </thead>
+                      <tbody>
+                        ${data.flows.map(
+                          (flow) => html`
+                            <tr key=${flow.flow_id}>
+                              <td>
+                                <${Badge} tone=${TONES[flow.public_flow_state] || "waiting"}>
+                                  ${words(flow.public_flow_state)}
+                                </${Badge}>
+                              </td>
+                              <td>
+                                <a href=${`#/flows/${flow.flow_id}`}>${flowName(flow)}</a>
+                                ${" "}
+                                ${flow.root_key && html`<span class="soft" data-key>${flow.root_key}${" "}</span>`}
+                                <span class="mono faint">${shortId(flow.flow_id)}</span>
+                              </td>
+                              <td class="soft" data-label="Namespace">${flow.namespace}</td>
+                              <td class="number" data-label="Members">${exact(flow.node_count)}</td>
+                              <td class="soft" data-label="Created"><${When} ms=${flow.created_at} /></td>
+                              <td class="number soft" data-label="Took">
+                                ${flow.ended_at ? duration(flow.ended_at - flow.created_at) : "–"}
+                              </td>
+                            </tr>
+                          `,
+                        )}
+                      </tbody>
+                    </table>
+                  `
+          }
+        </div>
+      </section>
+      ${
+        data?.more &&
+        html`<div><button type="button" class="button" onClick=${() => setPages(pages + 1)}>More</button></div>`
+      }
+    </div>
+  `;
+}
+
