@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from flowfabric.engine import Engine
 from tests.databases import Administrator, Shelf, with_database
+from tests.reporting import listen
 from tests.servers import PostgreSQL, Valkey, die_with_parent, scratch_parent
 
 FULL_RUN_TIMEOUT_S = 1800
@@ -37,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     bind = die_with_parent(signal.SIGKILL)
     if hasattr(config, "workerinput") and bind is not None:
         bind()
+    listen(config)
     # Tests that commit to files wait for a disk otherwise; pytest reads this when it makes the first directory.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_parent(in_memory=True)))
 

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, Playwright, async_playwright
 
 from tests.console.browser import chromium
 from tests.console.running import ServerProcess, serving
 from tests.console.seeding import Seeded, seed
 from tests.console.watching import Watched
+
+HERE = Path(__file__).parent
+
+#: Above what a test here waits in all, so that it says what it did not see, and the limit only ends what hangs.
+LIMIT_S = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give these tests that limit; they are asked about all there are."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
 
 
 def apart(work: Any) -> Any:
@@ -36,15 +49,68 @@ class Shop(NamedTuple):
         return self.server.url
 
 
+class Browsers:
+    """The machine's Chromium, without a window; a fresh one after a failure.
+
+    A test that runs into its limit is interrupted anywhere, also in the middle of what drives the browser.
+    """
+
+    def __init__(self) -> None:
+        self.worn = False
+        self._driver: Playwright | None = None
+        self._launched: Browser | None = None
+
+    async def current(self) -> Browser:
+        """One that no failed test has used."""
+        if self.worn:
+            await self.close()
+        if self._launched is None:
+            self._driver = await async_playwright().start()
+            arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+            self._launched = await self._driver.chromium.launch(executable_path=chromium(), args=arguments)
+        return self._launched
+
+    async def close(self) -> None:
+        """End it; one that does not answer is left to its driver, which ends with this process."""
+        launched, driver, worn = self._launched, self._driver, self.worn
+        self._launched, self._driver, self.worn = None, None, False
+        with contextlib.suppress(*([Exception] if worn else [])):
+            async with asyncio.timeout(GOODBYE_S):
+                if launched is not None:
+                    await launched.close()
+                if driver is not None:
+                    await driver.stop()
+
+
+#: For a browser to end.
+GOODBYE_S = 30
+_BROWSERS = pytest.StashKey[Browsers]()
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def browser() -> AsyncIterator[Browser]:
-    """The machine's Chromium, without a window."""
-    program = chromium()
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    async with async_playwright() as playwright:
-        launched = await playwright.chromium.launch(executable_path=program, args=arguments)
-        yield launched
-        await launched.close()
+async def browsers(request: pytest.FixtureRequest) -> AsyncIterator[Browsers]:
+    """The browsers of this process, one after the other."""
+    made = request.config.stash[_BROWSERS] = Browsers()
+    yield made
+    await made.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember that a test of the console failed."""
+    report = yield
+    browsers = item.config.stash.get(_BROWSERS, None)
+    if report.failed and browsers is not None:
+        browsers.worn = True
+    return report
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def browser(browsers: Browsers) -> Browser:
+    """The browser that drives this test."""
+    return await browsers.current()
 
 
 @pytest.fixture(scope="session")

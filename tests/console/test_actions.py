@@ -365,8 +365,11 @@ async def test_what_is_refused_is_told(watched: Watched, engine: Engine) -> None
     identity = await made(engine, "refused")
     await watched.open(identity)
     await watched.button("Cancel…").click()
+    cancel = watched.at("dialog").get_by_role("button", name="Cancel", exact=True)
+    # The dialog has looked: what it then finds impossible cannot be confirmed at all.
+    await expect(cancel).to_be_enabled()
     await engine.cancel_execution(execution_id=identity)
     watched.provoked.add(409)
     watched.provoked.add(400)
-    await watched.at("dialog").get_by_role("button", name="Cancel", exact=True).click()
+    await cancel.click()
     await expect(watched.at("dialog [role=alert], .toast").first).to_be_visible()

@@ -17,7 +17,7 @@ from tests.console.conftest import Pages, Shop
 from tests.console.running import ServerProcess, serving
 from tests.console.watching import Watched
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 HOUR = 3_600_000
 MINUTE = 60_000
 

@@ -12,7 +12,7 @@ from tests.console.conftest import Pages, Shop
 from tests.console.troubled import LEASES
 from tests.console.watching import Watched
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: Page -> a text that only real data can bring.
 PAGES = {

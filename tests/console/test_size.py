@@ -15,7 +15,7 @@ from tests.console.conftest import Pages, Shop, apart
 from tests.console.running import serving
 from tests.console.watching import Watched
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 #: Scrolls a step per frame, for as many frames, and back at the end: the most elements there were, how long it took.
 SCROLL = """
 async ([step, frames]) => {

@@ -14,7 +14,7 @@ from playwright.async_api import expect
 
 from tests.console.conftest import Pages, Shop
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 #: Everything that a page fetches of the console's own files, as it comes over the wire, in bytes.
 WEIGHED = """
 () => performance.getEntriesByType("resource")

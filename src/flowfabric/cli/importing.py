@@ -14,7 +14,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final
 
 from flowfabric.cli.terminal import Misused
@@ -99,11 +101,19 @@ def _place(error: BaseException) -> str:
     return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
 
 
+class _AsItIs(SourceFileLoader):
+    """Compiles the file anew: Python's cache misses an edit of the same second that leaves the size as it was."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def _module(where: str) -> Any:
     if not where.endswith(".py"):
         return importlib.import_module(where)
     path = Path(where).resolve()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=_AsItIs(path.stem, str(path)))
     if not path.exists() or spec is None or spec.loader is None:
         raise Misused(f"{where}: no such file")
     sys.path.insert(0, str(path.parent))

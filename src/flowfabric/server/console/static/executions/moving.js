@@ -44,13 +44,15 @@ export function useMoving(listing, scroller) {
     }
     return true;
   };
+  // Effects run after painting, when the list may be longer again: the scroller knows only what was drawn.
+  const { total } = listing;
   useEffect(() => {
     // On the way to the end, the end moves.
     if (!ending.current) return;
-    if (!listing.hurry) ending.current = false;
-    setCursor(listing.total - 1);
-    show(listing.total - 1);
-  }, [listing.total, listing.hurry]);
+    setCursor(total - 1);
+    show(total - 1);
+    if (!listing.hurry && total === listing.total) ending.current = false;
+  }, [total, listing.hurry]);
 
   return { cursor, stands, setCursor, move, halt };
 }

@@ -1,0 +1,56 @@
+"""What failed in a run, written down for `./dev test`, which tries it again alone.
+
+``FF_TEST_FAILURES`` names the file, a JSON object: how many passed, and of each that did not, by its id, why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+#: What xdist writes behind the ids of tests that stay together.
+GROUP = re.compile(r"@[\w.-]+$")
+
+
+class Failures:
+    """Listens to the reports of all processes of a run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reasons: dict[str, str] = {}
+        self._passed = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test may fail in its set-up, itself and after it: it counts once, for what came first."""
+        if report.failed:
+            self._reasons.setdefault(GROUP.sub("", report.nodeid), _last_line(report))
+        self._passed += report.passed and report.when == "call"
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that cannot be read."""
+        if report.failed:
+            self._reasons.setdefault(report.nodeid, _last_line(report))
+
+    def pytest_sessionfinish(self) -> None:
+        """Nothing was written if the run did not come so far."""
+        self._path.write_text(json.dumps({"passed": self._passed, "failed": self._reasons}))
+
+
+def _last_line(report: pytest.TestReport | pytest.CollectReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(crash.message if crash is not None else report.longrepr or "")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "no reason given"
+    return (lines[0] if crash is not None else lines[-1])[:200]
+
+
+def listen(config: pytest.Config) -> None:
+    """Only in the process that hears of everything."""
+    path = os.environ.get("FF_TEST_FAILURES")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Failures(Path(path)), "failures")
