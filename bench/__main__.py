@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from bench import machine, report
 from bench.cases import chosen, every_case
 from bench.context import Bench, Case
-from bench.places import Places
 from bench.rows import Problem, Row
+from bench.workspace import Places
 from tests.servers import ServerError
 
 RESULTS = Path("bench/results")

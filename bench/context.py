@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from bench import measure
 from bench.databases import Database
-from bench.places import Places
 from bench.rows import Row
+from bench.workspace import Places
 
 Found = TypeVar("Found")
 

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from bench import ROOT
-from bench.places import Places
+from bench.workspace import Places
 
 
 def describe(places: Places) -> dict[str, str]:

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from bench.shape import INSTANCE, LANE, NAMESPACE, PAYLOAD, RAW_FIELDS, RESULT, WORKER
 from flowfabric.model.events import CompletionEvent, LeaseEvent
-from flowfabric.model.records import EXECUTION_WIDE_FIELDS, Attempt, Execution
+from flowfabric.model.records.executions import EXECUTION_WIDE_FIELDS, Attempt, Execution
 from flowfabric.stores.keyed.entries import entries_of
 from flowfabric.stores.keyed.records import wire_id
 from flowfabric.stores.valkey.codec import VERSION, WIDE, packed_event, packed_wide, shape_of
 from flowfabric.stores.valkey.keys import LASTING, Keys, encoded_run_name, is_passing
-from flowfabric.stores.valkey.ordering import encode
+from flowfabric.stores.valkey.sort_keys import encode
 
 #: Size of the part of a time that differs between any two of our days. Records and indexes write it alike, behind a
 #: first byte that is each one's own.

@@ -7,7 +7,7 @@ from typing import Any
 from bench.shape import INSTANCE, KIND, LANE, LEASE_MS, PAYLOAD, RESULT, WORKER
 from flowfabric.engine import Engine
 from flowfabric.model.handles import Handle
-from flowfabric.model.results import ClaimPolicy
+from flowfabric.model.operations.executions import ClaimPolicy
 
 POLICY = ClaimPolicy(WORKER, INSTANCE, LEASE_MS)
 

@@ -18,8 +18,8 @@ from demo.flow_scene import FlowScene
 from demo.flow_screen import showing_flow
 from demo.report import print_checks, print_summary, print_timeline, print_verdict
 from demo.rows import Rows
+from demo.scenario import Story
 from demo.screen import showing
-from demo.story import Story
 from flowfabric.engine import Engine
 
 #: It takes about eleven seconds. One that has not ended by then will not end.

@@ -7,9 +7,9 @@ from typing import NamedTuple, Self
 
 from demo.plan import BACKLOG, JOBS, LOCKED, STORY, Job, attempts_planned
 from demo.rows import Stored
-from demo.story import Story
+from demo.scenario import Story
 from flowfabric import ExecutionId
-from flowfabric.core import invariants
+from flowfabric.core.invariants import executions
 from flowfabric.model.events import CompletionEvent, LeaseEvent, OperatorEvent
 
 OUTCOMES = {"completed": "success", "failed": "failed", "cancelled": "cancelled", "expired": "expired"}
@@ -44,13 +44,13 @@ class Checker:
         """A checker of what is stored now."""
         return cls(story, await story.rows.executions(), await story.engine.server_time_ms())
 
-    def _violations(self, stored: Stored, now_ms: int) -> list[invariants.Violation]:
+    def _violations(self, stored: Stored, now_ms: int) -> list[executions.Violation]:
         execution, attempts, grants = stored
         bare = execution.uuid
         events = (*self.leases.get(bare, ()), *self.ends.get(bare, ()), *self.acts.get(bare, ()))
         return [
-            *invariants.check_execution(execution, attempts, grants, now_ms),
-            *invariants.check_events(execution, attempts, events),
+            *executions.check_execution(execution, attempts, grants, now_ms),
+            *executions.check_events(execution, attempts, events),
         ]
 
     def run(self) -> list[Check]:

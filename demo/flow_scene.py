@@ -30,7 +30,7 @@ from flowfabric import (
 )
 from flowfabric.conditions import ByName, Count, CountKind
 from flowfabric.engine import Engine
-from flowfabric.engine.subscriptions import Subscription
+from flowfabric.engine.reads.subscriptions import Subscription
 
 LANE = "newsroom"
 BUDGET = "7b6f6c1a-4e0f-4a55-9d0b-5f2f0a8f6f10"

@@ -13,8 +13,8 @@ from rich.text import Text
 from demo.checks import Check, Checker
 from demo.plan import FEATURED, JOBS
 from demo.rows import epoch_of
+from demo.scenario import Story
 from demo.screen import STATES
-from demo.story import Story
 from flowfabric.model.events import LeaseEvent
 
 SHOWN_VIOLATIONS = 10

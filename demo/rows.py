@@ -7,12 +7,12 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 from flowfabric import ExecutionId
-from flowfabric.core.view import View
+from flowfabric.core.batch.view import View
 from flowfabric.engine import Engine
-from flowfabric.model.changes import GetFull, Select
+from flowfabric.model.decisions import GetFull, Select
 from flowfabric.model.events import LeaseEvent, OperatorEvent
-from flowfabric.model.records import Attempt, Execution, Grant
-from flowfabric.stores.schema import OUTBOXES
+from flowfabric.model.records.executions import Attempt, Execution, Grant
+from flowfabric.stores.sql.schema import OUTBOXES
 
 
 class Stored(NamedTuple):

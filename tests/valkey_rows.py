@@ -18,7 +18,7 @@ from flowfabric.stores.valkey.codec import WIDE, shape_of, unpacked_event, unpac
 from flowfabric.stores.valkey.connection import Wire
 from flowfabric.stores.valkey.errors import checked
 from flowfabric.stores.valkey.keys import LASTING, Keys, encoded_run_name, is_passing
-from flowfabric.stores.valkey.ordering import encode
+from flowfabric.stores.valkey.sort_keys import encode
 
 
 class Looking:

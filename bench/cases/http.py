@@ -20,7 +20,7 @@ from bench.rows import Row, Series
 from bench.shape import INSTANCE, KIND, LANE, LEASE_MS, PAYLOAD, RESULT, WORKER
 from bench.system import POLICY, open_engine
 from flowfabric.engine import Engine
-from flowfabric.sdk.remote.connections import Address, Connection
+from flowfabric.sdk.remote.http_client import Address, Connection
 
 CONNECTIONS = 64
 BULK = 1_000

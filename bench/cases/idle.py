@@ -16,7 +16,7 @@ from bench.measure import server_cpu_s
 from bench.processes import Worker
 from bench.rows import Row, Series
 from bench.shape import KIND
-from flowfabric.sdk.remote.connections import Address
+from flowfabric.sdk.remote.http_client import Address
 
 WAITING = 1_000
 _FEW = 100

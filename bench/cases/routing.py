@@ -16,7 +16,7 @@ from bench.shape import KIND, LANE, PAYLOAD
 from bench.system import open_engine
 from flowfabric.engine import Engine
 from flowfabric.model.handles import decode
-from flowfabric.model.results import ClaimPolicy
+from flowfabric.model.operations.executions import ClaimPolicy
 
 CAPABILITIES = tuple(f"skill-{number}" for number in range(10))
 BACKLOG = 10_000

@@ -21,7 +21,7 @@ from bench.limits.batcher import MAX_BATCH, Batcher
 from bench.shape import LANE, LEASE_MS, NAMESPACE, PAYLOAD, RESULT, now_ms
 from bench.stamps import MOMENTS, Stamp, time_bytes
 from flowfabric.model.events import CompletionEvent, LeaseEvent
-from flowfabric.model.records import Attempt, Execution
+from flowfabric.model.records.executions import Attempt, Execution
 from flowfabric.stores.keyed import entries
 from flowfabric.stores.valkey.address import parse
 from flowfabric.stores.valkey.codec import VERSION, packed_wide

@@ -13,7 +13,7 @@ from bench.system import open_engine
 from bench.workers import answer, next_order
 from flowfabric.engine import Engine
 from flowfabric.model.handles import decode_for
-from flowfabric.model.results import ClaimPolicy
+from flowfabric.model.operations.executions import ClaimPolicy
 
 PATIENT = ClaimPolicy(WORKER, INSTANCE, LEASE_MS, max_wait=10_000)
 

@@ -12,8 +12,8 @@ from bench.shape import KIND
 from bench.workers import answer, next_order
 from bench.workers.sdk import drain
 from flowfabric.engine import Engine
-from flowfabric.model.changes import Writes
-from flowfabric.model.steps import Step
+from flowfabric.model.decisions import Writes
+from flowfabric.model.operations.workflows import Step
 from flowfabric.sdk.app import App
 
 #: A workflow waits for the store once per step. That many at once keep the store busy, and share its commits.

@@ -10,82 +10,83 @@ __version__ = "0.1.0"
 
 #: Modules, and the names that live there.
 _MODULES = {
-    "model.budgets": (
+    "model.operations.budgets": (
         "AdmissionResult Admitted AlreadyAdmitted AlreadyApplied BudgetAsked BudgetPage BudgetStatus "
         "ConcurrencyExceeded CreateBudgetResult CreateQuotaPolicyResult HardBreach LimitsSet Ok OnHardLimit "
         "QuotaPolicyInfo QuotaPolicyLimits QuotaPolicyPage RateExceeded ReportUsageResult ReservationReleased "
         "ReserveResult Reserved Reset SettleResult Settled SoftBreach UsageAndLimits UsageDimensions"
     ),
-    "model.credentials": "CredentialCreated CredentialInfo CredentialPage CredentialRevoked Scope",
+    "model.operations.access": "CredentialCreated CredentialInfo CredentialPage CredentialRevoked Scope",
     "model.errors": (
         "Bug BugKind Conflict ConflictKind Contention ContentionKind Contextual EngineError ErrorClass NotFound "
         "RequiresDevMode ResourceExhausted State StateKind StreamBackpressure StreamDisconnected StreamGap "
         "Timeout Transport TransportKind Unavailable Validation ValidationKind"
     ),
-    "model.explain": (
+    "model.reads.explain": (
         "ChainLink ExhaustedBudget Explanation FullQuota Gate LeaseHolder OpenChildren OpenDependencies OpenQuestion "
         "OpenSuspension OpenWaitpoint QueuePlace"
     ),
-    "model.flows": (
+    "model.operations.flows": (
         "AddExecutionToFlowResult AllOf AnyOf ApplyDependencyResult CascadeOutcome CompletionPayload "
         "CreateFlowResult EdgeGroupSnapshot EdgePolicy EdgeSnapshot EdgeState FlowEdge FlowGraph FlowPage "
         "FlowProjection FlowSnapshot FlowStatus FlowSubmitted FlowSummary GroupState Incoming OnSatisfied "
         "Outgoing Quorum ResolveDependencyResult SetEdgeGroupPolicyResult Staged"
     ),
-    "model.frames": (
+    "model.streams.frames": (
         "AppendFrameOutcome At BestEffortLive Durable DurableSummary End Frame FrameContent FrameKind Opening "
         "PatchKind Start StreamCursor StreamFrame StreamFrames StreamVisibility SummaryDocument"
     ),
-    "model.grant_keys": "GrantCheck",
+    "model.operations.executions": (
+        "GrantCheck AlreadySatisfied Blocked CancelFlowHeader CancelFlowResult Cancelled Cancelling ClaimGrant "
+        "ClaimPolicy Claimed Completed Created Delayed Duplicate ExecutionContext ExecutionInfo ExecutionSnapshot "
+        "ExpiryMark FailureClass GrantIssued GrantNotFound Granted LeaseRenewal Marked Moved NoWork NotReclaimable "
+        "NotRegistered OperatorLease PriorityChanged ReclaimCapExceeded ReclaimGrant Reclaimed Refreshed Registered "
+        "Rejected Renewed Replayed ResumeGrant ResumeToken RetryScheduled Revoked ScannerFilter TerminalFailed "
+        "Unblocked"
+    ),
     "model.handles": "BackendTag Handle HandleKind HandlePayload",
     "model.ids": (
         "AttemptId BudgetId CancelSource EdgeId ExecutionId FlowId LaneId LeaseFence LeaseId Namespace "
         "QuotaPolicyId SignalId SuspensionId WaitpointId WorkerId WorkerInstanceId"
     ),
-    "model.lanes": "LaneFairnessChanged LaneSnapshot LaneStateChanged",
+    "model.operations.lanes": "LaneFairnessChanged LaneSnapshot LaneStateChanged",
     "model.partitions": "PartitionCounts PartitionFamily PartitionKey",
     "model.policy": (
         "ExecutionPolicy ExponentialBackoff FixedBackoff RetryPolicy RoutingRequirements StreamPolicy "
         "SuspensionPolicy TimeoutPolicy"
     ),
-    "model.requests": "Debounced EnqueueDraft RequestDropped RequestPage RequestRefused RequestRetried RequestSnapshot",
-    "model.restarts": "Restart RestartReason",
-    "model.results": (
-        "AlreadySatisfied Blocked CancelFlowHeader CancelFlowResult Cancelled Cancelling ClaimGrant ClaimPolicy "
-        "Claimed Completed Created Delayed Duplicate ExecutionContext ExecutionInfo ExecutionSnapshot ExpiryMark "
-        "FailureClass GrantIssued GrantNotFound Granted LeaseRenewal Marked Moved NoWork NotReclaimable "
-        "NotRegistered OperatorLease PriorityChanged ReclaimCapExceeded ReclaimGrant Reclaimed Refreshed "
-        "Registered Rejected Renewed Replayed ResumeGrant ResumeToken RetryScheduled Revoked ScannerFilter "
-        "TerminalFailed Unblocked"
+    "model.operations.enqueue": (
+        "Debounced EnqueueDraft RequestDropped RequestPage RequestRefused RequestRetried RequestSnapshot"
     ),
-    "model.schedules": (
+    "model.streams.restarts": "Restart RestartReason",
+    "model.operations.schedules": (
         "BackfillResult CatchUp Cron Every FireResult Overlap PutScheduleResult ScheduleDeleted SchedulePage "
         "SchedulePaused ScheduleResumed ScheduleRun ScheduleRuns ScheduleSnapshot ScheduleSpec SkipReason"
     ),
-    "model.search": "ExecutionSummary QueueDepth SearchPage",
+    "model.reads.search": "ExecutionSummary QueueDepth SearchPage",
     "model.states": (
         "AttemptState BlockingReason EligibilityState LaneState LifecyclePhase OwnershipState PublicState "
         "StateVector TerminalOutcome"
     ),
-    "model.subscriptions": (
+    "model.reads.subscriptions": (
         "CompletionEvent CompletionOutcome EventBatch EventFamily InstanceTagEvent LeaseHistoryEvent "
         "OperatorEvent SignalDeliveryEffect SignalDeliveryEvent cursor_from_text cursor_to_text"
     ),
-    "model.suspension": (
+    "model.operations.suspension": (
         "Accepted AlreadySeeded DeliverSignalResult Fresh PartitionRotation PendingWaitpoint ResumePolicy "
         "ResumeSignal ResumeTrigger Resumed RotateSecret Seeded SuspendArgs SuspendOutcome SuspendOutcomeDetails "
         "Suspended SuspensionReason SuspensionRequester TimeoutBehavior UsePending VerifyingKid "
         "WaitpointCredential WaitpointEntry WaitpointKids WaitpointPage"
     ),
     "tracing": "current_trace trace_context",
-    "model.tokens": "Token",
+    "model.waitpoint_tokens": "Token",
     "model.trace": "TraceContext",
-    "sdk.answering": "Answered",
+    "sdk.asks.answer": "Answered",
     "sdk.app": "App",
-    "sdk.asks": "Ask OpenAsk",
+    "sdk.asks.ask": "Ask OpenAsk",
     "sdk.context": "Ctx",
-    "sdk.definitions": "Step Task Workflow",
-    "sdk.durable": "first gather sleep",
+    "sdk.definitions.tasks": "Step Task Workflow",
+    "sdk.workflows.durable": "first gather sleep",
     "sdk.durations": "days hours minutes seconds",
     "sdk.errors": (
         "AlreadyAnswered AskClosed AskTimedOut BadAnswer BadArguments BadDependency BadDuration BadOptions BadPayload "
@@ -94,10 +95,10 @@ _MODULES = {
         "StillPending UnknownRun "
         "UnknownSchedule UnknownTask"
     ),
-    "sdk.frames": "Output RunFrame RunRestart",
-    "sdk.injecting": "Depends injected",
+    "sdk.runs.frames": "Output RunFrame RunRestart",
+    "sdk.definitions.depends": "Depends injected",
     "sdk.options": "Budget Debounce Limit Rate Retry",
-    "sdk.run": "Run RunStatus",
+    "sdk.runs.run": "Run RunStatus",
     "sdk.testing": "Testing",
     "sdk.worker": "Worker",
 }

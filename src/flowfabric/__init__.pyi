@@ -1,6 +1,62 @@
 """The public names, for type checkers; ``__init__.py`` looks them up when they are used."""
 
-from flowfabric.model.budgets import (
+from flowfabric.model.errors import (
+    Bug as Bug,
+    BugKind as BugKind,
+    Conflict as Conflict,
+    ConflictKind as ConflictKind,
+    Contention as Contention,
+    ContentionKind as ContentionKind,
+    Contextual as Contextual,
+    EngineError as EngineError,
+    ErrorClass as ErrorClass,
+    NotFound as NotFound,
+    RequiresDevMode as RequiresDevMode,
+    ResourceExhausted as ResourceExhausted,
+    State as State,
+    StateKind as StateKind,
+    StreamBackpressure as StreamBackpressure,
+    StreamDisconnected as StreamDisconnected,
+    StreamGap as StreamGap,
+    Timeout as Timeout,
+    Transport as Transport,
+    TransportKind as TransportKind,
+    Unavailable as Unavailable,
+    Validation as Validation,
+    ValidationKind as ValidationKind,
+)
+from flowfabric.model.handles import (
+    BackendTag as BackendTag,
+    Handle as Handle,
+    HandleKind as HandleKind,
+    HandlePayload as HandlePayload,
+)
+from flowfabric.model.ids import (
+    AttemptId as AttemptId,
+    BudgetId as BudgetId,
+    CancelSource as CancelSource,
+    EdgeId as EdgeId,
+    ExecutionId as ExecutionId,
+    FlowId as FlowId,
+    LaneId as LaneId,
+    LeaseFence as LeaseFence,
+    LeaseId as LeaseId,
+    Namespace as Namespace,
+    QuotaPolicyId as QuotaPolicyId,
+    SignalId as SignalId,
+    SuspensionId as SuspensionId,
+    WaitpointId as WaitpointId,
+    WorkerId as WorkerId,
+    WorkerInstanceId as WorkerInstanceId,
+)
+from flowfabric.model.operations.access import (
+    CredentialCreated as CredentialCreated,
+    CredentialInfo as CredentialInfo,
+    CredentialPage as CredentialPage,
+    CredentialRevoked as CredentialRevoked,
+    Scope as Scope,
+)
+from flowfabric.model.operations.budgets import (
     AdmissionResult as AdmissionResult,
     Admitted as Admitted,
     AlreadyAdmitted as AlreadyAdmitted,
@@ -30,53 +86,63 @@ from flowfabric.model.budgets import (
     UsageAndLimits as UsageAndLimits,
     UsageDimensions as UsageDimensions,
 )
-from flowfabric.model.credentials import (
-    CredentialCreated as CredentialCreated,
-    CredentialInfo as CredentialInfo,
-    CredentialPage as CredentialPage,
-    CredentialRevoked as CredentialRevoked,
-    Scope as Scope,
+from flowfabric.model.operations.enqueue import (
+    Debounced as Debounced,
+    EnqueueDraft as EnqueueDraft,
+    RequestDropped as RequestDropped,
+    RequestPage as RequestPage,
+    RequestRefused as RequestRefused,
+    RequestRetried as RequestRetried,
+    RequestSnapshot as RequestSnapshot,
 )
-from flowfabric.model.errors import (
-    Bug as Bug,
-    BugKind as BugKind,
-    Conflict as Conflict,
-    ConflictKind as ConflictKind,
-    Contention as Contention,
-    ContentionKind as ContentionKind,
-    Contextual as Contextual,
-    EngineError as EngineError,
-    ErrorClass as ErrorClass,
-    NotFound as NotFound,
-    RequiresDevMode as RequiresDevMode,
-    ResourceExhausted as ResourceExhausted,
-    State as State,
-    StateKind as StateKind,
-    StreamBackpressure as StreamBackpressure,
-    StreamDisconnected as StreamDisconnected,
-    StreamGap as StreamGap,
-    Timeout as Timeout,
-    Transport as Transport,
-    TransportKind as TransportKind,
-    Unavailable as Unavailable,
-    Validation as Validation,
-    ValidationKind as ValidationKind,
+from flowfabric.model.operations.executions import (
+    AlreadySatisfied as AlreadySatisfied,
+    Blocked as Blocked,
+    CancelFlowHeader as CancelFlowHeader,
+    CancelFlowResult as CancelFlowResult,
+    Cancelled as Cancelled,
+    Cancelling as Cancelling,
+    Claimed as Claimed,
+    ClaimGrant as ClaimGrant,
+    ClaimPolicy as ClaimPolicy,
+    Completed as Completed,
+    Created as Created,
+    Delayed as Delayed,
+    Duplicate as Duplicate,
+    ExecutionContext as ExecutionContext,
+    ExecutionInfo as ExecutionInfo,
+    ExecutionSnapshot as ExecutionSnapshot,
+    ExpiryMark as ExpiryMark,
+    FailureClass as FailureClass,
+    GrantCheck as GrantCheck,
+    Granted as Granted,
+    GrantIssued as GrantIssued,
+    GrantNotFound as GrantNotFound,
+    LeaseRenewal as LeaseRenewal,
+    Marked as Marked,
+    Moved as Moved,
+    NotReclaimable as NotReclaimable,
+    NotRegistered as NotRegistered,
+    NoWork as NoWork,
+    OperatorLease as OperatorLease,
+    PriorityChanged as PriorityChanged,
+    ReclaimCapExceeded as ReclaimCapExceeded,
+    Reclaimed as Reclaimed,
+    ReclaimGrant as ReclaimGrant,
+    Refreshed as Refreshed,
+    Registered as Registered,
+    Rejected as Rejected,
+    Renewed as Renewed,
+    Replayed as Replayed,
+    ResumeGrant as ResumeGrant,
+    ResumeToken as ResumeToken,
+    RetryScheduled as RetryScheduled,
+    Revoked as Revoked,
+    ScannerFilter as ScannerFilter,
+    TerminalFailed as TerminalFailed,
+    Unblocked as Unblocked,
 )
-from flowfabric.model.explain import (
-    ChainLink as ChainLink,
-    ExhaustedBudget as ExhaustedBudget,
-    Explanation as Explanation,
-    FullQuota as FullQuota,
-    Gate as Gate,
-    LeaseHolder as LeaseHolder,
-    OpenChildren as OpenChildren,
-    OpenDependencies as OpenDependencies,
-    OpenQuestion as OpenQuestion,
-    OpenSuspension as OpenSuspension,
-    OpenWaitpoint as OpenWaitpoint,
-    QueuePlace as QueuePlace,
-)
-from flowfabric.model.flows import (
+from flowfabric.model.operations.flows import (
     AddExecutionToFlowResult as AddExecutionToFlowResult,
     AllOf as AllOf,
     AnyOf as AnyOf,
@@ -105,132 +171,12 @@ from flowfabric.model.flows import (
     SetEdgeGroupPolicyResult as SetEdgeGroupPolicyResult,
     Staged as Staged,
 )
-from flowfabric.model.frames import (
-    AppendFrameOutcome as AppendFrameOutcome,
-    At as At,
-    BestEffortLive as BestEffortLive,
-    Durable as Durable,
-    DurableSummary as DurableSummary,
-    End as End,
-    Frame as Frame,
-    FrameContent as FrameContent,
-    FrameKind as FrameKind,
-    Opening as Opening,
-    PatchKind as PatchKind,
-    Start as Start,
-    StreamCursor as StreamCursor,
-    StreamFrame as StreamFrame,
-    StreamFrames as StreamFrames,
-    StreamVisibility as StreamVisibility,
-    SummaryDocument as SummaryDocument,
-)
-from flowfabric.model.grant_keys import (
-    GrantCheck as GrantCheck,
-)
-from flowfabric.model.handles import (
-    BackendTag as BackendTag,
-    Handle as Handle,
-    HandleKind as HandleKind,
-    HandlePayload as HandlePayload,
-)
-from flowfabric.model.ids import (
-    AttemptId as AttemptId,
-    BudgetId as BudgetId,
-    CancelSource as CancelSource,
-    EdgeId as EdgeId,
-    ExecutionId as ExecutionId,
-    FlowId as FlowId,
-    LaneId as LaneId,
-    LeaseFence as LeaseFence,
-    LeaseId as LeaseId,
-    Namespace as Namespace,
-    QuotaPolicyId as QuotaPolicyId,
-    SignalId as SignalId,
-    SuspensionId as SuspensionId,
-    WaitpointId as WaitpointId,
-    WorkerId as WorkerId,
-    WorkerInstanceId as WorkerInstanceId,
-)
-from flowfabric.model.lanes import (
+from flowfabric.model.operations.lanes import (
     LaneFairnessChanged as LaneFairnessChanged,
     LaneSnapshot as LaneSnapshot,
     LaneStateChanged as LaneStateChanged,
 )
-from flowfabric.model.partitions import (
-    PartitionCounts as PartitionCounts,
-    PartitionFamily as PartitionFamily,
-    PartitionKey as PartitionKey,
-)
-from flowfabric.model.policy import (
-    ExecutionPolicy as ExecutionPolicy,
-    ExponentialBackoff as ExponentialBackoff,
-    FixedBackoff as FixedBackoff,
-    RetryPolicy as RetryPolicy,
-    RoutingRequirements as RoutingRequirements,
-    StreamPolicy as StreamPolicy,
-    SuspensionPolicy as SuspensionPolicy,
-    TimeoutPolicy as TimeoutPolicy,
-)
-from flowfabric.model.requests import (
-    Debounced as Debounced,
-    EnqueueDraft as EnqueueDraft,
-    RequestDropped as RequestDropped,
-    RequestPage as RequestPage,
-    RequestRefused as RequestRefused,
-    RequestRetried as RequestRetried,
-    RequestSnapshot as RequestSnapshot,
-)
-from flowfabric.model.restarts import (
-    Restart as Restart,
-    RestartReason as RestartReason,
-)
-from flowfabric.model.results import (
-    AlreadySatisfied as AlreadySatisfied,
-    Blocked as Blocked,
-    CancelFlowHeader as CancelFlowHeader,
-    CancelFlowResult as CancelFlowResult,
-    Cancelled as Cancelled,
-    Cancelling as Cancelling,
-    Claimed as Claimed,
-    ClaimGrant as ClaimGrant,
-    ClaimPolicy as ClaimPolicy,
-    Completed as Completed,
-    Created as Created,
-    Delayed as Delayed,
-    Duplicate as Duplicate,
-    ExecutionContext as ExecutionContext,
-    ExecutionInfo as ExecutionInfo,
-    ExecutionSnapshot as ExecutionSnapshot,
-    ExpiryMark as ExpiryMark,
-    FailureClass as FailureClass,
-    Granted as Granted,
-    GrantIssued as GrantIssued,
-    GrantNotFound as GrantNotFound,
-    LeaseRenewal as LeaseRenewal,
-    Marked as Marked,
-    Moved as Moved,
-    NotReclaimable as NotReclaimable,
-    NotRegistered as NotRegistered,
-    NoWork as NoWork,
-    OperatorLease as OperatorLease,
-    PriorityChanged as PriorityChanged,
-    ReclaimCapExceeded as ReclaimCapExceeded,
-    Reclaimed as Reclaimed,
-    ReclaimGrant as ReclaimGrant,
-    Refreshed as Refreshed,
-    Registered as Registered,
-    Rejected as Rejected,
-    Renewed as Renewed,
-    Replayed as Replayed,
-    ResumeGrant as ResumeGrant,
-    ResumeToken as ResumeToken,
-    RetryScheduled as RetryScheduled,
-    Revoked as Revoked,
-    ScannerFilter as ScannerFilter,
-    TerminalFailed as TerminalFailed,
-    Unblocked as Unblocked,
-)
-from flowfabric.model.schedules import (
+from flowfabric.model.operations.schedules import (
     BackfillResult as BackfillResult,
     CatchUp as CatchUp,
     Cron as Cron,
@@ -248,36 +194,7 @@ from flowfabric.model.schedules import (
     ScheduleSpec as ScheduleSpec,
     SkipReason as SkipReason,
 )
-from flowfabric.model.search import (
-    ExecutionSummary as ExecutionSummary,
-    QueueDepth as QueueDepth,
-    SearchPage as SearchPage,
-)
-from flowfabric.model.states import (
-    AttemptState as AttemptState,
-    BlockingReason as BlockingReason,
-    EligibilityState as EligibilityState,
-    LaneState as LaneState,
-    LifecyclePhase as LifecyclePhase,
-    OwnershipState as OwnershipState,
-    PublicState as PublicState,
-    StateVector as StateVector,
-    TerminalOutcome as TerminalOutcome,
-)
-from flowfabric.model.subscriptions import (
-    CompletionEvent as CompletionEvent,
-    CompletionOutcome as CompletionOutcome,
-    EventBatch as EventBatch,
-    EventFamily as EventFamily,
-    InstanceTagEvent as InstanceTagEvent,
-    LeaseHistoryEvent as LeaseHistoryEvent,
-    OperatorEvent as OperatorEvent,
-    SignalDeliveryEffect as SignalDeliveryEffect,
-    SignalDeliveryEvent as SignalDeliveryEvent,
-    cursor_from_text as cursor_from_text,
-    cursor_to_text as cursor_to_text,
-)
-from flowfabric.model.suspension import (
+from flowfabric.model.operations.suspension import (
     Accepted as Accepted,
     AlreadySeeded as AlreadySeeded,
     DeliverSignalResult as DeliverSignalResult,
@@ -304,32 +221,112 @@ from flowfabric.model.suspension import (
     WaitpointKids as WaitpointKids,
     WaitpointPage as WaitpointPage,
 )
-from flowfabric.model.tokens import (
-    Token as Token,
+from flowfabric.model.partitions import (
+    PartitionCounts as PartitionCounts,
+    PartitionFamily as PartitionFamily,
+    PartitionKey as PartitionKey,
+)
+from flowfabric.model.policy import (
+    ExecutionPolicy as ExecutionPolicy,
+    ExponentialBackoff as ExponentialBackoff,
+    FixedBackoff as FixedBackoff,
+    RetryPolicy as RetryPolicy,
+    RoutingRequirements as RoutingRequirements,
+    StreamPolicy as StreamPolicy,
+    SuspensionPolicy as SuspensionPolicy,
+    TimeoutPolicy as TimeoutPolicy,
+)
+from flowfabric.model.reads.explain import (
+    ChainLink as ChainLink,
+    ExhaustedBudget as ExhaustedBudget,
+    Explanation as Explanation,
+    FullQuota as FullQuota,
+    Gate as Gate,
+    LeaseHolder as LeaseHolder,
+    OpenChildren as OpenChildren,
+    OpenDependencies as OpenDependencies,
+    OpenQuestion as OpenQuestion,
+    OpenSuspension as OpenSuspension,
+    OpenWaitpoint as OpenWaitpoint,
+    QueuePlace as QueuePlace,
+)
+from flowfabric.model.reads.search import (
+    ExecutionSummary as ExecutionSummary,
+    QueueDepth as QueueDepth,
+    SearchPage as SearchPage,
+)
+from flowfabric.model.reads.subscriptions import (
+    CompletionEvent as CompletionEvent,
+    CompletionOutcome as CompletionOutcome,
+    EventBatch as EventBatch,
+    EventFamily as EventFamily,
+    InstanceTagEvent as InstanceTagEvent,
+    LeaseHistoryEvent as LeaseHistoryEvent,
+    OperatorEvent as OperatorEvent,
+    SignalDeliveryEffect as SignalDeliveryEffect,
+    SignalDeliveryEvent as SignalDeliveryEvent,
+    cursor_from_text as cursor_from_text,
+    cursor_to_text as cursor_to_text,
+)
+from flowfabric.model.states import (
+    AttemptState as AttemptState,
+    BlockingReason as BlockingReason,
+    EligibilityState as EligibilityState,
+    LaneState as LaneState,
+    LifecyclePhase as LifecyclePhase,
+    OwnershipState as OwnershipState,
+    PublicState as PublicState,
+    StateVector as StateVector,
+    TerminalOutcome as TerminalOutcome,
+)
+from flowfabric.model.streams.frames import (
+    AppendFrameOutcome as AppendFrameOutcome,
+    At as At,
+    BestEffortLive as BestEffortLive,
+    Durable as Durable,
+    DurableSummary as DurableSummary,
+    End as End,
+    Frame as Frame,
+    FrameContent as FrameContent,
+    FrameKind as FrameKind,
+    Opening as Opening,
+    PatchKind as PatchKind,
+    Start as Start,
+    StreamCursor as StreamCursor,
+    StreamFrame as StreamFrame,
+    StreamFrames as StreamFrames,
+    StreamVisibility as StreamVisibility,
+    SummaryDocument as SummaryDocument,
+)
+from flowfabric.model.streams.restarts import (
+    Restart as Restart,
+    RestartReason as RestartReason,
 )
 from flowfabric.model.trace import (
     TraceContext as TraceContext,
 )
-from flowfabric.sdk.answering import Answered as Answered
+from flowfabric.model.waitpoint_tokens import (
+    Token as Token,
+)
 from flowfabric.sdk.app import (
     App as App,
 )
-from flowfabric.sdk.asks import (
+from flowfabric.sdk.asks.answer import Answered as Answered
+from flowfabric.sdk.asks.ask import (
     Ask as Ask,
     OpenAsk as OpenAsk,
 )
 from flowfabric.sdk.context import (
     Ctx as Ctx,
 )
-from flowfabric.sdk.definitions import (
+from flowfabric.sdk.definitions.depends import (
+    Depends as Depends,
+    injected as injected,
+)
+from flowfabric.sdk.definitions.tasks import (
     Step as Step,
     Task as Task,
     Workflow as Workflow,
-)
-from flowfabric.sdk.durable import (
-    first as first,
-    gather as gather,
-    sleep as sleep,
 )
 from flowfabric.sdk.durations import (
     days as days,
@@ -370,15 +367,6 @@ from flowfabric.sdk.errors import (
     UnknownSchedule as UnknownSchedule,
     UnknownTask as UnknownTask,
 )
-from flowfabric.sdk.frames import (
-    Output as Output,
-    RunFrame as RunFrame,
-    RunRestart as RunRestart,
-)
-from flowfabric.sdk.injecting import (
-    Depends as Depends,
-    injected as injected,
-)
 from flowfabric.sdk.options import (
     Budget as Budget,
     Debounce as Debounce,
@@ -386,7 +374,12 @@ from flowfabric.sdk.options import (
     Rate as Rate,
     Retry as Retry,
 )
-from flowfabric.sdk.run import (
+from flowfabric.sdk.runs.frames import (
+    Output as Output,
+    RunFrame as RunFrame,
+    RunRestart as RunRestart,
+)
+from flowfabric.sdk.runs.run import (
     Run as Run,
     RunStatus as RunStatus,
 )
@@ -395,6 +388,11 @@ from flowfabric.sdk.testing import (
 )
 from flowfabric.sdk.worker import (
     Worker as Worker,
+)
+from flowfabric.sdk.workflows.durable import (
+    first as first,
+    gather as gather,
+    sleep as sleep,
 )
 from flowfabric.tracing import (
     current_trace as current_trace,

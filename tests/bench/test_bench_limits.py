@@ -18,7 +18,7 @@ from bench.stamps import TIME, time_bytes
 from bench.system import POLICY, EngineSystem, open_engine
 from flowfabric.engine import Engine
 from flowfabric.model.partitions import lane_partition
-from flowfabric.model.records import Attempt, Execution, Lane
+from flowfabric.model.records.executions import Attempt, Execution, Lane
 from flowfabric.stores.valkey.address import parse
 from flowfabric.stores.valkey.codec import VERSION, shape_of
 from flowfabric.stores.valkey.errors import checked

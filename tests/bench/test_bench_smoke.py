@@ -11,10 +11,10 @@ import pytest
 
 from bench.__main__ import main
 from bench.cases import chosen, every_case
-from bench.places import Places
 from bench.report import Report, write_chart, write_json
 from bench.rows import Problem, Row, Series, Target
 from bench.system import open_engine
+from bench.workspace import Places
 
 ROOT = Path(__file__).resolve().parents[2]
 

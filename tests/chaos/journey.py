@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from flowfabric import App, Ask, Ctx, gather, sleep
-from flowfabric.model.changes import Writes
+from flowfabric.model.decisions import Writes
 from flowfabric.model.events import CompletionEvent
-from flowfabric.model.records import Suspension
-from flowfabric.model.steps import Step
-from flowfabric.sdk.injecting import injected
-from flowfabric.stores.sqlite.writing import apply
+from flowfabric.model.operations.workflows import Step
+from flowfabric.model.records.executions import Suspension
+from flowfabric.sdk.definitions.depends import injected
+from flowfabric.stores.sqlite.commit import apply
 from tests.chaos.processes import say
 
 LEASE = timedelta(milliseconds=700)

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowfabric.core.flow_invariants import check_flow
-from flowfabric.core.invariants import check_events, check_execution
-from flowfabric.core.wait_invariants import check_waits
+from flowfabric.core.invariants.executions import check_events, check_execution
+from flowfabric.core.invariants.flows import check_flow
+from flowfabric.core.invariants.waits import check_waits
 from flowfabric.engine import Engine
 from flowfabric.model.events import CompletionEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.records import Edge, EdgeGroup, Execution, Signal, Suspension, Waitpoint
-from flowfabric.model.steps import StepOutcome, StepRecord
-from flowfabric.sdk.run import Run
+from flowfabric.model.operations.workflows import StepOutcome, StepRecord
+from flowfabric.model.records.executions import Edge, EdgeGroup, Execution, Signal, Suspension, Waitpoint
+from flowfabric.sdk.runs.run import Run
 from tests.chaos.journey import QUESTION
 from tests.contract.probe import Probe
 

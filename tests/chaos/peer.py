@@ -23,7 +23,8 @@ from flowfabric import (
     cursor_from_text,
     cursor_to_text,
 )
-from flowfabric.engine import Engine, claiming as engine_claiming
+from flowfabric.engine import Engine
+from flowfabric.engine.operations import claim as engine_claiming
 from flowfabric.model.handles import decode
 from flowfabric.stores.questions import CountRows
 from tests.chaos.processes import complain, say

@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 
 from flowfabric.model.events import CompletionEvent, LeaseEvent
-from flowfabric.model.records import Attempt, Binding, Execution, FrameRow, Lane, StreamHead
+from flowfabric.model.records.executions import Attempt, Binding, Execution, FrameRow, Lane, StreamHead
 from tests import valkey_rows
 
 _QUERIES = {

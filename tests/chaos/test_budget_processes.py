@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flowfabric import ClaimPolicy, HardBreach, Reserved
-from flowfabric.core.budget_invariants import check_budgets
+from flowfabric.core.invariants.budgets import check_budgets
 from flowfabric.engine import Engine
-from flowfabric.model.budget_records import Budget, BudgetSpend, BudgetUsage, Reservation
+from flowfabric.model.records.budgets import Budget, BudgetSpend, BudgetUsage, Reservation
 from tests.chaos.processes import peers
 from tests.chaos.stores import SHARED
 from tests.chaos.test_processes import at_once, introduced

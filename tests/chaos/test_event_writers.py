@@ -18,9 +18,9 @@ import pytest
 
 from flowfabric import ClaimPolicy
 from flowfabric.engine import Engine
-from flowfabric.engine.subscriptions import Subscription
+from flowfabric.engine.reads.subscriptions import Subscription
 from flowfabric.model.events import LeaseEvent
-from flowfabric.model.subscriptions import cursor_at, event_id_of
+from flowfabric.model.reads.subscriptions import cursor_at, event_id_of
 from flowfabric.stores.feeds import EventPage
 from flowfabric.stores.questions import ReadEvents
 from tests import valkey_rows

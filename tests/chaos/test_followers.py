@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowfabric import cursor_to_text
-from flowfabric.model.subscriptions import cursor_at
+from flowfabric.model.reads.subscriptions import cursor_at
 from tests.chaos.processes import Peer, peers
 from tests.chaos.stored import read_store
 from tests.chaos.stores import SHARED

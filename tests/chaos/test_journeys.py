@@ -22,7 +22,7 @@ import pytest
 
 from flowfabric import App, AskClosed, EngineError, Workflow
 from flowfabric.model.states import PublicState
-from flowfabric.sdk.run import Run
+from flowfabric.sdk.runs.run import Run
 from flowfabric.sdk.worker.renewal import is_passing
 from tests.chaos.journey import LEASE, STEADY_LEASE, Effects, build
 from tests.chaos.journeys import NAMES, Effect, answer_for, problems, read_effects, violations

@@ -18,7 +18,7 @@ from tests.chaos.processes import Peer, peers
 from tests.chaos.stored import Stored, read_store, violations
 from tests.chaos.stores import SHARED
 from tests.conftest import full_run, valkey_place
-from tests.contract.test_examine import examined
+from tests.contract.reads.test_examine import examined
 from tests.servers import PostgreSQL, Valkey
 
 WAKE_UP_S = 1.0

@@ -16,9 +16,9 @@ import pytest
 from flowfabric import Run, seconds
 from flowfabric.engine import Engine
 from flowfabric.model.events import CompletionEvent, LeaseEvent
-from flowfabric.model.literals import LEASE_ACQUIRED, LEASE_RECLAIMED
-from flowfabric.model.records import Execution, FrameRow
-from flowfabric.model.steps import Step
+from flowfabric.model.operations.workflows import Step
+from flowfabric.model.records.executions import Execution, FrameRow
+from flowfabric.model.states import LEASE_ACQUIRED, LEASE_RECLAIMED
 from tests import valkey_rows
 from tests.chaos.processes import Peer
 from tests.chaos.remote_worker import application

@@ -13,16 +13,10 @@ import asyncpg
 import pytest
 
 from flowfabric import App, ClaimPolicy, DurableSummary, Frame
-from flowfabric.core import (
-    budget_invariants,
-    flow_invariants,
-    invariants,
-    log_invariants,
-    stream_invariants,
-    wait_invariants,
-)
-from flowfabric.engine import Engine, examining
-from flowfabric.model.examination import PROMISES
+from flowfabric.core.invariants import budgets, events, executions, flows, streams, waits
+from flowfabric.engine import Engine
+from flowfabric.engine.reads import examine
+from flowfabric.model.reads.examine import PROMISES
 from flowfabric.server import ServerConfig
 from tests.cli.conftest import STORES
 from tests.cli.filling import Output, complaint, fill, typed
@@ -210,7 +204,7 @@ def test_a_bar_while_it_looks(path: Path, tmp_path: Path) -> None:
 
 def test_every_promise_that_is_checked_is_explained() -> None:
     checked = set()
-    for module in (invariants, flow_invariants, wait_invariants, budget_invariants, log_invariants, stream_invariants):
+    for module in (executions, flows, waits, budgets, events, streams):
         text = Path(module.__file__).read_text()
         checked |= set(re.findall(r'"(I\d+)"', text))
     # Told by two looks or by whole histories, which only tests have.
@@ -270,7 +264,7 @@ def strike(url: str, *statements: str) -> None:
 @pytest.fixture
 def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody works on the store: what is wrong there is looked at as often as ever, and at once."""
-    monkeypatch.setattr(examining, "_PAUSES_S", tuple(0.0 for _ in examining._PAUSES_S))
+    monkeypatch.setattr(examine, "_PAUSES_S", tuple(0.0 for _ in examine._PAUSES_S))
 
 
 async def some_ends(url: str) -> list[str]:

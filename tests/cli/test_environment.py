@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from flowfabric import App
-from flowfabric.cli.ids import short
+from flowfabric.cli.run_ids import short
 from flowfabric.stores.environment import STORE_VARIABLES
 from tests.cli.filling import WORK, Output, complaint, typed
 from tests.cli.pseudo import Terminal
-from tests.cli.test_developing import address
+from tests.cli.test_dev import address
 from tests.servers import LOOPBACK, Valkey
 
 PASSWORD = "canary"

@@ -15,9 +15,9 @@ import pytest
 
 from flowfabric import App
 from flowfabric.cli.application import loaded
-from flowfabric.cli.completion import OFFERED
-from flowfabric.cli.ids import read, short
-from flowfabric.cli.offers import APPS, RUNS
+from flowfabric.cli.commands.completion import OFFERED
+from flowfabric.cli.completion_values import APPS, RUNS
+from flowfabric.cli.run_ids import read, short
 from flowfabric.model.states import PublicState
 from flowfabric.stores.migrate import migrations
 from tests.cli.filling import WORK, fill

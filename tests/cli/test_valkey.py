@@ -14,16 +14,16 @@ import pytest
 from flowfabric import ClaimPolicy
 from flowfabric.engine import Engine
 from flowfabric.model.events import CompletionEvent
-from flowfabric.model.records import Execution, Suspension
+from flowfabric.model.records.executions import Execution, Suspension
 from flowfabric.stores.valkey.codec import shape_of
 from flowfabric.stores.valkey.durability import Durability
 from tests.cli.filling import WORK, Output, complaint, fill, typed
 from tests.cli.pseudo import Terminal
-from tests.cli.test_developing import address, flowfabric as in_a_process
-from tests.contract.following import finished
+from tests.cli.test_dev import address, flowfabric as in_a_process
 from tests.contract.seeding import alter, alter_attempt, overwrite
+from tests.contract.subscribing import finished
 from tests.servers import Valkey
-from tests.stores.test_valkey_failover import Restarted, replaced
+from tests.stores.valkey.test_failover import Restarted, replaced
 
 SURVIVES = "a commit is on the server's disk before it is acknowledged: it survives crashes and power failures"
 NO_SCHEMA = "Valkey has no schema to migrate"

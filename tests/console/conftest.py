@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Playwright, async_playwright
 
-from tests.console.browser import chromium
-from tests.console.running import ServerProcess, serving
-from tests.console.seeding import Seeded, seed
-from tests.console.watching import Watched
+from tests.console.support.browser import chromium
+from tests.console.support.running import ServerProcess, serving
+from tests.console.support.seeding import Seeded, seed
+from tests.console.support.watched_page import Watched
 
 HERE = Path(__file__).parent
 

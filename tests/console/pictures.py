@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 from playwright.async_api import async_playwright
 
-from tests.console.browser import chromium
-from tests.console.running import serving
-from tests.console.seeding import seed
+from tests.console.support.browser import chromium
+from tests.console.support.running import serving
+from tests.console.support.seeding import seed
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 WIDTH = 1280

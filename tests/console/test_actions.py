@@ -12,11 +12,11 @@ from playwright.async_api import expect
 from flowfabric import Cron, FlowGraph, Fresh, SuspendArgs
 from flowfabric.conditions import ByName, Single
 from flowfabric.engine import Engine
-from flowfabric.model.results import ClaimPolicy
+from flowfabric.model.operations.executions import ClaimPolicy
+from flowfabric.model.operations.workflows import NewStep, StepOutcome
 from flowfabric.model.states import LaneState
-from flowfabric.model.steps import NewStep, StepOutcome
 from tests.console.conftest import Pages, Shop
-from tests.console.watching import Watched
+from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 WORKER = ClaimPolicy("w", "w-1", 600_000)

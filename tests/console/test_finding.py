@@ -12,12 +12,12 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from flowfabric.engine import Engine
-from flowfabric.model.results import ClaimPolicy
+from flowfabric.model.operations.executions import ClaimPolicy
 from flowfabric.model.states import PublicState
 from tests.console.conftest import Pages, Shop, apart
-from tests.console.running import serving
-from tests.console.seeding import seed
-from tests.console.watching import Watched
+from tests.console.support.running import serving
+from tests.console.support.seeding import seed
+from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 DAY = 86_400_000

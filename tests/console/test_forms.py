@@ -13,13 +13,13 @@ import pytest
 from playwright.async_api import Browser
 from pydantic.errors import PydanticUserError
 
-from flowfabric.sdk.answer_checks import check_against
-from flowfabric.sdk.asks import Ask
-from flowfabric.sdk.codec import CodecError, codec_for
+from flowfabric.sdk.asks.answer_checks import check_against
+from flowfabric.sdk.asks.ask import Ask
+from flowfabric.sdk.definitions.codec import CodecError, codec_for
 from flowfabric.sdk.errors import BadOptions
 from tests.console.conftest import Shop
-from tests.console.shapes import Shape, json_of, shape
-from tests.console.watching import Watched
+from tests.console.support.shapes import Shape, json_of, shape
+from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 FILLING = (Path(__file__).parent / "filling.js").read_text()

@@ -14,11 +14,11 @@ from playwright.async_api import expect
 
 from tests.conftest import full_run
 from tests.console.conftest import Pages, apart
-from tests.console.hostile import few
-from tests.console.planting import ALL, capability_of, key_of, lane_of, plant
-from tests.console.renaming import Renamed
-from tests.console.running import ServerProcess, serving
-from tests.console.watching import Watched
+from tests.console.support.hostile import few
+from tests.console.support.planting import ALL, capability_of, key_of, lane_of, plant
+from tests.console.support.renaming import Renamed
+from tests.console.support.running import ServerProcess, serving
+from tests.console.support.watched_page import Watched
 
 # All on one worker: planting takes longer than most of them.
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("hostile")]

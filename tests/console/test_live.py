@@ -11,12 +11,12 @@ from playwright.async_api import expect
 
 from flowfabric import Frame, Opening
 from flowfabric.engine import Engine
-from flowfabric.model.frames import FrameContent
-from flowfabric.model.logs import LOG_FRAME, LogLine, packed
-from flowfabric.model.results import ClaimPolicy
+from flowfabric.model.operations.executions import ClaimPolicy
+from flowfabric.model.streams.frames import FrameContent
+from flowfabric.model.streams.logs import LOG_FRAME, LogLine, packed
 from tests.console.conftest import Pages, Shop
-from tests.console.running import ServerProcess, serving
-from tests.console.watching import Watched
+from tests.console.support.running import ServerProcess, serving
+from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 WORKER = ClaimPolicy("w", "w-1", 600_000)

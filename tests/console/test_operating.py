@@ -14,8 +14,8 @@ from playwright.async_api import expect
 from flowfabric import Cron, Every
 from flowfabric.engine import Engine
 from tests.console.conftest import Pages, Shop
-from tests.console.running import ServerProcess, serving
-from tests.console.watching import Watched
+from tests.console.support.running import ServerProcess, serving
+from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 HOUR = 3_600_000

@@ -12,10 +12,10 @@ import pytest_asyncio
 from playwright.async_api import Locator, expect
 
 from flowfabric.engine import Engine
-from flowfabric.model.credentials import Scope
+from flowfabric.model.operations.access import Scope
 from tests.console.conftest import Pages, apart
-from tests.console.running import ServerProcess, serving
-from tests.console.watching import Watched
+from tests.console.support.running import ServerProcess, serving
+from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOKEN = "token-of-this-test"

@@ -9,8 +9,8 @@ import pytest
 from playwright.async_api import expect
 
 from tests.console.conftest import Pages, Shop
-from tests.console.troubled import LEASES
-from tests.console.watching import Watched
+from tests.console.support.troubled import LEASES
+from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -11,11 +11,11 @@ import pytest
 from playwright.async_api import expect
 
 from flowfabric.engine import Engine
-from flowfabric.model.credentials import Scope
+from flowfabric.model.operations.access import Scope
 from tests.console.conftest import Pages, apart
-from tests.console.running import ServerProcess, serving
-from tests.console.seeding import Seeded, seed
-from tests.console.watching import Watched
+from tests.console.support.running import ServerProcess, serving
+from tests.console.support.seeding import Seeded, seed
+from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOKEN = "the-token-of-the-configuration"

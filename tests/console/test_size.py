@@ -12,8 +12,8 @@ from flowfabric import FlowGraph, Quorum
 from flowfabric.engine import Engine
 from tests.conftest import full_run
 from tests.console.conftest import Pages, Shop, apart
-from tests.console.running import serving
-from tests.console.watching import Watched
+from tests.console.support.running import serving
+from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 #: Scrolls a step per frame, for as many frames, and back at the end: the most elements there were, how long it took.

@@ -14,8 +14,8 @@ from playwright.async_api import expect
 from flowfabric import App, Limit
 from flowfabric.sdk.durations import minutes
 from tests.console.conftest import Pages
-from tests.console.running import ServerProcess, serving
-from tests.console.watching import Watched
+from tests.console.support.running import ServerProcess, serving
+from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SOON = minutes(1)

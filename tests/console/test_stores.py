@@ -7,8 +7,8 @@ from playwright.async_api import expect
 
 from flowfabric.engine import Engine
 from tests.console.conftest import Pages, apart
-from tests.console.running import serving
-from tests.console.seeding import seed
+from tests.console.support.running import serving
+from tests.console.support.seeding import seed
 from tests.console.test_pages import PAGES, shown
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

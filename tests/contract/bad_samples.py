@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowfabric.model.overview import Pulse
-from flowfabric.model.search import QueueDepth
+from flowfabric.model.reads.overview import Pulse
+from flowfabric.model.reads.search import QueueDepth
 from tests.contract.bad_values import _invalid
 
 PULSE = Pulse(0, 1, 2, 3, 4, 5, 6, 7, (QueueDepth("default", 1, 1),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowfabric import ValidationKind
-from flowfabric.model.steps import ChildWait, LiveStep, NewStep, StepPlace
+from flowfabric.model.operations.workflows import ChildWait, LiveStep, NewStep, StepPlace
 from tests.contract.bad_values import UUID, Bad, _invalid, _refusals
 
 _ID = f"{{fp:0}}:{UUID}"

@@ -24,7 +24,7 @@ from flowfabric import (
     UsageDimensions,
     ValidationKind,
 )
-from flowfabric.model.results import ExpiredLeaseCursor, ResumeGrant, ResumeToken
+from flowfabric.model.operations.executions import ExpiredLeaseCursor, ResumeGrant, ResumeToken
 
 UUID = "33333333-3333-4333-8333-333333333333"
 HUGE = 2**80

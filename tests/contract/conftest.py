@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flowfabric.engine import Engine, examining
+from flowfabric.engine import Engine
+from flowfabric.engine.reads import examine
 from tests.conftest import prepared_sqlite_url
 from tests.contract.probe import ManualClock, Probe
 
@@ -65,4 +66,4 @@ def probe(engine: Engine) -> Probe:
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Examinations look again at once: nothing else is under way."""
-    monkeypatch.setattr(examining, "_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(examine, "_PAUSES_S", (0.0, 0.0))

@@ -10,7 +10,7 @@ from typing import Any
 from flowfabric import ApplyDependencyResult, EdgePolicy, ExecutionId, FailureClass, FlowGraph, FlowId, Handle
 from flowfabric.engine import Engine
 from flowfabric.model.partitions import flow_partition
-from flowfabric.model.records import Edge, EdgeGroup, Execution
+from flowfabric.model.records.executions import Edge, EdgeGroup, Execution
 from tests.contract.probe import Probe, policy
 
 
@@ -154,7 +154,7 @@ class Flowing:
 
 
 def _get(execution_id: str) -> Any:
-    from flowfabric.model.changes import Get
+    from flowfabric.model.decisions import Get
 
     return (Get(Execution, execution_id),)
 

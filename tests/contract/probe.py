@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from flowfabric import ClaimPolicy, Created, EngineError, Handle, HandlePayload, LeaseFence
 from flowfabric.engine import Engine
-from flowfabric.model.changes import GetFull, Select
+from flowfabric.model.decisions import GetFull, Select
 from flowfabric.model.events import CompletionEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.handles import decode, encode
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.records import Attempt, Execution, Grant, SigningKey
+from flowfabric.model.records.executions import Attempt, Execution, Grant, SigningKey
 from flowfabric.stores.questions import ReadEvents
-from flowfabric.stores.schema import OUTBOXES, TABLES
+from flowfabric.stores.sql.schema import OUTBOXES, TABLES
 from flowfabric.stores.valkey.codec import shape_of, unpacked_wide
 from flowfabric.stores.valkey.keys import LASTING
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowfabric.core.view import View
+from flowfabric.core.batch.view import View
 from flowfabric.engine import Engine
-from flowfabric.engine.held import HeldRecords
-from flowfabric.model.changes import Act, Decision, Drop, Get, GetFull, change, insert
+from flowfabric.engine.record_cache import HeldRecords
+from flowfabric.model.decisions import Act, Decision, Drop, Get, GetFull, change, insert
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.partitions import flow_partition
-from flowfabric.model.records import Attempt, Edge, EdgeGroup, Execution, Flow, Record
-from flowfabric.stores.schema import OUTBOXES
+from flowfabric.model.records.executions import Attempt, Edge, EdgeGroup, Execution, Flow, Record
+from flowfabric.stores.sql.schema import OUTBOXES
 from flowfabric.stores.valkey.keys import log_field
 from tests.contract.probe import START_MS
 

@@ -15,8 +15,8 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.errors import EngineError
-from flowfabric.model.records import Execution
-from flowfabric.model.schedules import slot_uuid
+from flowfabric.model.operations.schedules import slot_uuid
+from flowfabric.model.records.executions import Execution
 from tests.contract.probe import START_MS, ManualClock, Probe, refused, unchanged
 
 HOUR = 3_600_000

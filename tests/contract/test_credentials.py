@@ -6,7 +6,7 @@ import pytest
 
 from flowfabric import AlreadySatisfied, CredentialRevoked, NotFound, Scope
 from flowfabric.engine import Engine
-from flowfabric.model.credentials import Credential
+from flowfabric.model.operations.access import Credential
 from tests.contract.probe import ManualClock
 
 
@@ -48,7 +48,7 @@ async def test_a_credential_runs_out(engine: Engine, clock: ManualClock) -> None
 
 async def test_secrets_are_not_stored(engine: Engine) -> None:
     made = await engine.create_credential(name="n", scopes=["read"])
-    from flowfabric.model.changes import Get
+    from flowfabric.model.decisions import Get
 
     identity = made.credential.credential_id
     stored = (await engine._view(Get(Credential, identity))).get(Credential, identity)

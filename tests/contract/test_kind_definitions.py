@@ -14,14 +14,14 @@ from flowfabric.core import kind_definitions as rules
 from flowfabric.core.kind_definitions import ANNOUNCED_FOR_MS
 from flowfabric.engine import Engine
 from flowfabric.model.errors import ValidationKind
-from flowfabric.model.kind_definitions import (
+from flowfabric.model.limits import KIND_KEPT_MS, MAX_KIND_BYTES, MAX_KINDS
+from flowfabric.model.operations.kinds import (
     KindDefinition,
     KindDescription,
     KindsAnnounced,
     KindSnapshot,
     KnownKind,
 )
-from flowfabric.model.limits import KIND_KEPT_MS, MAX_KIND_BYTES, MAX_KINDS
 from tests.contract.probe import ManualClock, Probe, unchanged
 from tests.contract.seeding import seed
 

@@ -29,9 +29,9 @@ from flowfabric import (
     Validation,
 )
 from flowfabric.engine import Engine
-from flowfabric.model.records import Execution
-from flowfabric.model.schedules import slot_jitter_ms, slot_uuid
-from flowfabric.model.start_records import Schedule
+from flowfabric.model.operations.schedules import slot_jitter_ms, slot_uuid
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.starts import Schedule
 from tests.contract import seeding
 from tests.contract.probe import START_MS, ManualClock, Probe, policy, refused, shared_stores_only, unchanged
 

@@ -12,10 +12,10 @@ from typing import Any
 from flowfabric import ClaimPolicy
 from flowfabric.cli.application import loaded
 from flowfabric.engine import Engine
-from flowfabric.engine.timer_loop import TIMERS
+from flowfabric.engine.timers.loop import TIMERS
 from flowfabric.server import ServerConfig, create_app
+from flowfabric.server.environment import VARIABLES
 from flowfabric.server.routes import ROUTES
-from flowfabric.server.variables import VARIABLES
 from flowfabric.telemetry.worker import WorkerMetrics
 from tests.server.conftest import client_of
 

@@ -15,7 +15,7 @@ TIMEOUT_S = 60
 DYING = """\
 import asyncio, os, runpy, signal
 
-from flowfabric.sdk.asks import OpenAsk
+from flowfabric.sdk.asks.ask import OpenAsk
 
 answer, given = OpenAsk.answer, []
 

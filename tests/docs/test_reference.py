@@ -16,7 +16,7 @@ import pytest
 
 from flowfabric import App, Budget, Ctx, Debounce, Limit, Rate, Retry, Run
 from flowfabric.sdk.context import Spending, Stream
-from flowfabric.sdk.definitions import Definition, Startable
+from flowfabric.sdk.definitions.tasks import Definition, Startable
 from flowfabric.sdk.options import StartOptions, TaskOptions
 from flowfabric.sdk.worker.worker import Worker
 

@@ -14,8 +14,8 @@ import pytest
 
 from flowfabric import App, Ask, AskTimedOut, EngineError, OpenAsk, RunFailed, SdkError, seconds
 from flowfabric.model.limits import MAX_PAYLOAD_BYTES
-from flowfabric.model.records import Execution
-from flowfabric.sdk.links import make_link
+from flowfabric.model.records.executions import Execution
+from flowfabric.sdk.asks.links import make_link
 from flowfabric.server import ServerConfig, create_app
 from tests.contract.seeding import overwrite
 from tests.server.conftest import client_of

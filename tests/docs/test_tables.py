@@ -42,10 +42,11 @@ from flowfabric import (
     Validation,
     ValidationKind,
 )
-from flowfabric.engine.operations import OPERATIONS, Operation
-from flowfabric.engine.timer_loop import TIMERS
-from flowfabric.model import frames, ids, limits
-from flowfabric.model.credentials import Scope
+from flowfabric.engine.operation_table import OPERATIONS, Operation
+from flowfabric.engine.timers.loop import TIMERS
+from flowfabric.model import ids, limits
+from flowfabric.model.operations.access import Scope
+from flowfabric.model.streams import frames
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SOURCE = DOCS.parent / "src" / "flowfabric"

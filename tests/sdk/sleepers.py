@@ -8,7 +8,7 @@ import sys
 import tracemalloc
 
 from flowfabric import App, days, sleep
-from flowfabric.sdk.definitions import Workflow
+from flowfabric.sdk.definitions.tasks import Workflow
 from flowfabric.stores.questions import CountRows
 from tests.chaos.processes import say
 from tests.contract.probe import ManualClock

@@ -13,9 +13,9 @@ import pytest
 from flowfabric.model.errors import Transport, TransportKind, Validation
 from flowfabric.sdk.app import App
 from flowfabric.sdk.context import MOST_WAITING, Ctx
+from flowfabric.sdk.definitions.depends import injected
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.errors import RunFailed
-from flowfabric.sdk.injecting import injected
 from flowfabric.sdk.options import Retry
 
 SOON = seconds(20)

@@ -14,7 +14,7 @@ import flowfabric
 import flowfabric.stores
 from flowfabric import Transport
 from flowfabric.engine import Engine
-from flowfabric.stores.planning import plan
+from flowfabric.stores.migration_plan import plan
 
 #: What no client needs: stores, servers and what users may not have.
 HEAVY = ("asyncpg", "libvalkey", "pydantic", "psycopg", "sqlalchemy", "fastapi", "starlette", "uvicorn", "cronsim",

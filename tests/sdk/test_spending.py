@@ -12,9 +12,9 @@ import pytest
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.app import App
 from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.definitions.depends import injected
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.errors import BudgetExceeded, RunCancelled, RunFailed
-from flowfabric.sdk.injecting import injected
 from flowfabric.sdk.options import Budget
 
 SOON = seconds(20)

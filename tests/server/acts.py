@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from flowfabric import App, Ask, days, seconds
 from flowfabric.conditions import ByName, Single
 from flowfabric.engine import Engine
-from flowfabric.model.flows import FlowGraph
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.schedules import Every
-from flowfabric.model.steps import NewStep
-from flowfabric.model.suspension import Fresh, SuspendArgs
+from flowfabric.model.operations.flows import FlowGraph
+from flowfabric.model.operations.schedules import Every
+from flowfabric.model.operations.suspension import Fresh, SuspendArgs
+from flowfabric.model.operations.workflows import NewStep
 from tests.server.making import claimed
 
 BUDGET = "00000000-0000-4000-8000-00000000000b"

@@ -11,10 +11,10 @@ import pytest
 
 from flowfabric.engine import Engine
 from flowfabric.model.ids import decode_hook
-from flowfabric.model.tokens import revealed
+from flowfabric.model.waitpoint_tokens import revealed
 from flowfabric.server import ServerConfig, create_app
-from flowfabric.server.answers import variant_name
 from flowfabric.server.app import Server
+from flowfabric.server.http.response import variant_name
 from flowfabric.server.operations import Variants
 
 

@@ -11,7 +11,7 @@ import httpx
 
 from flowfabric.engine import Engine
 from flowfabric.model.handles import Handle
-from flowfabric.model.results import ClaimPolicy
+from flowfabric.model.operations.executions import ClaimPolicy
 
 
 def creation(**changes: Any) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from cyclopts import CycloptsError
 
-from flowfabric.engine.timer_loop import TIMERS
+from flowfabric.engine.timers.loop import TIMERS
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.server.config import ServerConfig
-from flowfabric.server.variables import VARIABLES
+from flowfabric.server.environment import VARIABLES
 from flowfabric.stores.environment import ConfigError
 from flowfabric.stores.valkey.address import parse
 

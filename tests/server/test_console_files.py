@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from flowfabric.engine import Engine
-from flowfabric.engine.operations import OPERATIONS
+from flowfabric.engine.operation_table import OPERATIONS
 from flowfabric.server import ServerConfig, console, create_app
 from flowfabric.server.console import assets
 from tests.server.conftest import client_of

@@ -18,7 +18,7 @@ import pytest
 
 from flowfabric import ClaimPolicy
 from flowfabric.engine import Engine
-from flowfabric.model.frames import Frame
+from flowfabric.model.streams.frames import Frame
 from tests.conftest import full_run
 from tests.server.listening import events
 from tests.server.making import at, creation

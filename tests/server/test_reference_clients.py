@@ -25,12 +25,12 @@ import pytest
 
 from flowfabric.conditions import ByName, Single
 from flowfabric.engine import Engine
-from flowfabric.model.frames import Frame
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.operations.executions import ClaimPolicy, StateVector
+from flowfabric.model.operations.suspension import Fresh, SuspendArgs
 from flowfabric.model.partitions import flow_partition, lane_partition
-from flowfabric.model.results import ClaimPolicy, StateVector
-from flowfabric.model.suspension import Fresh, SuspendArgs
+from flowfabric.model.streams.frames import Frame
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.routes import ROUTES
 from flowfabric.server.serving import open_engine

@@ -11,8 +11,8 @@ import pytest
 from flowfabric.engine import Engine
 from flowfabric.model.errors import Validation
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.operations.suspension import AlreadySeeded
 from flowfabric.model.partitions import PartitionCounts
-from flowfabric.model.suspension import AlreadySeeded
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.serving import Running, open_engine
 from tests.server.conftest import client_of

@@ -14,16 +14,16 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from flowfabric import ClaimPolicy
-from flowfabric.core.grants import SweepGrants
-from flowfabric.core.minting import uuid_text
-from flowfabric.core.retention import TrimExecution
-from flowfabric.core.timers import PromoteSubmitted
-from flowfabric.core.workers import SweepWorker
+from flowfabric.core.context import uuid_text
+from flowfabric.core.executions.due import PromoteSubmitted
+from flowfabric.core.executions.retention import TrimExecution
+from flowfabric.core.lanes.workers import SweepWorker
+from flowfabric.core.leases.grants import SweepGrants
 from flowfabric.engine import Engine
-from flowfabric.model.frames import BestEffortLive, Durable, DurableSummary, Frame
 from flowfabric.model.handles import Handle, HandleKind, HandlePayload
 from flowfabric.model.ids import LeaseFence
-from flowfabric.model.results import ResumeGrant, ResumeToken
+from flowfabric.model.operations.executions import ResumeGrant, ResumeToken
+from flowfabric.model.streams.frames import BestEffortLive, Durable, DurableSummary, Frame
 from flowfabric.stores.memory import MemoryStore
 from tests.contract.probe import START_MS
 from tests.simulation.domains import ABLE, LANE, POLICIES, PRIORITY, SPACE
@@ -59,7 +59,7 @@ def captured(call: Callable[[Engine], Any]) -> Any:
     """The command that a call would submit."""
     with (
         mock.patch("os.urandom", lambda size: ENTROPY * size),
-        mock.patch("flowfabric.engine.leases._jitter", return_value=1.0),
+        mock.patch("flowfabric.engine.operations.leases._jitter", return_value=1.0),
     ):
         try:
             call(_recorder).send(None)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from flowfabric.model.frames import BestEffortLive, Durable, DurableSummary
+from flowfabric.model.streams.frames import BestEffortLive, Durable, DurableSummary
 from tests.simulation.model import DAY, HOUR, WAITING, Row
-from tests.simulation.oracle_control import BLOCKS
+from tests.simulation.oracle.oracle_control import BLOCKS
 
 LANES = ("red", "blue")
 SPACES = ("north", "south")

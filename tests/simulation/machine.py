@@ -16,11 +16,11 @@ from hypothesis import note, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from flowfabric import ClaimPolicy
-from flowfabric.core import invariants
+from flowfabric.core.invariants import executions
 from flowfabric.model.handles import Handle
 from tests.simulation.domains import GROUPS, ITEM, LANES, NEED_HANDLES, OPERATIONS, SLOT_COUNT
 from tests.simulation.model import Held, Refused, Row
-from tests.simulation.oracle import Oracle
+from tests.simulation.oracle.oracle import Oracle
 from tests.simulation.recount import recount
 from tests.simulation.world import (
     Rows,
@@ -237,10 +237,10 @@ class Machine(RuleBasedStateMachine):
             self.expect([] if rows == self.before and not events else ["something changed"], "I15: a refusal changed")
         broken: list[Any] = []
         for each, (execution, attempts, grants) in rows.items():
-            broken += invariants.check_execution(execution, attempts, grants, oracle.now)
+            broken += executions.check_execution(execution, attempts, grants, oracle.now)
             if each in self.before:
-                broken += invariants.check_transition(self.before[each][:2], (execution, attempts))
-        broken += invariants.check_conservation([found[0] for found in rows.values()], oracle.submitted)
+                broken += executions.check_transition(self.before[each][:2], (execution, attempts))
+        broken += executions.check_conservation([found[0] for found in rows.values()], oracle.submitted)
         self.expect(broken, "broken promises")
         self.before = rows
 
@@ -270,7 +270,7 @@ class Machine(RuleBasedStateMachine):
         """At the end: the whole event log, the store's own counts and indexes."""
         broken: list[Any] = []
         for execution, attempts, _ in self.before.values():
-            broken += invariants.check_events(execution, attempts, self.log)
+            broken += executions.check_events(execution, attempts, self.log)
         self.expect(broken, "the log breaks a promise")
         phases = Counter(row.phase for row in self.oracle.rows.values())
         self.expect(differences(self.world.phases(), dict(phases)), "the store counts otherwise")

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flowfabric.model.frames import Frame
 from flowfabric.model.handles import Handle, decode
-from flowfabric.model.results import ResumeGrant, ResumeToken
+from flowfabric.model.operations.executions import ResumeGrant, ResumeToken
+from flowfabric.model.streams.frames import Frame
 from tests.simulation.domains import (
     ABLE,
     BACK,

@@ -7,14 +7,14 @@ from functools import cache
 from typing import Any
 
 from flowfabric import ClaimPolicy
-from flowfabric.core.grants import SweepGrants
-from flowfabric.core.retention import TrimExecution
-from flowfabric.core.timers import PromoteSubmitted
+from flowfabric.core.executions.due import PromoteSubmitted
+from flowfabric.core.executions.retention import TrimExecution
+from flowfabric.core.leases.grants import SweepGrants
 from flowfabric.engine.transact import run_batch
-from flowfabric.model.changes import Get
+from flowfabric.model.decisions import Get
 from flowfabric.model.errors import EngineError
-from flowfabric.model.frames import BestEffortLive, Durable, DurableSummary, Frame
-from flowfabric.model.records import Execution
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.streams.frames import BestEffortLive, Durable, DurableSummary, Frame
 from tests.contract.probe import START_MS
 from tests.simulation.commands import ATTEMPT, NAMES, captured, fenced, granted, leased, made_handle, resume_token
 from tests.simulation.world import World

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, event, given, settings, strategies as st
 
-from flowfabric.stores.schema import TABLES
+from flowfabric.stores.sql.schema import TABLES
 from tests import valkey_rows
 from tests.conftest import full_run, valkey_place
 from tests.contract.conftest import STORES

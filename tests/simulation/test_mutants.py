@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import full_run
-from tests.simulation import mutants_leases, mutants_queue
-from tests.simulation.hunting import found
-from tests.simulation.mutating import MUTANTS, forgets_fields
+from tests.simulation.mutants import mutants_leases, mutants_queue
+from tests.simulation.mutants.hunting import found
+from tests.simulation.mutants.mutating import MUTANTS, forgets_fields
 from tests.simulation.test_model import machine_on
 from tests.simulation.world import World
 

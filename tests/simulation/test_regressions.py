@@ -8,8 +8,8 @@ from typing import Any
 
 from flowfabric import Admitted, Created, Duplicate, ExecutionId, RetryScheduled
 from flowfabric.engine import Engine
-from flowfabric.model.records import Grant
-from flowfabric.model.results import ResumeGrant, ResumeToken
+from flowfabric.model.operations.executions import ResumeGrant, ResumeToken
+from flowfabric.model.records.executions import Grant
 from tests.contract.graphs import Flowing
 from tests.contract.probe import ManualClock, Probe, claimed, create, id_of, policy
 

@@ -12,14 +12,14 @@ from msgspec import Struct
 
 from flowfabric.engine import Engine
 from flowfabric.engine.engine import open_store
-from flowfabric.model.changes import GetFull, Select
+from flowfabric.model.decisions import GetFull, Select
 from flowfabric.model.errors import EngineError
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.handles import Handle, decode
-from flowfabric.model.records import Attempt, Execution, FrameRow, Grant
-from flowfabric.model.tokens import revealed
+from flowfabric.model.records.executions import Attempt, Execution, FrameRow, Grant
+from flowfabric.model.waitpoint_tokens import revealed
 from flowfabric.stores.questions import CountRows
-from flowfabric.stores.schema import OUTBOXES, TABLES, split_wire
+from flowfabric.stores.sql.schema import OUTBOXES, TABLES, split_wire
 from tests import valkey_rows
 from tests.contract.probe import START_MS, ManualClock
 from tests.simulation.model import ANY, Held, Row

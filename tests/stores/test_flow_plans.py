@@ -12,11 +12,11 @@ import pytest
 
 from flowfabric import FlowGraph
 from flowfabric.engine import Engine
-from flowfabric.model.records import Edge
+from flowfabric.model.records.executions import Edge
 from flowfabric.stores import questions as ask
-from flowfabric.stores.postgres import graph, statements
+from flowfabric.stores.postgres import load_downstream, load_sql
 from flowfabric.stores.sqlite import store as sqlite_store
-from flowfabric.stores.sqlite.reading import _LIVE_MEMBERS, DESCENDANTS, DOWNSTREAM, _select_by
+from flowfabric.stores.sqlite.load import _LIVE_MEMBERS, DESCENDANTS, DOWNSTREAM, _select_by
 from tests.stores.conftest import Filled, FilledFiles, sqlite_of, writer_of
 from tests.stores.test_plans import plan, steps
 
@@ -57,17 +57,17 @@ async def sqlite(filled_files: FilledFiles, tmp_path: Path) -> AsyncIterator[Any
 @pytest.mark.parametrize("locked", [False, True])
 async def test_what_waits_for_ended_members_is_looked_up(postgres: Any, locked: bool) -> None:
     uuids = [str(uuid4()) for _ in range(50)]
-    found = await plan(postgres, graph.downstream(locked), [0] * 50, [FLOW] * 50, uuids)
+    found = await plan(postgres, load_downstream.downstream(locked), [0] * 50, [FLOW] * 50, uuids)
     assert "Seq Scan" not in found
     for name in ("ff_edge_upstream_idx", "ff_edge_pkey", "ff_edge_group_pkey", "ff_exec_core_pkey", "ff_attempt_pkey"):
         assert name in found
 
 
 async def test_members_and_descendants_are_looked_up(postgres: Any) -> None:
-    members = await plan(postgres, statements.LIVE_MEMBERS, 0, FLOW, None, 100)
+    members = await plan(postgres, load_sql.LIVE_MEMBERS, 0, FLOW, None, 100)
     assert "ff_exec_core_flow_idx" in members
     assert "Seq Scan" not in members
-    descendants = await plan(postgres, graph.DESCENDANTS, 0, FLOW, FLOW)
+    descendants = await plan(postgres, load_downstream.DESCENDANTS, 0, FLOW, FLOW)
     assert "ff_edge_upstream_idx" in descendants
     assert "Seq Scan" not in descendants
 

@@ -13,11 +13,11 @@ import pytest
 from flowfabric import App, NotFound, Reserved
 from flowfabric.engine import Engine
 from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.definitions.depends import injected
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.errors import RunFailed
-from flowfabric.sdk.gates import budget_id, quota_id
-from flowfabric.sdk.injecting import injected
 from flowfabric.sdk.options import Budget, Limit
+from flowfabric.sdk.runs.limits import budget_id, quota_id
 from flowfabric.stores import migrate
 from tests.contract.probe import policy
 

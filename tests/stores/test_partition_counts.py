@@ -10,7 +10,7 @@ from typing import Any
 
 from flowfabric import ClaimPolicy
 from flowfabric.engine import Engine
-from flowfabric.engine.timer_loop import TIMERS
+from flowfabric.engine.timers.loop import TIMERS
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.partitions import PartitionCounts
 from tests.contract.probe import ManualClock

@@ -15,7 +15,7 @@ import pytest
 from flowfabric import ClaimPolicy, Every, Fresh, SuspendArgs
 from flowfabric.conditions import TimeoutOnly
 from flowfabric.engine import Engine
-from flowfabric.model.budget_records import (
+from flowfabric.model.records.budgets import (
     Budget,
     BudgetDedup,
     BudgetUsage,
@@ -23,11 +23,11 @@ from flowfabric.model.budget_records import (
     QuotaPolicy,
     Reservation,
 )
-from flowfabric.model.records import Signal, SignalDedup, SuspendDedup, Suspension, Waitpoint
-from flowfabric.model.start_records import EnqueueRequest
-from flowfabric.stores.postgres import fair, statements
+from flowfabric.model.records.executions import Signal, SignalDedup, SuspendDedup, Suspension, Waitpoint
+from flowfabric.model.records.starts import EnqueueRequest
+from flowfabric.stores.postgres import load_ranks, load_sql
+from flowfabric.stores.postgres.commit import Statement
 from flowfabric.stores.postgres.store import WRITER_SETTINGS, Replanning
-from flowfabric.stores.postgres.writing import Statement
 from flowfabric.stores.questions import (
     CountStates,
     Due,
@@ -45,11 +45,11 @@ from flowfabric.stores.questions import (
     TrimHistory,
     WaitedFor,
 )
-from flowfabric.stores.schema import OUTBOXES, TABLES
-from flowfabric.stores.sqlevents import old_events
+from flowfabric.stores.sql.events import old_events
+from flowfabric.stores.sql.questions import SqlQuestions, trims
+from flowfabric.stores.sql.schema import OUTBOXES, TABLES
 from flowfabric.stores.sqlite import store as sqlite_store
-from flowfabric.stores.sqlite.reading import _CANDIDATES, _CANDIDATES_WITHIN, _SETS, _SETS_WITHIN
-from flowfabric.stores.sqlquestions import SqlQuestions, trims
+from flowfabric.stores.sqlite.load import _CANDIDATES, _CANDIDATES_WITHIN, _SETS, _SETS_WITHIN
 from flowfabric.stores.tables.executions import ATTEMPT, EXECUTION
 from tests.contract.seeding import seed
 from tests.stores.conftest import Filled, FilledFiles, sqlite_of, writer_of
@@ -134,8 +134,8 @@ async def plan(connection: Any, sql: str, *arguments: Any) -> str:
 
 
 async def test_claims_walk_the_claim_index(postgres: Any) -> None:
-    plain = await plan(postgres, statements.CLAIM_PLAIN, "waiting", 10, 1)
-    able = await plan(postgres, statements.CLAIM_ABLE, "waiting", ["gpu"], 74, 10, 1)
+    plain = await plan(postgres, load_sql.CLAIM_PLAIN, "waiting", 10, 1)
+    able = await plan(postgres, load_sql.CLAIM_ABLE, "waiting", ["gpu"], 74, 10, 1)
     for found in (plain, able):
         assert "ff_exec_core_claim_idx" in found
         assert "Seq Scan" not in found
@@ -151,15 +151,15 @@ async def test_claims_from_a_queue_of_a_million_start_no_helpers(postgres: Any, 
         "SET min_parallel_table_scan_size = 0"
     )
     # A claim that is alone locks nothing, which is what lets a plan be parallel.
-    alone = statements.CLAIM_PLAIN.removesuffix(statements.SKIPPING)
+    alone = load_sql.CLAIM_PLAIN.removesuffix(load_sql.SKIPPING)
     assert "Gather" not in await plan(postgres, alone, "waiting", limit, 1)
     await postgres.execute("SET max_parallel_workers_per_gather = 2")
     assert "Gather" in await plan(postgres, f"/* again */ {alone}", "waiting", limit, 1), "the setting is what counts"
 
 
 async def test_claims_within_namespaces_walk_an_index_of_their_own(postgres: Any) -> None:
-    plain = await plan(postgres, statements.CLAIM_WITHIN, "waiting", 10, 1, "default")
-    able = await plan(postgres, statements.CLAIM_ABLE_WITHIN, "waiting", ["gpu"], 74, 10, 1, ["default", "other"])
+    plain = await plan(postgres, load_sql.CLAIM_WITHIN, "waiting", 10, 1, "default")
+    able = await plan(postgres, load_sql.CLAIM_ABLE_WITHIN, "waiting", ["gpu"], 74, 10, 1, ["default", "other"])
     for found in (plain, able):
         assert "ff_exec_core_claim_within_idx" in found
         assert "ff_exec_core_claim_idx" not in found, "however much of other namespaces stands in front"
@@ -169,15 +169,15 @@ async def test_claims_within_namespaces_walk_an_index_of_their_own(postgres: Any
 
 async def test_ranks_of_fair_lanes_come_from_their_indexes(postgres: Any) -> None:
     asked = (["waiting"] * 3, [0] * 3, ["a", "b", "c"], [4] * 3)
-    last, front = await plan(postgres, fair.LAST, *asked), await plan(postgres, fair.FRONT, *asked)
+    last, front = await plan(postgres, load_ranks.LAST, *asked), await plan(postgres, load_ranks.FRONT, *asked)
     assert "ff_exec_core_fair_key_idx" in last
     assert re.search(r"fair_key = k.f", last.split('"Index Cond"')[1]), "the key is looked up, not filtered"
     assert "ff_exec_core_fair_idx" in front
     for found in (last, front):
         assert "Seq Scan" not in found
         assert '"Sort"' not in found
-    stray = await plan(postgres, fair.STRAY, "waiting", 10, None, "namespace")
-    unranked = await plan(postgres, fair.UNRANKED, "waiting", 10, None)
+    stray = await plan(postgres, load_ranks.STRAY, "waiting", 10, None, "namespace")
+    unranked = await plan(postgres, load_ranks.UNRANKED, "waiting", 10, None)
     assert "ff_exec_core_fair_key_idx" in stray
     assert "ff_exec_core_claim_idx" in unranked
     assert "Seq Scan" not in stray + unranked
@@ -343,7 +343,7 @@ async def test_what_signals_look_at_is_found_by_key(postgres: Any, kind: Any, co
     uuid, number = str(uuid4()), 0
     for fields in {TABLES[kind].key, _EXECUTION if kind in (Waitpoint, Signal) else TABLES[kind].key}:
         columns = [[number if field == "partition" else uuid] * count for field in fields]
-        found = await plan(postgres, statements.select_by(kind, fields, True), *columns)
+        found = await plan(postgres, load_sql.select_by(kind, fields, True), *columns)
         assert "Seq Scan" not in found
         for condition in re.findall(r'"Index Cond": "([^"]*)"', found):
             assert condition.count("=") == len(fields), "the whole key must be looked up, not a part of it"
@@ -352,18 +352,18 @@ async def test_what_signals_look_at_is_found_by_key(postgres: Any, kind: Any, co
 async def test_who_waits_for_room_is_found_by_index(postgres: Any) -> None:
     from flowfabric.stores.postgres import store
 
-    blocked = await plan(postgres, statements.LISTS["blocked"] + " FOR UPDATE OF e SKIP LOCKED", "x", 33)
+    blocked = await plan(postgres, load_sql.LISTS["blocked"] + " FOR UPDATE OF e SKIP LOCKED", "x", 33)
     assert "ff_exec_core_waiting_idx" in blocked
     assert '"Sort"' not in blocked, "rows must come from the index in claim order"
-    naming = await plan(postgres, statements.LISTS["naming"] + " FOR UPDATE OF e SKIP LOCKED", "x", 100)
+    naming = await plan(postgres, load_sql.LISTS["naming"] + " FOR UPDATE OF e SKIP LOCKED", "x", 100)
     assert "ff_exec_core_budget_idx" in naming
     recent = ""
-    for statement in (statements.RECENTLY, statements.RECENTLY_ONE_BY_ONE):
+    for statement in (load_sql.RECENTLY, load_sql.RECENTLY_ONE_BY_ONE):
         found = await plan(postgres, statement, [0], [0], ["x"], [""], [1])
         assert "ff_quota_window_pkey" in found
         assert '"Sort"' not in found
         recent += found
-    slots = await plan(postgres, statements.SLOTS_TAKEN, ["x"])
+    slots = await plan(postgres, load_sql.SLOTS_TAKEN, ["x"])
     assert "ff_exec_core_slots_idx" in slots
     asked = store._QUESTIONS.compile(WaitedFor(("x",)))
     waited_for = await plan(postgres, store._dollars(asked.sql), *asked.params)
@@ -384,7 +384,7 @@ async def test_what_budgets_look_at_is_found_by_key(postgres: Any, kind: Any) ->
     table = TABLES[kind]
     types = {"partition": 0, "reservation_id": str(uuid4())}
     columns = [[types.get(field, "x")] * 50 for field in table.key]
-    found = await plan(postgres, statements.select_by(kind, table.key, True), *columns)
+    found = await plan(postgres, load_sql.select_by(kind, table.key, True), *columns)
     assert "Seq Scan" not in found
     for condition in re.findall(r'"Index Cond": "([^"]*)"', found):
         assert condition.count("=") == len(table.key), "the whole key must be looked up, not a part of it"
@@ -392,7 +392,7 @@ async def test_what_budgets_look_at_is_found_by_key(postgres: Any, kind: Any) ->
 
 async def test_reservations_of_an_execution_are_found_by_index(postgres: Any) -> None:
     fields = ("partition", "uuid", "state")
-    found = await plan(postgres, statements.select_by(Reservation, fields, True), [0], [str(uuid4())], ["open"])
+    found = await plan(postgres, load_sql.select_by(Reservation, fields, True), [0], [str(uuid4())], ["open"])
     assert "ff_budget_reservation_execution_idx" in found
 
 

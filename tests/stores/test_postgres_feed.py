@@ -13,7 +13,7 @@ import pytest
 
 from flowfabric import ScannerFilter
 from flowfabric.engine import Engine
-from flowfabric.model.subscriptions import cursor_at, event_id_of
+from flowfabric.model.reads.subscriptions import cursor_at, event_id_of
 from flowfabric.stores.postgres import feed as subject
 
 LONG_S = 30
@@ -254,7 +254,7 @@ async def test_also_while_somebody_writes(engine: Engine, postgres_dsn: str) -> 
 async def test_a_bounded_read_holds_back_too(
     engine: Engine, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowfabric.engine.subscriptions.READ_PATIENCE_S", 0.1)
+    monkeypatch.setattr("flowfabric.engine.reads.subscriptions.READ_PATIENCE_S", 0.1)
     async with connected(postgres_dsn) as slow, connected(postgres_dsn) as quick:
         await slow.execute("BEGIN")
         await insert(slow)

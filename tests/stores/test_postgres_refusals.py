@@ -13,7 +13,7 @@ import pytest
 from flowfabric import Transport
 from flowfabric.engine import Engine
 from flowfabric.model.errors import TransportKind
-from flowfabric.stores.planning import plan
+from flowfabric.stores.migration_plan import plan
 from tests.databases import Administrator
 
 

@@ -16,7 +16,7 @@ from flowfabric.sdk.errors import BadOptions
 from flowfabric.sdk.middleware import Hooks
 from flowfabric.sdk.worker import run_worker
 from flowfabric.server import ServerConfig, create_app
-from flowfabric.server.metrics import ServerMetrics
+from flowfabric.server.telemetry.metrics import ServerMetrics
 from flowfabric.telemetry.metrics import Counter, Gauge, Histogram, Registry
 from flowfabric.telemetry.worker import WorkerMetrics, metrics_app, serve
 from tests.server.conftest import client_of

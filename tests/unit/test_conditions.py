@@ -20,7 +20,7 @@ from flowfabric.conditions import (
     TimeoutOnly,
     Wildcard,
 )
-from flowfabric.core.waits import Terms, dump, read_terms
+from flowfabric.core.suspension.waits import Terms, dump, read_terms
 from flowfabric.model.conditions import (
     COUNTING,
     Heard,
@@ -31,7 +31,7 @@ from flowfabric.model.conditions import (
     satisfied,
     with_signal,
 )
-from flowfabric.model.records import Suspension
+from flowfabric.model.records.executions import Suspension
 
 KEYS, NAMES, PEOPLE = ("a", "b", "c"), ("go", "no"), ("alice", "bob")
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from flowfabric.stores.clock import ServerClock
+from flowfabric.stores.server_clock import ServerClock
 
 SERVER_MS = 1_700_000_000_000
 

@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "flowfabric"
 CONSOLE = SOURCE / "server" / "console" / "static"
 
 #: Modules whose texts are lists of names.
-_LISTS = (SOURCE / "__init__.py", SOURCE / "engine" / "operations.py")
+_LISTS = (SOURCE / "__init__.py", SOURCE / "engine" / "operation_table.py")
 #: Something of more than one word: what is shorter is a name, a unit or a code.
 _PROSE = re.compile(r"\S\s+\S")
 _WORD = re.compile(r"[A-Za-z]{2}")
@@ -41,7 +41,7 @@ def modules() -> list[Path]:
 def sentences(path: Path) -> list[str]:
     """What a module can show, each text once: placeholders are ``{…}``, spaces and line breaks one space."""
     tree = ast.parse(path.read_text())
-    is_command_line = path.parent.name == "cli"
+    is_command_line = "cli" in path.relative_to(SOURCE).parts
     silent = _silent(tree)
     spoken = _spoken(tree) if is_command_line else set()
     for_machines = (_CODE, _SQL) if "stores" in path.parts or path.name == "enqueue.py" else (_CODE,)

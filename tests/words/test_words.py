@@ -68,13 +68,13 @@ def test_nobody_has_to_decode_a_sentence(phrase: str) -> None:
 def test_the_list_holds_what_is_shown() -> None:
     """One text of each kind: a command's help, an option's, an output, an error of each layer, a table's row."""
     found = collected()
-    assert "Skip the confirmation." in found["cli/acting.py"]
-    assert "Change the priority of a waiting run." in found["cli/acting.py"]
+    assert "Skip the confirmation." in found["cli/commands/act.py"]
+    assert "Change the priority of a waiting run." in found["cli/commands/act.py"]
     assert 'Unexpected argument "{…}".{…}' in found["cli/application.py"]
     assert "the lease has expired" in found["model/errors.py"]
-    assert "{…}: must not be empty" in found["engine/checks.py"]
+    assert "{…}: must not be empty" in found["engine/checks/values.py"]
     assert "the app is already open" in found["sdk/app.py"]
-    assert "It is running on worker {…}." in found["core/explaining.py"]
+    assert "It is running on worker {…}." in found["core/explain/explain.py"]
     assert all(len(lines) == len(set(lines)) for lines in found.values())
 
 

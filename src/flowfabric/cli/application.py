@@ -18,7 +18,7 @@ import cyclopts
 from cyclopts.completion import detect_shell
 from rich.markup import escape
 
-from flowfabric.cli.importing import import_target
+from flowfabric.cli.import_module import import_target
 from flowfabric.cli.terminal import Misused, err
 from flowfabric.model.errors import EngineError
 from flowfabric.sdk.app import App
@@ -30,23 +30,23 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Modules with commands, in the order in which help shows their groups.
 MODULES = (
-    "developing",
-    "serving",
-    "administering",
-    "working",
-    "starting",
+    "dev",
+    "server",
+    "admin",
+    "worker",
+    "start",
     "runs",
-    "story",
-    "graphs",
-    "acting",
-    "questions",
-    "surroundings",
+    "show",
+    "flows",
+    "act",
+    "asks",
+    "workers_and_budgets",
     "lanes",
     "schedules",
-    "happenings",
-    "credentials",
-    "databases",
-    "diagnosis",
+    "events",
+    "token",
+    "db",
+    "doctor",
     "completion",
 )
 
@@ -91,7 +91,7 @@ class _Application(cyclopts.App):
     def generate_completion(
         self, *, prog_name: str | None = None, shell: Literal["zsh", "bash", "fish", "powershell"] | None = None
     ) -> str:
-        from flowfabric.cli.offers import offering
+        from flowfabric.cli.completion_values import offering
 
         chosen = shell or detect_shell()
         return offering(super().generate_completion(prog_name=prog_name, shell=chosen), chosen)
@@ -151,7 +151,7 @@ def load_app(target: str) -> App:
 def loaded() -> cyclopts.App:
     """The application with all of its commands."""
     for name in MODULES:
-        importlib.import_module(f"flowfabric.cli.{name}")
+        importlib.import_module(f"flowfabric.cli.commands.{name}")
     return application
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context
-from flowfabric.core.view import View
-from flowfabric.model.changes import Decision, Get, Need, change, insert
+from flowfabric.model.decisions import Decision, Get, Need, change, insert
 from flowfabric.model.errors import Validation, ValidationKind
-from flowfabric.model.kind_definitions import KindDefinition, KindDescription, KindsAnnounced, KindSnapshot
 from flowfabric.model.limits import KIND_KEPT_MS, MAX_KINDS
+from flowfabric.model.operations.kinds import KindDefinition, KindDescription, KindsAnnounced, KindSnapshot
 from flowfabric.model.quoting import quoted
 
 #: How long an announcement stands before the same one is written again.

@@ -6,10 +6,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context
-from flowfabric.core.view import View
-from flowfabric.model.changes import Decision, Get, Need, insert
-from flowfabric.model.samples import SAMPLE_MS, Sample, SampleRow
+from flowfabric.model.decisions import Decision, Get, Need, insert
+from flowfabric.model.reads.samples import SAMPLE_MS, Sample, SampleRow
 
 _decoder = msgspec.json.Decoder(Sample)
 

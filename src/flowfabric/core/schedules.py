@@ -12,23 +12,20 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flowfabric.core.cancel import cancelled
-from flowfabric.core.context import Context
-from flowfabric.core.create import CreateExecution, create_execution
+from flowfabric.core.batch.view import View
+from flowfabric.core.context import Context, uuid_text
 from flowfabric.core.documents import dump_document, parse_document
-from flowfabric.core.ending import current_attempt
-from flowfabric.core.lanes import refuse_closed
-from flowfabric.core.minting import uuid_text
-from flowfabric.core.view import View
-from flowfabric.model import literals as lit
-from flowfabric.model.changes import Decision, Drop, Get, GetFull, Need, change, insert
+from flowfabric.core.executions.cancel import cancelled
+from flowfabric.core.executions.create import CreateExecution, create_execution
+from flowfabric.core.executions.terminal import current_attempt
+from flowfabric.core.lanes.lane_state import refuse_closed
+from flowfabric.model import states as lit
+from flowfabric.model.decisions import Decision, Drop, Get, GetFull, Need, change, insert
 from flowfabric.model.errors import NotFound, Validation, ValidationKind
 from flowfabric.model.events import Event, OperatorEvent
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.policy import read_policy
-from flowfabric.model.records import Execution, Lane
-from flowfabric.model.results import AlreadySatisfied
-from flowfabric.model.schedules import (
+from flowfabric.model.operations.executions import AlreadySatisfied
+from flowfabric.model.operations.schedules import (
     SCHEDULE_TAG,
     SLOT_TAG,
     BackfillResult,
@@ -42,7 +39,9 @@ from flowfabric.model.schedules import (
     slot_jitter_ms,
     slot_uuid,
 )
-from flowfabric.model.start_records import Schedule
+from flowfabric.model.policy import read_policy
+from flowfabric.model.records.executions import Execution, Lane
+from flowfabric.model.records.starts import Schedule
 
 #: What says when; a change of these makes the next slot another one.
 _SPEC = ("cron", "time_zone", "every_ms", "anchor_ms")

@@ -8,24 +8,25 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
-from flowfabric.core.admitting import LetGo
-from flowfabric.core.charging import LET_GO_QUOTA
-from flowfabric.core.limited import unwrapped
-from flowfabric.core.view import View
-from flowfabric.engine import checks, hints
+from flowfabric.core.admission.admit import LetGo
+from flowfabric.core.admission.charge import LET_GO_QUOTA
+from flowfabric.core.batch.view import View
+from flowfabric.core.ownership.limited_callers import unwrapped
+from flowfabric.engine import hints
 from flowfabric.engine.batcher import Abandoned, Batcher
-from flowfabric.engine.held import HeldRecords
-from flowfabric.engine.observing import Observer
+from flowfabric.engine.checks import values
+from flowfabric.engine.observer import Observer
+from flowfabric.engine.record_cache import HeldRecords
 from flowfabric.engine.transact import Outcome, Settings, run_batch
-from flowfabric.engine.waiting import HEARD, EventWaiters, LaneWaiters, StreamWaiters
-from flowfabric.model.changes import Get, Need
-from flowfabric.model.credentials import Credential
+from flowfabric.engine.waiters import HEARD, EventWaiters, LaneWaiters, StreamWaiters
+from flowfabric.model.decisions import Get, Need
 from flowfabric.model.errors import Transport, Unavailable, Validation, ValidationKind
 from flowfabric.model.handles import Handle, HandlePayload, decode_for
 from flowfabric.model.limits import INTAKE_MS, MAX_BATCH, MAX_QUEUE
+from flowfabric.model.operations.access import Credential
 from flowfabric.model.partitions import PartitionCounts, flow_partition
 from flowfabric.model.quoting import quoted
-from flowfabric.model.records import Execution
+from flowfabric.model.records.executions import Execution
 from flowfabric.stores.protocol import Store
 from flowfabric.stores.questions import MAX_WAITED_FOR, WaitedFor
 
@@ -95,16 +96,16 @@ class EngineBase:
         within = self._within
         if namespace is None and within is not None:
             if len(within) > 1:
-                raise checks.invalid("namespace: the caller may use several; name one")
+                raise values.invalid("namespace: the caller may use several; name one")
             return next(iter(within), "")
-        owner = None if namespace is None else checks.text(namespace, "namespace")
+        owner = None if namespace is None else values.text(namespace, "namespace")
         if within is not None and owner not in within:
             raise Validation(ValidationKind.UNAUTHORIZED, f"the caller has no access to namespace {quoted(owner)}")
         return owner
 
     def _owners(self, namespaces: Iterable[str] | None) -> frozenset[str] | None:
         """The namespaces whose budgets or quotas are listed; ``None`` means all."""
-        wanted = checks.namespaces(namespaces)
+        wanted = values.namespaces(namespaces)
         if self._within is None:
             return wanted
         return self._within if wanted is None else self._within & wanted
@@ -185,7 +186,7 @@ class EngineBase:
 
     def _payload(self, handle: Handle) -> HandlePayload:
         """What is in a handle, once it is clear that it is one of ours."""
-        return decode_for(handle if type(handle) is Handle else checks.handle(handle), self.store.tag)
+        return decode_for(handle if type(handle) is Handle else values.handle(handle), self.store.tag)
 
     def _flow_partition(self, flow_id: str) -> int:
         return flow_partition(flow_id, self.partitions)
@@ -262,7 +263,7 @@ class EngineBase:
 
     async def drain(self, grace_ms: int) -> int:
         """Stop the timers and finish what is queued; how many tasks were still busy when the grace was over."""
-        grace_ms = checks.time_ms(grace_ms, "grace_ms")
+        grace_ms = values.time_ms(grace_ms, "grace_ms")
         busy = [asyncio.ensure_future(self._batcher.close())]
         if self._timer is not None:
             busy.append(asyncio.ensure_future(self._timer.stop()))

@@ -9,37 +9,36 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from flowfabric.core.limited import Limited
-from flowfabric.engine import checks
+from flowfabric.core.ownership.limited_callers import Limited
 from flowfabric.engine.batcher import Abandoned
-from flowfabric.engine.budgets import Budgets
-from flowfabric.engine.bursts import Bursts
-from flowfabric.engine.control import Control
-from flowfabric.engine.credentials import Credentials
-from flowfabric.engine.doors import Doors
-from flowfabric.engine.examining import Examining
-from flowfabric.engine.explaining import Explaining
-from flowfabric.engine.flow_reads import FlowReads
-from flowfabric.engine.flow_timers import FlowTimers
-from flowfabric.engine.flows import Flows
-from flowfabric.engine.kind_definitions import KindDefinitions
-from flowfabric.engine.lanes import Lanes
-from flowfabric.engine.leases import Leases
-from flowfabric.engine.overview import Overview
-from flowfabric.engine.quotas import Quotas
-from flowfabric.engine.reads import Reads
-from flowfabric.engine.requests import Requests
-from flowfabric.engine.samples import Samples
-from flowfabric.engine.schedules import Schedules
-from flowfabric.engine.signals import Signals
-from flowfabric.engine.steps import Steps
-from flowfabric.engine.streams import Streams
-from flowfabric.engine.subscriptions import Subscriptions
-from flowfabric.engine.suspension import Suspensions
+from flowfabric.engine.checks import values
+from flowfabric.engine.operations.access import Credentials, Doors
+from flowfabric.engine.operations.budgets import Budgets
+from flowfabric.engine.operations.create import Bursts
+from flowfabric.engine.operations.enqueue import Requests
+from flowfabric.engine.operations.flows import Flows
+from flowfabric.engine.operations.kinds import KindDefinitions
+from flowfabric.engine.operations.lanes import Lanes
+from flowfabric.engine.operations.leases import Leases
+from flowfabric.engine.operations.operator import Control
+from flowfabric.engine.operations.quotas import Quotas
+from flowfabric.engine.operations.schedules import Schedules
+from flowfabric.engine.operations.signals import Signals
+from flowfabric.engine.operations.suspension import Suspensions
+from flowfabric.engine.operations.workflows import Steps
+from flowfabric.engine.reads.examine import Examining
+from flowfabric.engine.reads.executions import Reads
+from flowfabric.engine.reads.explain import Explaining
+from flowfabric.engine.reads.flows import FlowReads
+from flowfabric.engine.reads.overview import Overview
+from flowfabric.engine.reads.samples import Samples
+from flowfabric.engine.reads.streams import Streams
+from flowfabric.engine.reads.subscriptions import Subscriptions
+from flowfabric.engine.timers.flows import FlowTimers
 from flowfabric.model.errors import RequiresDevMode
 from flowfabric.model.limits import INTAKE_MS, MAX_BATCH, MAX_QUEUE
+from flowfabric.model.operations.executions import Applied, NoOp, StoreCapabilities
 from flowfabric.model.partitions import PartitionCounts
-from flowfabric.model.results import Applied, NoOp, StoreCapabilities
 from flowfabric.stores.kinds import kind_of, needed
 from flowfabric.stores.protocol import Store
 
@@ -105,7 +104,7 @@ class Engine(
         the store must have, ``new_partitions`` what it gets if it is new and nothing else was said.
         """
         # A wrong setting is refused before there is a store to close again.
-        grace = checks.optional_time_ms(reclaim_grace_ms, "reclaim_grace_ms")
+        grace = values.optional_time_ms(reclaim_grace_ms, "reclaim_grace_ms")
         grace = _milliseconds("FF_RECLAIM_GRACE_MS", 0) if grace is None else grace
         intake_ms = _milliseconds("FF_INTAKE_INTERVAL_MS", INTAKE_MS)
         store = await open_store(
@@ -125,9 +124,9 @@ class Engine(
         """This engine for a caller who is limited to some namespaces: whatever a call names must belong to one of
         them, which is checked in the commit, and what does not looks as if it were not there. The caller of a read
         still has to name those namespaces."""
-        own = checks.namespaces(namespaces)
+        own = values.namespaces(namespaces)
         if own is None:
-            raise checks.invalid("namespaces: pass the namespaces the caller is limited to")
+            raise values.invalid("namespaces: pass the namespaces the caller is limited to")
         return LimitedEngine(self, own)
 
     async def __aenter__(self) -> Self:
@@ -205,7 +204,7 @@ OPERATIONS: tuple[str, ...] = tuple(
 def _milliseconds(variable: str, default: int) -> int:
     text = os.environ.get(variable, str(default))
     if not text.isdigit():
-        raise checks.invalid(f"{variable}: {text!r} is not a number of milliseconds")
+        raise values.invalid(f"{variable}: {text!r} is not a number of milliseconds")
     return int(text)
 
 

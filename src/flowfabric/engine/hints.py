@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowfabric.engine.waiting import stream_bucket
-from flowfabric.model.credentials import Credential
+from flowfabric.engine.waiters import stream_bucket
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
+from flowfabric.model.operations.access import Credential
 
 #: What topics begin with.
 LANE = "lane:"

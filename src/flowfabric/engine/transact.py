@@ -14,29 +14,29 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from flowfabric.core.admitting import companions
+from flowfabric.core.admission.admit import companions
+from flowfabric.core.batch.follow_up import followers, slots_left
+from flowfabric.core.batch.graph_view import Missing
+from flowfabric.core.batch.prefetch import bound_by_creation, ending
+from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context
-from flowfabric.core.create import CreateExecution, CreateExecutions
-from flowfabric.core.fairness import arrive
-from flowfabric.core.finish import Complete, Fail
-from flowfabric.core.following import followers, slots_left
-from flowfabric.core.foresight import bound_by_creation, ending
-from flowfabric.core.graphview import Missing
-from flowfabric.core.limited import checked, unwrapped
+from flowfabric.core.executions.complete import Complete, Fail
+from flowfabric.core.executions.create import CreateExecution, CreateExecutions
+from flowfabric.core.flows.submit import SubmitFlow
+from flowfabric.core.lanes.fairness import arrive
+from flowfabric.core.ownership.limited_callers import checked, unwrapped
 from flowfabric.core.rules import RULES
-from flowfabric.core.signals import DeliverSignal
-from flowfabric.core.steps import Advance
-from flowfabric.core.submit import SubmitFlow
-from flowfabric.core.suspend import Suspend
-from flowfabric.core.view import View
-from flowfabric.core.waitpoints import CreateWaitpoint
+from flowfabric.core.suspension.pending_waitpoints import CreateWaitpoint
+from flowfabric.core.suspension.signals import DeliverSignal
+from flowfabric.core.suspension.suspend import Suspend
+from flowfabric.core.workflows.steps import Advance
 from flowfabric.engine import hints
-from flowfabric.engine.held import Assumed, HeldRecords
-from flowfabric.model.changes import Claimable, Decision, Downstream, Get, Key, Need, Writes
+from flowfabric.engine.record_cache import Assumed, HeldRecords
+from flowfabric.model.decisions import Claimable, Decision, Downstream, Get, Key, Need, Writes
 from flowfabric.model.errors import Bug, BugKind, Contention, ContentionKind, EngineError
 from flowfabric.model.limits import MAX_ROUNDS, MAX_TRIES
-from flowfabric.model.records import Binding, Execution, Flow, Lane, Signal, SigningKey, Waitpoint
-from flowfabric.model.steps import Step
+from flowfabric.model.operations.workflows import Step
+from flowfabric.model.records.executions import Binding, Execution, Flow, Lane, Signal, SigningKey, Waitpoint
 from flowfabric.stores.protocol import Conflict, Store, Transaction
 
 _log = logging.getLogger("flowfabric.engine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from flowfabric.model.search import ExecutionSummary, FailureGroup
+from flowfabric.model.reads.search import ExecutionSummary, FailureGroup
 
 #: What differs from one failure to the next: ids, hexadecimal numbers and numbers.
 _CHANGING = re.compile(

@@ -8,26 +8,26 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 
-from flowfabric.sdk.decorating import StepDecorator, TaskDecorator, WorkflowDecorator
-from flowfabric.sdk.definitions import Arguments, Definition, Step, Task, Workflow
+from flowfabric.sdk.definitions.decorators import StepDecorator, TaskDecorator, WorkflowDecorator
+from flowfabric.sdk.definitions.depends import Overrides, Provider
+from flowfabric.sdk.definitions.tasks import Arguments, Definition, Step, Task, Workflow
 from flowfabric.sdk.errors import BadOptions, NotOpen, UnknownTask
-from flowfabric.sdk.injecting import Overrides, Provider
-from flowfabric.sdk.logs import level_of
 from flowfabric.sdk.options import Budget, Limit, Rate, Retry, Reuse, RunIn, TaskOptions, refuse_unknown
-from flowfabric.sdk.run import Run, RunStatus
+from flowfabric.sdk.runs.logs import level_of
+from flowfabric.sdk.runs.run import Run, RunStatus
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
-    from flowfabric.model.schedules import CatchUp, Overlap, ScheduleSpec
-    from flowfabric.sdk.answering import Answered
-    from flowfabric.sdk.asks import OpenAsk
-    from flowfabric.sdk.blocking import BlockingApp
+    from flowfabric.model.operations.schedules import CatchUp, Overlap, ScheduleSpec
+    from flowfabric.sdk.asks.answer import Answered
+    from flowfabric.sdk.asks.ask import OpenAsk
     from flowfabric.sdk.context import Ctx
-    from flowfabric.sdk.gates import Gates
-    from flowfabric.sdk.lanes import LaneControl
-    from flowfabric.sdk.listing import Runs
-    from flowfabric.sdk.results import Completions
-    from flowfabric.sdk.schedules import ScheduleDecorator, Schedules
+    from flowfabric.sdk.runs.lanes import LaneControl
+    from flowfabric.sdk.runs.limits import Gates
+    from flowfabric.sdk.runs.results import Completions
+    from flowfabric.sdk.runs.schedules import ScheduleDecorator, Schedules
+    from flowfabric.sdk.runs.search import Runs
+    from flowfabric.sdk.sync import BlockingApp
     from flowfabric.sdk.testing import Testing
     from flowfabric.sdk.worker import Worker
     from flowfabric.telemetry.worker import WorkerMetrics
@@ -38,7 +38,7 @@ D = TypeVar("D", bound=Definition[..., Any])
 
 
 async def _run_ask(job: Any) -> None:
-    from flowfabric.sdk.asks import run_ask
+    from flowfabric.sdk.asks.ask import run_ask
 
     await run_ask(job)
 
@@ -97,7 +97,7 @@ class App:
 
     def lane_control(self, name: str | None = None) -> LaneControl:
         """A lane (the app's own if none is named), to pause, drain, resume or share between keys."""
-        from flowfabric.sdk.lanes import LaneControl
+        from flowfabric.sdk.runs.lanes import LaneControl
 
         return LaneControl(self, name or self.lane)
 
@@ -109,7 +109,7 @@ class App:
         Without ``wait`` it checks once. With ``wait`` it returns as soon as there is a question, or with an empty list
         if there is none by then. A run that has ended has no open questions, so for such a run it returns at once.
         """
-        from flowfabric.sdk.open_asks import open_asks, wait_for_asks
+        from flowfabric.sdk.asks.find import open_asks, wait_for_asks
 
         return await (open_asks(self, run) if wait is None else wait_for_asks(self, run, wait))
 
@@ -119,7 +119,7 @@ class App:
         text is not a link or the answer does not match its type, ``AlreadyAnswered`` if the approver has given a
         different answer, and an ``EngineError`` if the link is forged (``invalid_token``) or the question is closed
         (``target_not_signalable``, ``waitpoint_closed``)."""
-        from flowfabric.sdk.asks import answer
+        from flowfabric.sdk.asks.ask import answer
 
         return await answer(self, link, value, identity=identity)
 
@@ -146,7 +146,7 @@ class App:
     def gates(self) -> Gates:
         """Limits and budgets that this app has named."""
         if self._gates is None:
-            from flowfabric.sdk.gates import Gates
+            from flowfabric.sdk.runs.limits import Gates
 
             self._gates = Gates(self)
         return self._gates
@@ -164,7 +164,7 @@ class App:
     def completions(self) -> Completions:
         """The ends of runs, for callers that wait for them."""
         if self._completions is None:
-            from flowfabric.sdk.results import Completions
+            from flowfabric.sdk.runs.results import Completions
 
             self._completions = Completions(self)
         return self._completions
@@ -251,7 +251,7 @@ class App:
     def sync(self) -> BlockingApp:
         """The app as blocking calls, for code that cannot await: ``with app.sync as blocking: …``."""
         if self._sync is None:
-            from flowfabric.sdk.blocking import BlockingApp
+            from flowfabric.sdk.sync import BlockingApp
 
             self._sync = BlockingApp(self)
         return self._sync
@@ -400,7 +400,7 @@ class App:
     def schedules(self) -> Schedules:
         """Schedules as they are stored: list, pause, resume, change, trigger and delete them at run time."""
         if self._schedules is None:
-            from flowfabric.sdk.schedules import Schedules
+            from flowfabric.sdk.runs.schedules import Schedules
 
             self._schedules = Schedules(self)
         return self._schedules
@@ -421,7 +421,7 @@ class App:
         A plain function becomes a task; above ``@app.task(…)`` or ``@app.workflow(…)`` it schedules that task or
         workflow. If it has parameters, use ``app.schedule``.
         """
-        from flowfabric.sdk.schedules import Rules, spec_of
+        from flowfabric.sdk.runs.schedules import Rules, spec_of
 
         rules = Rules.of(overlap, catch_up, catch_up_limit, jitter)
         return self._scheduled(spec_of(expression, tz, None, None), rules, name)
@@ -439,7 +439,7 @@ class App:
     ) -> ScheduleDecorator:
         """Start a function at equal intervals: ``@app.every(minutes(5))`` runs at :00, :05, :10 …, whenever a worker
         was started. ``anchor`` is a time from which the intervals are counted. Otherwise like ``cron``."""
-        from flowfabric.sdk.schedules import Rules, spec_of
+        from flowfabric.sdk.runs.schedules import Rules, spec_of
 
         rules = Rules.of(overlap, catch_up, catch_up_limit, jitter)
         return self._scheduled(spec_of(None, "UTC", interval, anchor), rules, name)
@@ -469,7 +469,7 @@ class App:
         """Start a task or workflow by the clock, with fixed arguments and a name for the schedule:
         ``app.schedule(report, report.bind("acme"), cron="0 6 * * *", tz="Europe/Paris", name="report for acme")``. Pass
         options with ``using``: ``app.schedule(report.using(priority=5), …)``."""
-        from flowfabric.sdk.schedules import Rules, spec_of
+        from flowfabric.sdk.runs.schedules import Rules, spec_of
 
         rules = Rules.of(overlap, catch_up, catch_up_limit, jitter)
         self.schedules.plan(definition, name, spec_of(cron, tz, every, anchor), rules, arguments)
@@ -535,6 +535,6 @@ class App:
         limit: int | None = None,
     ) -> Runs:
         """Runs that match, to iterate over, or to cancel or replay together; see ``Runs``."""
-        from flowfabric.sdk.listing import Runs
+        from flowfabric.sdk.runs.search import Runs
 
         return Runs(self, state=state, name=name, tags=tags, lane=lane, limit=limit)

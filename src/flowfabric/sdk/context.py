@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
-from flowfabric.model.budgets import AlreadyApplied, BudgetAsked, HardBreach, Reserved
 from flowfabric.model.errors import EngineError
-from flowfabric.model.frames import DurableSummary, Frame, FrameContent, FrameKind, Opening
+from flowfabric.model.operations.budgets import AlreadyApplied, BudgetAsked, HardBreach, Reserved
+from flowfabric.model.streams.frames import DurableSummary, Frame, FrameContent, FrameKind, Opening
 from flowfabric.sdk.errors import BadOptions, BudgetExceeded
-from flowfabric.sdk.logs import Log
 from flowfabric.sdk.options import Amount, Budget, amounts, shown_amount
+from flowfabric.sdk.runs.logs import Log
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
-    from flowfabric.model.logs import LogLine
+    from flowfabric.model.streams.logs import LogLine
     from flowfabric.model.trace import TraceContext
-    from flowfabric.sdk.worker.handling import Job
+    from flowfabric.sdk.worker.attempt import Job
 
 T = TypeVar("T")
 
@@ -217,7 +217,7 @@ class Stream:
             if held.attempt_index == 0 and held.lease_epoch == 1 and not job.appends.begun:
                 self._earlier = ""
             else:
-                from flowfabric.sdk.frames import emitted
+                from flowfabric.sdk.runs.frames import emitted
 
                 self._earlier = await emitted(job.engine, job.execution_id, job.attempt, self._step)
         return self._earlier
@@ -241,7 +241,7 @@ class Stream:
         elif isinstance(data, bytes | bytearray | memoryview):
             raw, kind, content = bytes(data), FrameKind.BLOB, FrameContent.BYTES
         else:
-            from flowfabric.sdk.codec import encode_plain
+            from flowfabric.sdk.definitions.codec import encode_plain
 
             raw, kind, content = encode_plain(data), FrameKind.EVENT, FrameContent.JSON
         frame = Frame(raw, kind, frame_type=type, step=self._step, opens=self._opens, content=content)
@@ -333,7 +333,7 @@ class Spending:
             if isinstance(answer, Reserved):
                 self._reservations.append(answer)
             elif isinstance(answer, BudgetAsked):
-                from flowfabric.sdk.worker.handling import Parked
+                from flowfabric.sdk.worker.attempt import Parked
 
                 raise Parked(f"budget {budget_id} asks")
             elif isinstance(answer, HardBreach):
@@ -345,7 +345,7 @@ class Spending:
 
     async def _exceeded(self, breach: HardBreach) -> BudgetExceeded:
         budget_id = breach.budget_id
-        from flowfabric.sdk.gates import budget_status
+        from flowfabric.sdk.runs.limits import budget_status
 
         job = self._ctx._job
         status = await budget_status(job.engine, budget_id, job.handle.execution_id, job.app.namespace)
@@ -371,7 +371,7 @@ class Spending:
         job = self._ctx._job
         if self._budget is not None:
             if isinstance(self._budget, str):
-                from flowfabric.sdk.gates import budget_id
+                from flowfabric.sdk.runs.limits import budget_id
 
                 return (budget_id(job.app.namespace, self._budget),)
             return (await job.app.gates.budget(self._budget),)

@@ -36,7 +36,10 @@ What the engine refuses (payloads that are too large, closed lanes …) stays a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
+
+from flowfabric.model.states import PublicState
 
 
 class SdkError(Exception):
@@ -282,3 +285,16 @@ class RunSkipped(RunEnded):
     """The run was skipped, because what it depends on did not succeed."""
 
     code = "run_skipped"
+
+
+# -- how runs end ----------------------------------------------------------------------------------------------------
+
+#: The error that says how a run ended which did not succeed.
+ENDS: Mapping[PublicState, type[RunEnded]] = {
+    PublicState.FAILED: RunFailed,
+    PublicState.CANCELLED: RunCancelled,
+    PublicState.EXPIRED: RunExpired,
+    PublicState.SKIPPED: RunSkipped,
+}
+#: All the ways to end.
+ENDED = frozenset({PublicState.COMPLETED, *ENDS})

@@ -11,33 +11,36 @@ from typing import Any
 from urllib.parse import unquote
 
 from flowfabric.engine import Engine
-from flowfabric.engine.operations import Subject
+from flowfabric.engine.operation_table import Subject
 from flowfabric.model.errors import EngineError
-from flowfabric.server import accesslog, audit, console, openapi, problems, repeating
-from flowfabric.server.access import ANYBODY, Gate, Principal
-from flowfabric.server.accesslog import Asked
-from flowfabric.server.answers import EVENTS, HTML, Answer, Streamed, plain
-from flowfabric.server.browsers import SAFE, check_page
+from flowfabric.server import console, openapi
+from flowfabric.server.access import audit
+from flowfabric.server.access.principals import ANYBODY, Gate, Principal
+from flowfabric.server.access.signed_handles import Envelopes
 from flowfabric.server.changes import Changes
 from flowfabric.server.config import EMBEDDED, ServerConfig, is_loopback
-from flowfabric.server.envelopes import Envelopes
-from flowfabric.server.limits import (
+from flowfabric.server.http import idempotency, problems
+from flowfabric.server.http.cross_site import SAFE, check_page
+from flowfabric.server.http.limits import (
     LEAST_OPEN,
     OPEN_PART,
     AnswerRoom,
     Body,
     BodyRoom,
+    Permits,
     RateLimits,
     check_headers,
 )
-from flowfabric.server.metrics import ServerMetrics
+from flowfabric.server.http.pieces import MOST_CALLS, MOST_STEPS, Loads, Turns
+from flowfabric.server.http.problems import Refused, refused
+from flowfabric.server.http.request import Gone, Receive, check_length, check_type, read_body, read_json, read_query
+from flowfabric.server.http.response import EVENTS, HTML, Answer, Streamed, plain
 from flowfabric.server.operations import Call, Route, Routes, check_caller
-from flowfabric.server.permits import Permits
-from flowfabric.server.pieces import MOST_CALLS, MOST_STEPS, Loads, Turns
-from flowfabric.server.problems import Refused, refused
-from flowfabric.server.remote import Performer
-from flowfabric.server.requests import Gone, Receive, check_length, check_type, read_body, read_json, read_query
-from flowfabric.server.sampling import Sampler
+from flowfabric.server.remote_calls import Performer
+from flowfabric.server.telemetry import access_log
+from flowfabric.server.telemetry.access_log import Asked
+from flowfabric.server.telemetry.metrics import ServerMetrics
+from flowfabric.server.telemetry.samples import Sampler
 from flowfabric.telemetry.logs import request_id
 from flowfabric.telemetry.spans import span, telemetry
 
@@ -119,11 +122,11 @@ class Server:
             method if method in _METHODS else "OTHER",
             "unknown" if route is None else route.path,
             _GONE,
-            accesslog.identity_of(headers),
+            access_log.identity_of(headers),
         )
         token = request_id.set(asked.identity)
         try:
-            trace = accesslog.trace_of(headers)
+            trace = access_log.trace_of(headers)
             if trace is None and telemetry() is None:
                 await self._reply(asked, scope, receive, send, headers, found, route)
             else:
@@ -243,8 +246,8 @@ class Server:
                 call.body = await read_json(data, route.body)
             if route.owner is not None:
                 await _check_owner(call)
-            if repeating.KEY in headers:
-                answer = await repeating.once(call, scope, data, self._acted)
+            if idempotency.KEY in headers:
+                answer = await idempotency.once(call, scope, data, self._acted)
             else:
                 answer = await (self._acted(call) if call.operation.audited else route.handler(call))
             if isinstance(answer, Streamed):

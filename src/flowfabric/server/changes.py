@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from flowfabric.model.errors import EngineError
-from flowfabric.model.subscriptions import EventFamily, cursor_to_text
+from flowfabric.model.reads.subscriptions import EventFamily, cursor_to_text
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine

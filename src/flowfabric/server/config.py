@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import Struct
 
-from flowfabric.model.discreet import Discreet
 from flowfabric.model.ids import LaneId, LaneIdError
 from flowfabric.model.partitions import PartitionCounts
-from flowfabric.server import variables as var
+from flowfabric.model.secrets import Discreet
+from flowfabric.server import environment as var
 from flowfabric.stores.environment import ConfigError, Variable, number, store_url, whole
 from flowfabric.telemetry.logs import BadFilter, read_filter, redacted
 

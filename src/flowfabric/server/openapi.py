@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from flowfabric import __version__
-from flowfabric.engine.operations import Subject
-from flowfabric.model.credentials import Scope
+from flowfabric.engine.operation_table import Subject
 from flowfabric.model.ids import BudgetId, EdgeId, ExecutionId, FlowId, LaneId
-from flowfabric.server.answers import CAUTION, Headers, variant_name
+from flowfabric.model.operations.access import Scope
+from flowfabric.server.http.request import Blob
+from flowfabric.server.http.response import CAUTION, Headers, variant_name
 from flowfabric.server.operations import Route, Variants
-from flowfabric.server.requests import Blob
 
 REFERENCES = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"{(\w+)}")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from flowfabric.engine.operations import OPERATIONS, Operation, Subject
+from flowfabric.engine.operation_table import OPERATIONS, Operation, Subject
 from flowfabric.model.ids import BudgetId, ExecutionId, ExecutionIdError, FlowId, IdError, WaitpointId
+from flowfabric.model.operations.schedules import named_uuid
 from flowfabric.model.quoting import quoted
-from flowfabric.model.schedules import named_uuid
-from flowfabric.server.access import Principal, Standing
-from flowfabric.server.answers import Answer, Streamed
-from flowfabric.server.problems import Refused, refused, unauthorized
-from flowfabric.server.requests import CONTROL, Gone, Receive
+from flowfabric.server.access.principals import Principal, Standing
+from flowfabric.server.http.problems import Refused, refused, unauthorized
+from flowfabric.server.http.request import CONTROL, Gone, Receive
+from flowfabric.server.http.response import Answer, Streamed
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine

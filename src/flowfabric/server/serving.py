@@ -14,14 +14,14 @@ from typing import Any
 import uvicorn
 
 from flowfabric.engine import Engine
+from flowfabric.model.operations.suspension import AlreadySeeded
 from flowfabric.model.partitions import PartitionCounts
-from flowfabric.model.suspension import AlreadySeeded
 from flowfabric.server.app import App, Server, create_app
-from flowfabric.server.booting import patiently
 from flowfabric.server.config import FIRST_KID, ServerConfig
-from flowfabric.server.cors import with_cors
+from flowfabric.server.http.connection import Bounds, behind, guard
+from flowfabric.server.http.cors import with_cors
 from flowfabric.server.memory import return_large_buffers
-from flowfabric.server.protocol import Bounds, behind, guard
+from flowfabric.server.startup import patiently
 from flowfabric.stores.kinds import kind_of
 
 _log = logging.getLogger("flowfabric.server")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeAlias
 
-from flowfabric.model.changes import Key, Need, Writes
+from flowfabric.model.decisions import Key, Need, Writes
 from flowfabric.model.errors import Transport
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from flowfabric.model.errors import EngineError
-from flowfabric.model.overview import Pulse
-from flowfabric.model.search import QueueDepth
+from flowfabric.model.reads.overview import Pulse
+from flowfabric.model.reads.search import QueueDepth
+from flowfabric.telemetry.engine_metrics import MAX_LANES, LaneNames
 from flowfabric.telemetry.metrics import Gauge, Metric
-from flowfabric.telemetry.watching import MAX_LANES, LaneNames
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine

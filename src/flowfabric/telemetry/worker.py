@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from flowfabric.telemetry.engine_metrics import MAX_LANES, EngineMetrics
 from flowfabric.telemetry.gauges import StoreGauges
 from flowfabric.telemetry.metrics import Counter, Gauge, Histogram, Registry
-from flowfabric.telemetry.watching import MAX_LANES, EngineMetrics
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine

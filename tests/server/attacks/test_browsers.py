@@ -10,18 +10,18 @@ import httpx
 import pytest
 
 from flowfabric.engine import Engine
-from flowfabric.model.credentials import Scope
+from flowfabric.model.operations.access import Scope
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.app import Server
-from flowfabric.server.browsers import SAFE
 from flowfabric.server.console import assets
-from flowfabric.server.cors import with_cors
-from flowfabric.server.heads import ONCE
+from flowfabric.server.http.cors import with_cors
+from flowfabric.server.http.cross_site import SAFE
+from flowfabric.server.http.head import ONCE
 from flowfabric.server.routes import ROUTES
+from tests.server.access.test_roles import NOTHING, credential, request_of, things
+from tests.server.http.test_connection import request, said
 from tests.server.listening import listening
 from tests.server.making import at, created
-from tests.server.test_protocol import request, said
-from tests.server.test_roles import NOTHING, credential, request_of, things
 
 OWN, LISTED, EVIL = "http://server", "https://listed.example", "https://evil.example"
 TOKEN = "t" * 32

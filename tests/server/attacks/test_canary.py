@@ -20,16 +20,16 @@ import msgspec
 import pytest
 
 from flowfabric.engine import Engine
-from flowfabric.engine.operations import REMOTE, Subject
-from flowfabric.engine.wire import body_of
-from flowfabric.model.credentials import Scope
-from flowfabric.model.results import ScannerFilter
-from flowfabric.model.subscriptions import EventFamily, cursor_to_text
+from flowfabric.engine.operation_table import REMOTE, Subject
+from flowfabric.engine.wire.codec import body_of
+from flowfabric.model.operations.access import Scope
+from flowfabric.model.operations.executions import ScannerFilter
+from flowfabric.model.reads.subscriptions import EventFamily, cursor_to_text
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.operations import Route
 from flowfabric.server.routes import ROUTES
 from tests.contract.probe import ManualClock
-from tests.server.attacks.planting import Planted, Planter, entangle, unknown
+from tests.server.attacks.world.planting import Planted, Planter, entangle, unknown
 from tests.server.conftest import client_of
 from tests.server.listening import events, listening
 

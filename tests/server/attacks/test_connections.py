@@ -17,23 +17,23 @@ import pytest
 
 from flowfabric import ClaimPolicy
 from flowfabric.engine import Engine
-from flowfabric.engine.subscriptions import Subscription
-from flowfabric.model.frames import Frame
-from flowfabric.model.subscriptions import cursor_to_text
+from flowfabric.engine.reads.subscriptions import Subscription
+from flowfabric.model.reads.subscriptions import cursor_to_text
+from flowfabric.model.streams.frames import Frame
 from flowfabric.server import ServerConfig
 from flowfabric.server.console import assets
-from flowfabric.server.limits import AnswerRoom
+from flowfabric.server.http.connection import AHEAD_BYTES
+from flowfabric.server.http.limits import AnswerRoom
+from flowfabric.server.http.outgoing import PIECE_BYTES
 from flowfabric.server.operations import Route
-from flowfabric.server.outgoing import PIECE_BYTES
-from flowfabric.server.protocol import AHEAD_BYTES
 from flowfabric.server.routes import ROUTES
-from flowfabric.server.routes.events import HELD_EVENTS
+from flowfabric.server.routes.live.events import HELD_EVENTS
 from flowfabric.telemetry.metrics import Counter
+from tests.server.access.test_roles import NOTHING, request_of
+from tests.server.http.test_connection import request, said, serving
 from tests.server.listening import events, listening
 from tests.server.making import at
 from tests.server.process import ServerProcess
-from tests.server.test_protocol import request, said, serving
-from tests.server.test_roles import NOTHING, request_of
 
 MIB = 1_048_576
 #: What docs/server.md promises.

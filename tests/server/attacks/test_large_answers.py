@@ -15,7 +15,7 @@ import pytest
 
 from flowfabric import ClaimPolicy
 from flowfabric.engine import Engine
-from flowfabric.model.frames import Frame
+from flowfabric.model.streams.frames import Frame
 from tests.contract.conftest import STORES
 from tests.server.attacks.test_connections import MIB, PROMISED, asking, files, settled, thousand
 from tests.server.making import at

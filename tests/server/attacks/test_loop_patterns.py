@@ -17,10 +17,10 @@ import msgspec
 import pytest
 
 import flowfabric
-from flowfabric.engine import searchtext
-from flowfabric.sdk import schemas
-from flowfabric.sdk.answer_checks import check_against
-from flowfabric.server.requests import Name
+from flowfabric.engine.reads import search_text
+from flowfabric.sdk.asks.answer_checks import check_against
+from flowfabric.sdk.schemas import from_types
+from flowfabric.server.http.request import Name
 
 ROOT = Path(flowfabric.__file__).parent
 #: Functions of ``re`` that take a pattern.
@@ -29,7 +29,7 @@ CEILING_S, FLOOR_S, GROWTH = 2.0, 0.1, 2.5
 #: Characters of what a pattern meets, at most: a head, a text in a body, a line of a log with a payload in it, an
 #: argument of a command or what a store says of itself, a path that the parser makes of the names in our own types,
 #: a search.
-HEAD, BODY, LOG, TOLD, PATH, TYPED = 65_536, 16_777_216, 1_048_576, 131_072, 8_192, searchtext.MAX_BYTES
+HEAD, BODY, LOG, TOLD, PATH, TYPED = 65_536, 16_777_216, 1_048_576, 131_072, 8_192, search_text.MAX_BYTES
 #: How long the texts are with which every pattern is tried that was not written for it.
 TRIED = 65_536
 
@@ -51,37 +51,37 @@ OUTSIDE: dict[str, Meets] = {
     "model/ids.py:_TAG_KEY": Meets("fullmatch", BODY, "a", "a."),
     "model/ids.py:_FORBIDDEN_IN_CAPABILITY": Meets("search", BODY, end=""),
     "model/ids.py:_NOT_PRINTABLE": Meets("search", BODY, end=""),
-    "model/tokens.py:_DIGEST": Meets("fullmatch", BODY, "", "0"),
+    "model/waitpoint_tokens.py:_DIGEST": Meets("fullmatch", BODY, "", "0"),
     "model/trace.py:_PARENT": Meets("fullmatch", HEAD, "00-" + "0" * 32 + "-" + "0" * 16 + "-00", "-", "\n"),
-    "model/frames.py:_POSITION": Meets("fullmatch", BODY, "", "0"),
-    "server/flaws.py:_PLACE": Meets("search", BODY, "x", " - at `$.a", "!"),
-    "server/flaws.py:_KIND": Meets("search", BODY, "", "Expected `a", "`"),
-    "server/flaws.py:_BOUND": Meets("search", BODY, "", "Expected `a` >= ", " "),
-    "server/flaws.py:_LENGTH": Meets("search", BODY, "", "Expected `a` of length ", " "),
-    "server/flaws.py:_PATTERN": Meets("search", BODY, "", "Expected `str` matching ", "\n"),
-    "server/flaws.py:_FIELD": Meets("fullmatch", BODY, "Object contains unknown field `", "`", "!"),
-    "server/flaws.py:_STEP": Meets("sub", PATH, "", "[a", "!"),
-    "server/requests.py:Name": Meets("search", BODY, "", "a", "\n"),
-    "server/exchange.py:_CHUNK": Meets("fullmatch", HEAD, "0", " ", "\x00"),
-    "server/routes/run_events.py:_PLACE": Meets("fullmatch", HEAD, "1:", "0"),
-    "server/routes/run_events.py:_RUN": Meets("fullmatch", HEAD, "0" * 36 + "@1:", "0"),
-    "server/heads.py:_FIRST": Meets("fullmatch", HEAD, "GET ", "a", " HTTP/2.0"),
-    "server/heads.py:_HEADERS": Meets("fullmatch", HEAD, "", "a:\r\n", "a"),
-    "server/heads.py:_LENGTH": Meets("fullmatch", HEAD, "", "0"),
+    "model/streams/frames.py:_POSITION": Meets("fullmatch", BODY, "", "0"),
+    "server/http/validation.py:_PLACE": Meets("search", BODY, "x", " - at `$.a", "!"),
+    "server/http/validation.py:_KIND": Meets("search", BODY, "", "Expected `a", "`"),
+    "server/http/validation.py:_BOUND": Meets("search", BODY, "", "Expected `a` >= ", " "),
+    "server/http/validation.py:_LENGTH": Meets("search", BODY, "", "Expected `a` of length ", " "),
+    "server/http/validation.py:_PATTERN": Meets("search", BODY, "", "Expected `str` matching ", "\n"),
+    "server/http/validation.py:_FIELD": Meets("fullmatch", BODY, "Object contains unknown field `", "`", "!"),
+    "server/http/validation.py:_STEP": Meets("sub", PATH, "", "[a", "!"),
+    "server/http/request.py:Name": Meets("search", BODY, "", "a", "\n"),
+    "server/http/exchange.py:_CHUNK": Meets("fullmatch", HEAD, "0", " ", "\x00"),
+    "server/routes/live/run_events.py:_PLACE": Meets("fullmatch", HEAD, "1:", "0"),
+    "server/routes/live/run_events.py:_RUN": Meets("fullmatch", HEAD, "0" * 36 + "@1:", "0"),
+    "server/http/head.py:_FIRST": Meets("fullmatch", HEAD, "GET ", "a", " HTTP/2.0"),
+    "server/http/head.py:_HEADERS": Meets("fullmatch", HEAD, "", "a:\r\n", "a"),
+    "server/http/head.py:_LENGTH": Meets("fullmatch", HEAD, "", "0"),
     "telemetry/logs.py:_SECRETS": Meets("sub", LOG, "", "a:", "0"),
-    "engine/searchtext.py:_ID": Meets("fullmatch", TYPED, "0:", "0"),
-    "engine/searchtext.py:_PART": Meets("findall", TYPED, "", '"a'),
-    "engine/searchtext.py:_SPAN": Meets("fullmatch", TYPED, "0", " "),
-    "engine/searchtext.py:_bare": Meets("match", TYPED),
-    "engine/searchtext.py:_parent": Meets("fullmatch", TYPED, "0:", "a", "\n"),
+    "engine/reads/search_text.py:_ID": Meets("fullmatch", TYPED, "0:", "0"),
+    "engine/reads/search_text.py:_PART": Meets("findall", TYPED, "", '"a'),
+    "engine/reads/search_text.py:_SPAN": Meets("fullmatch", TYPED, "0", " "),
+    "engine/reads/search_text.py:_bare": Meets("match", TYPED),
+    "engine/reads/search_text.py:_parent": Meets("fullmatch", TYPED, "0:", "a", "\n"),
     "model/failures.py:_CHANGING": Meets("sub", BODY, "", "a0"),
     "model/failures.py:common": Meets("split", BODY, "", "\0"),
-    "engine/wait_checks.py:_HEX": Meets("fullmatch", BODY, "", "0"),
-    "core/grant_keys.py:_TAG": Meets("fullmatch", BODY, "{fp:", "0"),
-    "core/grant_keys.py:_DIGEST": Meets("fullmatch", BODY, "", "0"),
-    "core/grant_keys.py:_TIME": Meets("fullmatch", BODY, "", "0"),
-    "security/tokens.py:_FORM": Meets("fullmatch", HEAD, "ff_", "0"),
-    "cli/finding.py:_DURATION": Meets("fullmatch", TOLD, "", "0"),
+    "engine/checks/waits.py:_HEX": Meets("fullmatch", BODY, "", "0"),
+    "core/leases/grant_keys.py:_TAG": Meets("fullmatch", BODY, "{fp:", "0"),
+    "core/leases/grant_keys.py:_DIGEST": Meets("fullmatch", BODY, "", "0"),
+    "core/leases/grant_keys.py:_TIME": Meets("fullmatch", BODY, "", "0"),
+    "engine/credential_tokens.py:_FORM": Meets("fullmatch", HEAD, "ff_", "0"),
+    "cli/filters.py:_DURATION": Meets("fullmatch", TOLD, "", "0"),
     "stores/environment.py:_valkey_url": Meets("fullmatch", TOLD, "", "a", "/"),
     "stores/valkey/address.py:_PREFIX": Meets("fullmatch", TOLD),
     "stores/valkey/connection.py:suitable_version": Meets("findall", TOLD, "", "0.", "x"),
@@ -135,16 +135,16 @@ OUTSIDE: dict[str, Meets] = {
 OWN: dict[str, str] = {
     "server/openapi.py:_PARAMETER": "paths of the table of operations",
     "stores/migrate.py:_NAME": "names of files that come with the package",
-    "cli/offers.py:_FISH_STATE": "a script that the command line has made of its own commands",
-    "cli/offers.py:_FISH_VALUE": "a script that the command line has made of its own commands",
-    "cli/offers.py:_WITH_VALUES": "a script that the command line has made of its own commands",
-    "cli/offers.py:_ZSH_FIRST": "a script that the command line has made of its own commands",
-    "cli/offers.py:_ZSH_STATE": "a script that the command line has made of its own commands",
-    "cli/offers.py:_bash": "the text of that module",
+    "cli/completion_values.py:_FISH_STATE": "a script that the command line has made of its own commands",
+    "cli/completion_values.py:_FISH_VALUE": "a script that the command line has made of its own commands",
+    "cli/completion_values.py:_WITH_VALUES": "a script that the command line has made of its own commands",
+    "cli/completion_values.py:_ZSH_FIRST": "a script that the command line has made of its own commands",
+    "cli/completion_values.py:_ZSH_STATE": "a script that the command line has made of its own commands",
+    "cli/completion_values.py:_bash": "the text of that module",
     "stores/valkey/connection.py:_LIBRARY_NAME": "the functions that come with the package",
     "stores/valkey/functions.lua: ^%d+": "an id of a stream, which the server has made",
-    "cli/ids.py:_SHORT": "arguments of the command line, typed by whoever runs it",
-    "cli/ids.py:_WHOLE": "arguments of the command line, typed by whoever runs it",
+    "cli/run_ids.py:_SHORT": "arguments of the command line, typed by whoever runs it",
+    "cli/run_ids.py:_WHOLE": "arguments of the command line, typed by whoever runs it",
     "stores/valkey/histories.lua: (%d+)-(%d+)": "numbers that the function itself has written",
     "format.js: ^(\\d+)\\.\\d": "a duration in a few words",
     "execution/why.js: \\.$": "a sentence that the server has written",
@@ -307,7 +307,7 @@ def test_the_worst_text_takes_as_long_as_it_is(key: str) -> None:
 
 def followed() -> set[str]:
     """Patterns that our own schemas are made with; they are not matched by ``re``."""
-    tree = ast.parse(Path(schemas.__file__).read_text())
+    tree = ast.parse(Path(from_types.__file__).read_text())
     return {
         value.value
         for node in ast.walk(tree)

@@ -10,16 +10,16 @@ import pytest
 from msgspec import UNSET
 
 from flowfabric.engine import Engine
-from flowfabric.engine.operations import REMOTE
-from flowfabric.engine.wire import body_of as wire_body
+from flowfabric.engine.operation_table import REMOTE
+from flowfabric.engine.wire.codec import body_of as wire_body
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.app import Server
+from flowfabric.server.http.request import BULK, CONTROL, LARGE
 from flowfabric.server.operations import Route
-from flowfabric.server.requests import BULK, CONTROL, LARGE
 from flowfabric.server.routes import ROUTES
 from tests.conftest import full_run
-from tests.server.attacks.watching import Request
-from tests.server.test_roles import Things, body_of, request_of, things
+from tests.server.access.test_roles import Things, body_of, request_of, things
+from tests.server.attacks.world.watching import Request
 
 #: Processor seconds that one callback may take, and below which growth is not judged.
 CEILING_S, FLOOR_S = 2.0, 0.05

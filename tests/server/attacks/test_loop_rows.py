@@ -13,12 +13,12 @@ import pytest
 
 from flowfabric import App, Ask, days, seconds
 from flowfabric.engine import Engine
-from flowfabric.model.credentials import Scope
-from flowfabric.model.schedules import Every
+from flowfabric.model.operations.access import Scope
+from flowfabric.model.operations.schedules import Every
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.routes import ROUTES
+from tests.server.access.test_roles import FOLLOWED, request_of, things
 from tests.server.conftest import client_of
-from tests.server.test_roles import FOLLOWED, request_of, things
 
 DEEP = "[" * 2_000 + "]" * 2_000
 BAD = {

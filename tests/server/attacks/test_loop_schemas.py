@@ -13,15 +13,15 @@ import pytest
 
 from flowfabric import App, RunFailed, seconds
 from flowfabric.conditions import Single
-from flowfabric.model.results import ClaimPolicy
+from flowfabric.model.operations.executions import ClaimPolicy
+from flowfabric.model.operations.suspension import Fresh, SuspendArgs, SuspensionReason
 from flowfabric.model.states import PublicState
-from flowfabric.model.suspension import Fresh, SuspendArgs, SuspensionReason
-from flowfabric.sdk.asks import ANYONE, ASK_KIND, waitpoint_of
-from flowfabric.sdk.codec import codec_for
-from flowfabric.sdk.schemas import schema_of
+from flowfabric.sdk.asks.ask import ANYONE, ASK_KIND, waitpoint_of
+from flowfabric.sdk.definitions.codec import codec_for
+from flowfabric.sdk.schemas.from_types import schema_of
 from flowfabric.server import ServerConfig, create_app
-from tests.sdk.test_answer_checks import HOSTILE, SIZED, TABLE
-from tests.server.attacks.watching import Request
+from tests.sdk.asks.test_answer_checks import HOSTILE, SIZED, TABLE
+from tests.server.attacks.world.watching import Request
 
 CEILING_S = 2.0
 
@@ -90,7 +90,7 @@ async def test_whoever_lacks_the_token_has_nothing_checked(app: App, monkeypatch
     def checks(*_: Any) -> str | None:
         raise AssertionError("the token comes first")
 
-    monkeypatch.setattr("flowfabric.sdk.asks.check_against", checks)
+    monkeypatch.setattr("flowfabric.sdk.asks.ask.check_against", checks)
     schema, value = HOSTILE["a large class"]
     payload = question(schema)
     waiting, other = await asked(app, payload), await asked(app, question({}))

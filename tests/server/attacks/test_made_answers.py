@@ -11,22 +11,22 @@ import pytest
 
 from flowfabric import ClaimPolicy
 from flowfabric.engine import Engine
-from flowfabric.engine.wire_errors import error_from_wire
+from flowfabric.engine.wire.error_codec import error_from_wire
 from flowfabric.model.errors import ErrorClass, ResourceExhausted
-from flowfabric.model.frames import Frame
 from flowfabric.model.handles import Handle
 from flowfabric.model.limits import MAX_PAYLOAD_BYTES
-from flowfabric.model.results import Created
-from flowfabric.model.steps import NewStep
+from flowfabric.model.operations.executions import Created
+from flowfabric.model.operations.workflows import NewStep
+from flowfabric.model.streams.frames import Frame
 from flowfabric.sdk.remote import calls as remote_calls
 from flowfabric.sdk.remote.engine import RemoteEngine
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.app import Server
-from flowfabric.server.limits import MADE_BYTES, AnswerRoom, Made
-from flowfabric.server.pieces import MOST_STEPS, PIECE_BYTES, STEP_BYTES, Loads
-from flowfabric.server.remote import ENDS
+from flowfabric.server.http.limits import MADE_BYTES, AnswerRoom, Made
+from flowfabric.server.http.pieces import MOST_STEPS, PIECE_BYTES, STEP_BYTES, Loads
+from flowfabric.server.remote_calls import ENDS
 from tests.contract.probe import id_of
-from tests.server.attacks.asking import Asking, eventually
+from tests.server.attacks.world.asking import Asking, eventually
 from tests.server.conftest import client_of
 from tests.server.listening import listening
 from tests.server.making import at, claimed

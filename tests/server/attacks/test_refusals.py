@@ -11,9 +11,9 @@ import json
 import httpx
 import pytest
 
-from flowfabric.model.credentials import Scope
-from tests.server.attacks.naming import Place, atoms, call_of, places
-from tests.server.attacks.tenants import opened
+from flowfabric.model.operations.access import Scope
+from tests.server.attacks.world.naming import Place, atoms, call_of, places
+from tests.server.attacks.world.tenants import opened
 from tests.server.conftest import client_of
 
 #: Too long for every name, no id, no number, no known word; it would end a line and open a tag.

@@ -14,13 +14,14 @@ import pytest
 
 from flowfabric import ClaimPolicy, FlowGraph
 from flowfabric.engine import Engine
-from flowfabric.engine.operations import REMOTE
-from flowfabric.model.frames import Frame
+from flowfabric.engine.operation_table import REMOTE
 from flowfabric.model.handles import Handle
-from flowfabric.model.records import SigningKey
-from flowfabric.model.steps import NewStep
-from flowfabric.server import ServerConfig, access, create_app
-from flowfabric.server.access import Scope
+from flowfabric.model.operations.workflows import NewStep
+from flowfabric.model.records.executions import SigningKey
+from flowfabric.model.streams.frames import Frame
+from flowfabric.server import ServerConfig, create_app
+from flowfabric.server.access import principals
+from flowfabric.server.access.principals import Scope
 from flowfabric.server.app import Server
 from flowfabric.server.operations import Route
 from flowfabric.server.routes import ROUTES
@@ -28,8 +29,8 @@ from flowfabric.server.routes.remote import WAITING
 from tests.contract.conftest import STORES
 from tests.contract.probe import ManualClock, id_of
 from tests.contract.seeding import overwrite
-from tests.server.attacks.asking import PATIENCE_S, Asking, eventually
 from tests.server.attacks.test_connections import MIB, unread
+from tests.server.attacks.world.asking import PATIENCE_S, Asking, eventually
 from tests.server.conftest import client_of
 from tests.server.listening import listening
 from tests.server.making import at, claimed, creation
@@ -510,7 +511,7 @@ def deafen(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(engine, "_hear", hear)
-    monkeypatch.setattr(access, "KNOWN_S", SOON_S)
+    monkeypatch.setattr(principals, "KNOWN_S", SOON_S)
     monkeypatch.setattr(type(engine.store), "event_poll_s", SOON_S)
 
 
@@ -522,7 +523,7 @@ async def test_a_revocation_elsewhere_arrives(
     """By a hint, if there is one; and by looking, if it is lost. Whoever is refused once hears nothing more."""
     here, there, _ = engines
     if told:
-        monkeypatch.setattr(access, "KNOWN_S", 1e9)
+        monkeypatch.setattr(principals, "KNOWN_S", 1e9)
     else:
         deafen(there, monkeypatch)
     world = await world_of(here, there)
@@ -536,7 +537,7 @@ async def test_a_process_that_ends_at_once_tells_too(
     engines: tuple[Engine, Engine, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the command line does."""
-    monkeypatch.setattr(access, "KNOWN_S", 1e9)
+    monkeypatch.setattr(principals, "KNOWN_S", 1e9)
     here, there, url = engines
     world = await world_of(here, there)
     async with await waiting(world, "follow_changes", world.token) as asking:
@@ -552,7 +553,7 @@ async def test_the_first_credential_ends_what_nobody_in_particular_waits_for(
 ) -> None:
     here, there, _ = engines
     if told:
-        monkeypatch.setattr(access, "KNOWN_S", 1e9)
+        monkeypatch.setattr(principals, "KNOWN_S", 1e9)
     else:
         deafen(there, monkeypatch)
     world = await begun(create_app(here, ServerConfig()), create_app(there, ServerConfig()), "")

@@ -26,26 +26,25 @@ from rich.console import Console
 import flowfabric
 from flowfabric import ClaimPolicy, ExecutionId
 from flowfabric.conditions import ByName, Single
-from flowfabric.core.signing import RotateKey, SeedSecret
-from flowfabric.engine import Engine
-from flowfabric.model.changes import Get
-from flowfabric.model.credentials import Credential
-from flowfabric.model.discreet import Discreet
+from flowfabric.core.suspension.signing import RotateKey, SeedSecret
+from flowfabric.engine import Engine, credential_tokens
+from flowfabric.model.decisions import Get
 from flowfabric.model.errors import EngineError
 from flowfabric.model.handles import Handle
-from flowfabric.model.records import SigningKey, SuspendDedup, Waitpoint
-from flowfabric.model.results import Granted, ResumeGrant
-from flowfabric.model.suspension import Fresh, SuspendArgs, Suspended
-from flowfabric.model.tokens import Token
+from flowfabric.model.operations.access import Credential
+from flowfabric.model.operations.executions import Granted, ResumeGrant
+from flowfabric.model.operations.suspension import Fresh, SuspendArgs, Suspended
+from flowfabric.model.records.executions import SigningKey, SuspendDedup, Waitpoint
+from flowfabric.model.secrets import Discreet
+from flowfabric.model.waitpoint_tokens import Token
 from flowfabric.sdk.app import App
-from flowfabric.sdk.links import make_link
-from flowfabric.sdk.remote.connections import Address, Servers
+from flowfabric.sdk.asks.links import make_link
 from flowfabric.sdk.remote.handles import unsealed
-from flowfabric.security import tokens
+from flowfabric.sdk.remote.http_client import Address, Servers
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.app import Server
 from flowfabric.server.routes import ROUTES
-from flowfabric.stores import planning
+from flowfabric.stores import migration_plan
 from tests.server.conftest import client_of
 from tests.server.making import claimed
 
@@ -177,7 +176,7 @@ async def world_of(engine: Engine) -> World:
     await engine.seed_waitpoint_hmac_secret(kid="k1", secret_hex=SECRET)
     world.secrets.append(repr(bytes.fromhex(SECRET))[2:-1])
     made = await engine.create_credential(name="ann", scopes=["read", "worker"])
-    minted = tokens.mint()
+    minted = credential_tokens.mint()
     world.secrets += [each.reveal().rpartition("_")[2] for each in (made.token, minted.token)]
     world.add(made, minted)
     await engine.create_execution()
@@ -294,7 +293,7 @@ async def test_no_error_shows_a_secret(engine: Engine, caplog: pytest.LogCapture
 )
 async def test_no_address_is_shown_with_its_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    for opening in (Engine.open, planning.plan):
+    for opening in (Engine.open, migration_plan.plan):
         with pytest.raises(EngineError) as caught:
             await opening(url)
         told = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(caught.value)

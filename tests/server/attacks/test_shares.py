@@ -12,11 +12,11 @@ import pytest
 from flowfabric.engine import Engine
 from flowfabric.model.errors import ResourceExhausted, Unavailable
 from flowfabric.server import ServerConfig, create_app
-from flowfabric.server.access import ANYBODY, HOLDER, Principal
+from flowfabric.server.access.principals import ANYBODY, HOLDER, Principal
 from flowfabric.server.app import Server
-from flowfabric.server.permits import Permits
+from flowfabric.server.http.limits import Permits
 from tests.contract.probe import id_of
-from tests.server.attacks.asking import Asking, eventually
+from tests.server.attacks.world.asking import Asking, eventually
 from tests.server.making import at, claimed
 
 PLACES = 6

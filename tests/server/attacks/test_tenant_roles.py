@@ -16,12 +16,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flowfabric.engine.operations import REMOTE, Operation
-from flowfabric.model.credentials import Scope
+from flowfabric.engine.operation_table import REMOTE, Operation
+from flowfabric.model.operations.access import Scope
 from tests.conftest import ExternalValkey, NewDatabase, full_run, valkey_place
-from tests.server.attacks.asking_tenants import IN_USE, PLACES
-from tests.server.attacks.naming import BY_ROUTE, CHOSEN, Place, places
-from tests.server.attacks.stands import Stand, Store
+from tests.server.attacks.world.asking_tenants import IN_USE, PLACES
+from tests.server.attacks.world.naming import BY_ROUTE, CHOSEN, Place, places
+from tests.server.attacks.world.stands import Stand, Store
 from tests.servers import Valkey
 
 NAMING = [each for each in places() if each.role() is not None]

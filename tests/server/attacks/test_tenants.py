@@ -17,20 +17,20 @@ import pytest
 
 from flowfabric import App, ClaimPolicy
 from flowfabric.engine import Engine
-from flowfabric.engine.operations import REMOTE
+from flowfabric.engine.operation_table import REMOTE
 from flowfabric.model.ids import ExecutionId
 from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.definitions.depends import injected
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.errors import RunFailed
-from flowfabric.sdk.gates import budget_id, quota_id
-from flowfabric.sdk.injecting import injected
 from flowfabric.sdk.options import Budget, Limit
+from flowfabric.sdk.runs.limits import budget_id, quota_id
 from flowfabric.server import ServerConfig
 from tests.contract.conftest import STORES
 from tests.sdk.serving import serving
-from tests.server.attacks.asking_tenants import IN_USE, PLACES, SAID, asked, succeeded, value_of
-from tests.server.attacks.naming import CHOSEN, NAMELESS, NAMES, NEW, places, sounds_naming
-from tests.server.attacks.tenants import (
+from tests.server.attacks.world.asking_tenants import IN_USE, PLACES, SAID, asked, succeeded, value_of
+from tests.server.attacks.world.naming import CHOSEN, NAMELESS, NAMES, NEW, places, sounds_naming
+from tests.server.attacks.world.tenants import (
     WHOSE,
     World,
     assert_alive,

@@ -11,11 +11,11 @@ import pytest
 
 from flowfabric.engine import Engine
 from flowfabric.server import ServerConfig, create_app
-from flowfabric.server.limits import LARGEST_BODY, MOVED_BYTES, OPEN_PART, Body, BodyRoom
-from flowfabric.server.problems import Refused
-from flowfabric.server.requests import MEDIUM
+from flowfabric.server.http.limits import LARGEST_BODY, MOVED_BYTES, OPEN_PART, Body, BodyRoom
+from flowfabric.server.http.problems import Refused
+from flowfabric.server.http.request import MEDIUM
 from flowfabric.server.serving import Running
-from tests.server.attacks.asking import PATIENCE_S, eventually
+from tests.server.attacks.world.asking import PATIENCE_S, eventually
 from tests.server.making import creation
 
 MIB = 1_048_576

@@ -6,24 +6,24 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowfabric.core import admitting, budgets, charging, holdings, lapsing, quotas, reservations
-from flowfabric.core.budgets import RecordSpend, ReleaseBudget, ReportUsage, ResetBudget
-from flowfabric.core.quotas import ReleaseAdmission
-from flowfabric.model.budget_records import Budget, BudgetSpend, BudgetUsage
-from flowfabric.model.changes import Change
-from flowfabric.model.records import Execution
+from flowfabric.core.admission import admit, budgets, charge, quotas, release, reservations
+from flowfabric.core.admission.budgets import RecordSpend, ReleaseBudget, ReportUsage, ResetBudget
+from flowfabric.core.admission.quotas import ReleaseAdmission
+from flowfabric.model.decisions import Change
+from flowfabric.model.records.budgets import Budget, BudgetSpend, BudgetUsage
+from flowfabric.model.records.executions import Execution
 from tests.simulation.coordination.mutating import around, edited, mutant, without_drops, without_fields
 
 # -- charging --------------------------------------------------------------------------------------------------------
 
 
 def _breach(monkeypatch: Any, change: Any) -> None:
-    old = charging.first_breach
+    old = charge.first_breach
 
     def first_breach(counters: Any, chain: Any, amounts: Any) -> Any:
         return change(old, counters, chain, amounts)
 
-    for module in (charging, budgets, reservations):
+    for module in (charge, budgets, reservations):
         monkeypatch.setattr(module, "first_breach", first_breach)
 
 
@@ -42,14 +42,14 @@ def only_the_nearest_budget_refuses(monkeypatch: Any) -> None:
 
 @mutant
 def only_the_nearest_budget_is_charged(monkeypatch: Any) -> None:
-    old = charging.apply
-    for module in (charging, budgets):
+    old = charge.apply
+    for module in (charge, budgets):
         monkeypatch.setattr(module, "apply", lambda counters, chain, amounts: old(counters, chain[:1], amounts))
 
 
 @mutant
 def warning_budget_refuses(monkeypatch: Any) -> None:
-    monkeypatch.setattr(charging, "refuses", lambda budget, terms: True)
+    monkeypatch.setattr(charge, "refuses", lambda budget, terms: True)
 
 
 @mutant
@@ -91,12 +91,12 @@ def reset_keeps_what_was_spent(monkeypatch: Any) -> None:
 
 @mutant
 def reservation_stays_when_the_lease_ends(monkeypatch: Any) -> None:
-    monkeypatch.setattr(holdings, "lapsed", lambda *given: ())
+    monkeypatch.setattr(release, "lapsed", lambda *given: ())
 
 
 @mutant
 def lapsed_amounts_stay_set_aside(monkeypatch: Any) -> None:
-    monkeypatch.setattr(lapsing, "give_back", lambda *given: None)
+    monkeypatch.setattr(release, "give_back", lambda *given: None)
 
 
 @mutant
@@ -127,35 +127,35 @@ def reserved_amounts_do_not_count(monkeypatch: Any) -> None:
 
 @mutant
 def used_up_budget_admits(monkeypatch: Any) -> None:
-    monkeypatch.setattr(admitting, "exhausted", lambda view, budget: None)
+    monkeypatch.setattr(admit, "exhausted", lambda view, budget: None)
 
 
 @mutant
 def budget_above_is_not_asked(monkeypatch: Any) -> None:
-    old = admitting._levels_named
+    old = admit._levels_named
 
     def levels_named(view: Any, execution: Any) -> Any:
-        return (pair for pair in old(view, execution) if charging.ancestors(pair[0]))
+        return (pair for pair in old(view, execution) if charge.ancestors(pair[0]))
 
-    monkeypatch.setattr(admitting, "_levels_named", levels_named)
+    monkeypatch.setattr(admit, "_levels_named", levels_named)
 
 
 @mutant
 def nobody_is_let_go(monkeypatch: Any) -> None:
-    monkeypatch.setattr(admitting, "_let_one_go", lambda *given: False)
+    monkeypatch.setattr(admit, "_let_one_go", lambda *given: False)
 
 
 @mutant
 def let_go_without_room(monkeypatch: Any) -> None:
     """When there is room in one thing, nobody asks for the rest."""
-    old = admitting._let_one_go
+    old = admit._let_one_go
 
     def let_one_go(view: Any, context: Any, execution: Any, *more: Any) -> bool:
         with monkeypatch.context() as patching:
-            patching.setattr(admitting, "would_deny", lambda *given: None)
+            patching.setattr(admit, "would_deny", lambda *given: None)
             return old(view, context, execution, *more)
 
-    monkeypatch.setattr(admitting, "_let_one_go", let_one_go)
+    monkeypatch.setattr(admit, "_let_one_go", let_one_go)
 
 
 @mutant

@@ -6,14 +6,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowfabric.core import cancel, conclusion, downstream, edges, flow_cancel, graph, holding, operator
-from flowfabric.core.flow_cancel import AckCancelMembers, CancelFlow, CancelFlowHeaderCommand
-from flowfabric.core.view import View
-from flowfabric.model import literals as lit
-from flowfabric.model.changes import Change
+from flowfabric.core.batch.view import View
+from flowfabric.core.executions import cancel, end, operator
+from flowfabric.core.flows import build, cancel as flow_cancel, cascade, edges
+from flowfabric.core.flows.cancel import AckCancelMembers, CancelFlow, CancelFlowHeaderCommand
+from flowfabric.core.leases import hold
+from flowfabric.model import states as lit
+from flowfabric.model.decisions import Change
 from flowfabric.model.events import CompletionEvent, LeaseEvent, OperatorEvent
-from flowfabric.model.flows import GroupState
-from flowfabric.model.records import Attempt, CancelBacklog, Edge, EdgeGroup, Flow
+from flowfabric.model.operations.flows import GroupState
+from flowfabric.model.records.executions import Attempt, CancelBacklog, Edge, EdgeGroup, Flow
 from tests.simulation.coordination.mutating import around, edited, mutant, without_drops, without_events, without_fields
 
 
@@ -56,17 +58,17 @@ def quorum_one_short(monkeypatch: Any) -> None:
 
 @mutant
 def group_fires_twice(monkeypatch: Any) -> None:
-    old = downstream.Cascade.judge
+    old = cascade.Cascade.judge
 
     def judge(self: Any, group: Any, child: Any, fields: Any, acts: Any) -> None:
         old(self, replace(group, group_state=str(GroupState.PENDING)), child, fields, acts)
 
-    monkeypatch.setattr(downstream.Cascade, "judge", judge)
+    monkeypatch.setattr(cascade.Cascade, "judge", judge)
 
 
 @mutant
 def skip_does_not_ripple(monkeypatch: Any) -> None:
-    old = downstream.Cascade.follow
+    old = cascade.Cascade.follow
 
     def follow(self: Any, execution: Any, outcome: str, result: Any, event: Any = None) -> Any:
         end = old(self, execution, outcome, result, event)
@@ -75,7 +77,7 @@ def skip_does_not_ripple(monkeypatch: Any) -> None:
             event.dispatched_at_ms = self._context.now
         return end
 
-    monkeypatch.setattr(downstream.Cascade, "follow", follow)
+    monkeypatch.setattr(cascade.Cascade, "follow", follow)
 
 
 @mutant
@@ -88,18 +90,18 @@ def skip_counts_as_a_failure(monkeypatch: Any) -> None:
 
 @mutant
 def siblings_go_on(monkeypatch: Any) -> None:
-    monkeypatch.setattr(downstream.Cascade, "_cancel_rest", lambda self, *given: None)
+    monkeypatch.setattr(cascade.Cascade, "_cancel_rest", lambda self, *given: None)
 
 
 @mutant
 def losers_of_an_impossible_group_go_on(monkeypatch: Any) -> None:
-    old = downstream.Cascade._cancel_rest
+    old = cascade.Cascade._cancel_rest
 
     def cancel_rest(self: Any, partition: int, flow_id: str, uuid: str, state: Any) -> None:
         if state is GroupState.SATISFIED:
             old(self, partition, flow_id, uuid, state)
 
-    monkeypatch.setattr(downstream.Cascade, "_cancel_rest", cancel_rest)
+    monkeypatch.setattr(cascade.Cascade, "_cancel_rest", cancel_rest)
 
 
 @mutant
@@ -124,16 +126,16 @@ def data_is_passed_unasked(monkeypatch: Any) -> None:
 
 @mutant
 def applied_child_stays_claimable(monkeypatch: Any) -> None:
-    monkeypatch.setattr(graph, "_gated", lambda *given: [])
+    monkeypatch.setattr(build, "_gated", lambda *given: [])
 
 
 @mutant
 def edge_from_an_ended_parent_waits(monkeypatch: Any) -> None:
-    class Idle(downstream.Cascade):
+    class Idle(cascade.Cascade):
         def resolve(self, edge: Any, end: Any) -> None:
             pass
 
-    monkeypatch.setattr(graph, "Cascade", Idle)
+    monkeypatch.setattr(build, "Cascade", Idle)
 
 
 @mutant
@@ -149,7 +151,7 @@ def stale_revision_accepted(monkeypatch: Any) -> None:
             command = replace(command, expected_graph_revision=flow.graph_revision)
         return old(command, view, context)
 
-    around(monkeypatch, graph.StageDependencyEdge, stage)
+    around(monkeypatch, build.StageDependencyEdge, stage)
 
 
 @mutant
@@ -201,12 +203,12 @@ def replay_keeps_the_failures(monkeypatch: Any) -> None:
 
 @mutant
 def holders_never_wait(monkeypatch: Any) -> None:
-    monkeypatch.setattr(holding, "waits_for_members", lambda view, execution: False)
+    monkeypatch.setattr(hold, "waits_for_members", lambda view, execution: False)
 
 
 @mutant
 def cancelled_members_move_nobody(monkeypatch: Any) -> None:
     def concluded(*given: Any, **named: Any) -> Any:
-        return conclusion.concluded(*given, **{**named, "with_flow": True})
+        return end.concluded(*given, **{**named, "with_flow": True})
 
     monkeypatch.setattr(cancel, "concluded", concluded)

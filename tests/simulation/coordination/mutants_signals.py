@@ -6,13 +6,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowfabric.core import ending, finish, mailboxes, resume, signals, signing, timers, waits
-from flowfabric.core.suspend import Suspend
-from flowfabric.model import conditions, literals as lit
+from flowfabric.core.executions import complete, due, terminal
+from flowfabric.core.suspension import bound_waitpoints, resume, signals, signing, waits
+from flowfabric.core.suspension.suspend import Suspend
+from flowfabric.model import conditions, states as lit
 from flowfabric.model.events import LeaseEvent, SignalEvent
-from flowfabric.model.records import Attempt, Execution, Signal, Suspension
-from flowfabric.model.suspension import TimeoutBehavior
-from flowfabric.model.tokens import revealed
+from flowfabric.model.operations.suspension import TimeoutBehavior
+from flowfabric.model.records.executions import Attempt, Execution, Signal, Suspension
+from flowfabric.model.waitpoint_tokens import revealed
 from tests.simulation.coordination.mutating import around, edited, mutant, without_events, without_fields
 
 # -- tokens and keys -------------------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ def rotation_leaves_no_grace(monkeypatch: Any) -> None:
 
 @mutant
 def buffered_signals_are_lost(monkeypatch: Any) -> None:
-    monkeypatch.setattr(mailboxes, "_replayed", lambda *given: ({}, 0, None))
+    monkeypatch.setattr(bound_waitpoints, "_replayed", lambda *given: ({}, 0, None))
 
 
 @mutant
@@ -143,7 +144,7 @@ def one_of_all_is_enough(monkeypatch: Any) -> None:
             return any(old(member, heard) for member in condition.members)
         return old(condition, heard)
 
-    for module in (conditions, mailboxes):
+    for module in (conditions, bound_waitpoints):
         monkeypatch.setattr(module, "satisfied", satisfied, raising=False)
 
 
@@ -190,7 +191,7 @@ def resume_delay_ignored(monkeypatch: Any) -> None:
 
 @mutant
 def delayed_resume_is_forgotten(monkeypatch: Any) -> None:
-    edited(monkeypatch, timers.PromoteDelayed, without_fields(Execution, "public_state"))
+    edited(monkeypatch, due.PromoteDelayed, without_fields(Execution, "public_state"))
 
 
 @mutant
@@ -226,5 +227,5 @@ def expiry_fails_instead(monkeypatch: Any) -> None:
 
 @mutant
 def ends_leave_the_suspension_behind(monkeypatch: Any) -> None:
-    for module in (ending, finish):
+    for module in (terminal, complete):
         monkeypatch.setattr(module, "waits_dropped", lambda *given: ())

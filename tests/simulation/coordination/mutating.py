@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.mutating import Patch, around, edited, without_drops, without_events, without_fields
+from tests.simulation.mutants.mutating import Patch, around, edited, without_drops, without_events, without_fields
 
 __all__ = ["MUTANTS", "around", "edited", "mutant", "without_drops", "without_events", "without_fields"]
 

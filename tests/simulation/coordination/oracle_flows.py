@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.simulation.coordination.model import ALL_OF, FLOW_ENDED, Edge, Flow, Group
 from tests.simulation.model import ANY, WAITING, Held, Refused, Row
-from tests.simulation.oracle import Oracle
-from tests.simulation.oracle_control import BLOCKS
+from tests.simulation.oracle.oracle import Oracle
+from tests.simulation.oracle.oracle_control import BLOCKS
 
 
 class Flows(Oracle):

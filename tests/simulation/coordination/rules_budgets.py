@@ -6,12 +6,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from flowfabric.core.quotas import carried_guard
-from flowfabric.model.budget_records import Budget, BudgetSpend, BudgetUsage, QuotaAdmitted, QuotaPolicy, Reservation
-from flowfabric.model.budgets import UsageDimensions
-from flowfabric.model.changes import Get, Select
-from flowfabric.model.records import Execution
-from flowfabric.stores.schema import split_wire
+from flowfabric.core.admission.quotas import carried_guard
+from flowfabric.model.decisions import Get, Select
+from flowfabric.model.operations.budgets import UsageDimensions
+from flowfabric.model.records.budgets import Budget, BudgetSpend, BudgetUsage, QuotaAdmitted, QuotaPolicy, Reservation
+from flowfabric.model.records.executions import Execution
+from flowfabric.stores.sql.schema import split_wire
 from tests.simulation.coordination.domains import (
     ALLOWED,
     AMOUNTS,

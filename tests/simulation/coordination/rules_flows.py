@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flowfabric.model.flows import AllOf, AnyOf, FlowEdge, FlowGraph, OnSatisfied, Quorum
+from flowfabric.model.operations.flows import AllOf, AnyOf, FlowEdge, FlowGraph, OnSatisfied, Quorum
 from tests.simulation.coordination.domains import (
     BOUND,
     BUDGETS,

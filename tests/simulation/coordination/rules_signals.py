@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from flowfabric import conditions as public
-from flowfabric.model.changes import Get, Select
+from flowfabric.model.decisions import Get, Select
 from flowfabric.model.errors import EngineError
-from flowfabric.model.records import Signal, Suspension, Waitpoint
-from flowfabric.model.suspension import Fresh, ResumePolicy, SuspendArgs, UsePending
-from flowfabric.stores.schema import split_wire
+from flowfabric.model.operations.suspension import Fresh, ResumePolicy, SuspendArgs, UsePending
+from flowfabric.model.records.executions import Signal, Suspension, Waitpoint
+from flowfabric.stores.sql.schema import split_wire
 from tests.simulation.coordination import conditions
 from tests.simulation.coordination.domains import BEHAVIOR, CONDITION, MEMBER, SECRETS, TOKEN, WAIT_REASON, operation
 from tests.simulation.coordination.machine import Machine

@@ -11,8 +11,8 @@ from tests.conftest import full_run
 from tests.simulation.coordination import mutants_budgets, mutants_flows, mutants_signals
 from tests.simulation.coordination.mutating import MUTANTS
 from tests.simulation.coordination.test_coordination import machine_on
-from tests.simulation.hunting import found
-from tests.simulation.mutating import forgets_fields
+from tests.simulation.mutants.hunting import found
+from tests.simulation.mutants.mutating import forgets_fields
 from tests.simulation.world import World
 
 #: Bugs that a plain run hunts on Valkey too: those that its known seeds find soon.

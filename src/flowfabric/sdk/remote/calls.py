@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from flowfabric.engine.wire_errors import NOT_BEGUN, error_from_wire
+from flowfabric.engine.wire.error_codec import NOT_BEGUN, error_from_wire
 from flowfabric.model.counting import counted
 from flowfabric.model.errors import (
     ResourceExhausted,
@@ -20,9 +20,9 @@ from flowfabric.model.errors import (
     Validation,
     ValidationKind,
 )
+from flowfabric.sdk.backoff import Patience
 from flowfabric.sdk.errors import ServerRefused
-from flowfabric.sdk.patience import Patience
-from flowfabric.sdk.remote.connections import Lost, NotReached, Response, Servers
+from flowfabric.sdk.remote.http_client import Lost, NotReached, Response, Servers
 
 _log = logging.getLogger("flowfabric.remote")
 

@@ -13,24 +13,31 @@ import msgspec
 from msgspec import Raw, Struct
 
 from flowfabric.engine import Engine
-from flowfabric.engine.operations import REMOTE
-from flowfabric.engine.wire import Shapes, body_of, result_of
-from flowfabric.model.discreet import Discreet
+from flowfabric.engine.operation_table import REMOTE
+from flowfabric.engine.wire.codec import Shapes, body_of, result_of
 from flowfabric.model.errors import Transport, TransportKind, Unavailable, Validation, ValidationKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.leases import LeaseLook
 from flowfabric.model.limits import MAX_CLAIM
+from flowfabric.model.operations.executions import (
+    ClaimPolicy,
+    Created,
+    Duplicate,
+    ExecutionContext,
+    LeaseRenewal,
+    ScannerFilter,
+)
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.policy import parse_policy
-from flowfabric.model.results import ClaimPolicy, Created, Duplicate, ExecutionContext, LeaseRenewal, ScannerFilter
+from flowfabric.model.records.past_leases import LeaseLook
+from flowfabric.model.secrets import Discreet
 from flowfabric.model.states import PublicState
+from flowfabric.sdk.backoff import Patience
 from flowfabric.sdk.errors import BadOptions
-from flowfabric.sdk.patience import Patience
 from flowfabric.sdk.remote.calls import BACKEND, LONGEST_PAUSE_S, PATIENCE_S, Calls, OneCall, out_of_reach, problem_of
-from flowfabric.sdk.remote.connections import Lost, NotReached, Response, Servers
-from flowfabric.sdk.remote.following import RemoteSubscription
 from flowfabric.sdk.remote.handles import sealed, unsealed
+from flowfabric.sdk.remote.http_client import Lost, NotReached, Response, Servers
+from flowfabric.sdk.remote.subscription import RemoteSubscription
 
 #: How long the server lets one claim wait, and how much longer we wait for its answer.
 MAX_WAIT_MS = 60_000

@@ -104,7 +104,7 @@ def _gone(held: _Held) -> Contention:
 
 def crash_of(target: Any, before: str | None, after: str | None, times: int) -> Crash:
     """A crash as ``Testing.crash`` describes it."""
-    from flowfabric.sdk.definitions import Definition, Step
+    from flowfabric.sdk.definitions.tasks import Definition, Step
 
     if not isinstance(target, Definition):
         raise BadOptions(f"crash: {target!r} is not a task, step or workflow", option="crash")

@@ -17,19 +17,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from flowfabric.engine import Engine
-from flowfabric.sdk.asks import Ask, OpenAsk
-from flowfabric.sdk.definitions import Definition
+from flowfabric.sdk.asks.ask import Ask, OpenAsk
+from flowfabric.sdk.asks.find import open_asks
+from flowfabric.sdk.definitions.tasks import Definition
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions, SdkError
-from flowfabric.sdk.open_asks import open_asks
-from flowfabric.sdk.results import Completions
+from flowfabric.sdk.runs.results import Completions
 from flowfabric.sdk.testing.clock import BEGINNING, VirtualClock
 from flowfabric.sdk.testing.faults import FaultyEngine, crash_of
 
 if TYPE_CHECKING:
-    from flowfabric.model.steps import StepRecord
+    from flowfabric.model.operations.workflows import StepRecord
     from flowfabric.sdk.app import App
-    from flowfabric.sdk.run import Run
+    from flowfabric.sdk.runs.run import Run
     from flowfabric.sdk.worker import Worker
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from flowfabric.model.logs import MAX_LINES, LogLine
+from flowfabric.model.streams.logs import MAX_LINES, LogLine
 from flowfabric.sdk.context import Ctx, Spending
 from flowfabric.sdk.errors import BadOptions
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from flowfabric.sdk.definitions import Definition
+from flowfabric.sdk.definitions.tasks import Definition
 from flowfabric.sdk.errors import BadPayload, BadResult, SdkError
 from flowfabric.sdk.worker.process_context import ProcessCtx
 from flowfabric.sdk.worker.processes import Answer, Call, Message

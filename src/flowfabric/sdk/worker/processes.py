@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from flowfabric.model.logs import LogLine
-from flowfabric.sdk.definitions import Definition
+from flowfabric.model.streams.logs import LogLine
+from flowfabric.sdk.definitions.depends import WantsContext
+from flowfabric.sdk.definitions.tasks import Definition
 from flowfabric.sdk.errors import BadOptions
-from flowfabric.sdk.injecting import WantsContext
 
 _LENGTH = struct.Struct("<I")
 #: How long a function that was told to stop may take to do so.

@@ -7,7 +7,7 @@ import sysconfig
 import traceback
 from functools import lru_cache
 
-from flowfabric.model.overview import FRAMES_OF_OTHERS
+from flowfabric.model.reads.overview import FRAMES_OF_OTHERS
 
 #: Characters of each of the two parts.
 MAX_PART = 12_000

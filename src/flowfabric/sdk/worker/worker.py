@@ -28,14 +28,14 @@ from flowfabric.model.errors import EngineError
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_CLAIM
-from flowfabric.model.results import ClaimPolicy, ExecutionContext, NotRegistered
-from flowfabric.sdk.announcing import Definitions, announce, announced
+from flowfabric.model.operations.executions import ClaimPolicy, ExecutionContext, NotRegistered
+from flowfabric.sdk.backoff import Patience
+from flowfabric.sdk.definitions.announce import Definitions, announce, announced
+from flowfabric.sdk.definitions.depends import Dependencies
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions
-from flowfabric.sdk.injecting import Dependencies
 from flowfabric.sdk.middleware import Layered
-from flowfabric.sdk.patience import Patience
-from flowfabric.sdk.worker.handling import Interruption, Job, WorkerShared, run_attempt
+from flowfabric.sdk.worker.attempt import Interruption, Job, WorkerShared, run_attempt
 from flowfabric.sdk.worker.health import LoopWatch
 from flowfabric.sdk.worker.processes import Processes
 from flowfabric.sdk.worker.renewal import Renewal, is_passing

@@ -21,22 +21,21 @@ import msgspec
 
 from flowfabric.model.errors import EngineError, NotFound, State, Validation
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.operations.workflows import Advanced, ChildWait, Ended, NewStep, StepOutcome, StepRecord
 from flowfabric.model.states import PublicState
-from flowfabric.model.steps import Advanced, ChildWait, Ended, NewStep, StepOutcome, StepRecord
+from flowfabric.sdk.backoff import Patience
 from flowfabric.sdk.durations import milliseconds
-from flowfabric.sdk.ends import ENDED, ENDS
-from flowfabric.sdk.errors import BadPayload, BadResult, BadStep, CancelRequested
+from flowfabric.sdk.errors import ENDED, ENDS, BadPayload, BadResult, BadStep, CancelRequested
 from flowfabric.sdk.options import StartOptions
-from flowfabric.sdk.patience import Patience
-from flowfabric.sdk.worker.handling import Job, Parked
+from flowfabric.sdk.worker.attempt import Job, Parked
 from flowfabric.sdk.worker.renewal import is_passing
-from flowfabric.sdk.workflows.cancelling import Cancellation
-from flowfabric.sdk.workflows.memory import Memory, error_step, remembered_error
-from flowfabric.sdk.workflows.stepping import run_step
+from flowfabric.sdk.workflows.cancellation import Cancellation
+from flowfabric.sdk.workflows.recorded_steps import Memory, error_step, remembered_error
+from flowfabric.sdk.workflows.run_step import run_step
 
 if TYPE_CHECKING:
-    from flowfabric.sdk.asks import Ask
-    from flowfabric.sdk.definitions import Startable, Step, Task, Workflow
+    from flowfabric.sdk.asks.ask import Ask
+    from flowfabric.sdk.definitions.tasks import Startable, Step, Task, Workflow
 
 _log = logging.getLogger("flowfabric.workflows")
 
@@ -60,7 +59,7 @@ class Child(NamedTuple):
 
 
 class Conductor:
-    """Implements ``sdk.durable.Durable`` for one attempt."""
+    """Implements ``sdk.workflows.durable.Durable`` for one attempt."""
 
     def __init__(self, job: Job, memory: Memory, *, goes_on: bool) -> None:
         self.job = job
@@ -115,8 +114,8 @@ class Conductor:
 
     def first(self, calls: Sequence[Awaitable[Any]], key: str | None) -> Coroutine[Any, Any, Any]:
         """The first call that succeeds; the others are cancelled."""
-        from flowfabric.sdk.asks import Ask
-        from flowfabric.sdk.workflows.racing import durable_race
+        from flowfabric.sdk.asks.ask import Ask
+        from flowfabric.sdk.workflows.race import durable_race
 
         # Every call has its name before any of them runs: the losers' are not made again.
         named = [self.ask(call) if isinstance(call, Ask) else call for call in calls]
@@ -146,7 +145,7 @@ class Conductor:
         if known is not None:
             return known[0]
         with self.work():
-            from flowfabric.sdk.starting import prepare
+            from flowfabric.sdk.runs.start import prepare
 
             prepared = await prepare(task, task.signature.unpack(payload), options, payload)
             prepared.arguments.pop("idempotency_key", None)
@@ -156,7 +155,7 @@ class Conductor:
     async def _ask(self, name: str, ask: Ask[Any]) -> Any:
         """The answer. One that was taken and cannot be read does not end the run: the question is asked again, under
         a name of its own, so that code that runs again comes the same way."""
-        from flowfabric.sdk.asks import MOST_ASKED, UnreadAnswer
+        from flowfabric.sdk.asks.ask import MOST_ASKED, UnreadAnswer
 
         called, asked = name, 1
         while True:

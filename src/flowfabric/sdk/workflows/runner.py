@@ -8,13 +8,13 @@ from typing import Any
 
 from flowfabric.model.handles import HandleKind
 from flowfabric.sdk.context import Ctx
-from flowfabric.sdk.definitions import Workflow
-from flowfabric.sdk.durable import CURRENT
+from flowfabric.sdk.definitions.tasks import Workflow
 from flowfabric.sdk.errors import CancelRequested
-from flowfabric.sdk.worker.handling import Job, Parked
-from flowfabric.sdk.workflows.cancelling import raised_by
+from flowfabric.sdk.worker.attempt import Job, Parked
+from flowfabric.sdk.workflows.cancellation import raised_by
 from flowfabric.sdk.workflows.conductor import Conductor
-from flowfabric.sdk.workflows.memory import Memory
+from flowfabric.sdk.workflows.durable import CURRENT
+from flowfabric.sdk.workflows.recorded_steps import Memory
 
 #: The tag of a run that began with the memory of another.
 FORKED_FROM = "ff.forked_from"

@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 
 from msgspec import Struct
 
-from flowfabric.server.answers import CAUTION, HTML, Answer, Headers
+from flowfabric.server.http.response import CAUTION, HTML, Answer, Headers
 
 _MEDIA = {
     "html": HTML,

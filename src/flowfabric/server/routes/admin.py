@@ -7,17 +7,17 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from flowfabric.model.discreet import Discreet
-from flowfabric.model.doors import AuditPage
 from flowfabric.model.errors import EngineError, ResourceExhausted, Validation, ValidationKind
-from flowfabric.model.examination import Examination
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.model.suspension import VerifyingKid
-from flowfabric.server import audit
-from flowfabric.server.answers import Answer, plain
+from flowfabric.model.operations.access import AuditPage
+from flowfabric.model.operations.suspension import VerifyingKid
+from flowfabric.model.reads.examine import Examination
+from flowfabric.model.secrets import Discreet
+from flowfabric.server.access import audit
 from flowfabric.server.config import SECRET_DIGITS
+from flowfabric.server.http.problems import refused, told
+from flowfabric.server.http.response import Answer, plain
 from flowfabric.server.operations import Call, Route
-from flowfabric.server.problems import refused, told
 
 #: How long a rotation may take.
 ROTATION_S = 120

@@ -10,29 +10,29 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct
 
 from flowfabric.engine import Engine
-from flowfabric.model.discreet import Discreet
 from flowfabric.model.errors import NotFound, Validation
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.literals import ANYONE
-from flowfabric.model.overview import History, SuspendedSearchPage
-from flowfabric.sdk.answering import SAID, Answered, first_answer, repeated, send
-from flowfabric.sdk.asks import (
+from flowfabric.model.reads.overview import History, SuspendedSearchPage
+from flowfabric.model.secrets import Discreet
+from flowfabric.model.states import ANYONE
+from flowfabric.sdk.asks.answer import SAID, Answered, first_answer, repeated, send
+from flowfabric.sdk.asks.ask import (
     ASK_KIND,
     answer_link,
     checked,
     waitpoint_of,
 )
-from flowfabric.sdk.budget_asks import YES_OR_NO, budget_signal, budgets_of
+from flowfabric.sdk.asks.budget_asks import YES_OR_NO, budget_signal, budgets_of
+from flowfabric.sdk.asks.links import make_link, read_link
+from flowfabric.sdk.asks.questions import UNREADABLE, Question, read_answer, read_question
+from flowfabric.sdk.asks.raw_answers import holds_token, open_token
 from flowfabric.sdk.errors import SdkError
-from flowfabric.sdk.links import make_link, read_link
-from flowfabric.sdk.questions import UNREADABLE, Question, read_answer, read_question
-from flowfabric.sdk.raw_answers import holds_token, open_token
-from flowfabric.server.answers import Answer, Streamed, encode, plain
-from flowfabric.server.asking import unfit
+from flowfabric.server.answer_checks import unfit
+from flowfabric.server.http.pieces import Pieces, in_pieces
+from flowfabric.server.http.problems import Refused, refused
+from flowfabric.server.http.request import MEDIUM
+from flowfabric.server.http.response import Answer, Streamed, encode, plain
 from flowfabric.server.operations import Call, Route
-from flowfabric.server.pieces import Pieces, in_pieces
-from flowfabric.server.problems import Refused, refused
-from flowfabric.server.requests import MEDIUM
 from flowfabric.server.routes.overview import PEOPLE
 from flowfabric.server.routes.search import namespaces_of
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from flowfabric.model.budgets import (
+from flowfabric.model.limits import MAX_PAGE
+from flowfabric.model.operations.budgets import (
     AlreadyApplied,
     BudgetPage,
     BudgetStatus,
@@ -19,10 +20,9 @@ from flowfabric.model.budgets import (
     Reset,
     SoftBreach,
 )
-from flowfabric.model.limits import MAX_PAGE
-from flowfabric.server.answers import Answer, plain, tagged
+from flowfabric.server.http.request import Count, Millis, arguments
+from flowfabric.server.http.response import Answer, plain, tagged
 from flowfabric.server.operations import Call, Route, Variants
-from flowfabric.server.requests import Count, Millis, arguments
 
 
 class CreateBudgetBody(Struct, kw_only=True):

@@ -6,14 +6,14 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from flowfabric.model.credentials import CredentialInfo, CredentialPage, CredentialRevoked
-from flowfabric.model.discreet import Discreet
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.model.results import AlreadySatisfied
-from flowfabric.server.access import Scope
-from flowfabric.server.answers import Answer, plain, tagged
+from flowfabric.model.operations.access import CredentialInfo, CredentialPage, CredentialRevoked
+from flowfabric.model.operations.executions import AlreadySatisfied
+from flowfabric.model.secrets import Discreet
+from flowfabric.server.access.principals import Scope
+from flowfabric.server.http.request import Millis, arguments
+from flowfabric.server.http.response import Answer, plain, tagged
 from flowfabric.server.operations import Call, Route, Variants
-from flowfabric.server.requests import Millis, arguments
 
 
 class CreateBody(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -6,10 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
 
-from flowfabric.model.discreet import Discreet
 from flowfabric.model.ids import ExecutionId, ExecutionIdError
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.model.results import (
+from flowfabric.model.operations.executions import (
     AlreadySatisfied,
     Cancelled,
     Cancelling,
@@ -24,13 +23,14 @@ from flowfabric.model.results import (
     Replayed,
     Revoked,
 )
+from flowfabric.model.operations.suspension import Accepted, DeliverSignalResult, WaitpointEntry
+from flowfabric.model.secrets import Discreet
 from flowfabric.model.states import PublicState
-from flowfabric.model.suspension import Accepted, DeliverSignalResult, WaitpointEntry
-from flowfabric.server.answers import BYTES, Answer, encode, plain, tagged
-from flowfabric.server.asking import check_answer
+from flowfabric.server.answer_checks import check_answer
+from flowfabric.server.http.problems import refused
+from flowfabric.server.http.request import I32, LARGE, MEDIUM, U16, Blob, Count, GrantTtl, Millis, Name, arguments
+from flowfabric.server.http.response import BYTES, Answer, encode, plain, tagged
 from flowfabric.server.operations import Call, Route, Variants, missing
-from flowfabric.server.problems import refused
-from flowfabric.server.requests import I32, LARGE, MEDIUM, U16, Blob, Count, GrantTtl, Millis, Name, arguments
 
 
 class CreateBody(Struct, kw_only=True):

@@ -6,12 +6,12 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from flowfabric.model.flows import AddExecutionToFlowResult, ApplyDependencyResult, CreateFlowResult, Staged
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.model.results import CancelFlowResult
-from flowfabric.server.answers import Answer, tagged
+from flowfabric.model.operations.executions import CancelFlowResult
+from flowfabric.model.operations.flows import AddExecutionToFlowResult, ApplyDependencyResult, CreateFlowResult, Staged
+from flowfabric.server.http.request import Count, Millis, arguments
+from flowfabric.server.http.response import Answer, tagged
 from flowfabric.server.operations import Call, Route, Variants
-from flowfabric.server.requests import Count, Millis, arguments
 
 Policy = Literal["cancel_all", "cancel_pending", "flow_only"]
 Ended: TypeAlias = CancelFlowResult.Cancelled | CancelFlowResult.CancellationScheduled

@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from flowfabric import __version__
 from flowfabric.model.errors import EngineError
-from flowfabric.server.answers import Answer, plain
+from flowfabric.server.http.problems import refused
+from flowfabric.server.http.response import Answer, plain
 from flowfabric.server.operations import Call, Route
-from flowfabric.server.problems import refused
 
 METRICS_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 

@@ -8,15 +8,15 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.kind_definitions import KindSnapshot, KnownKindPage
+from flowfabric.model.operations.executions import Created, Duplicate
+from flowfabric.model.operations.kinds import KindSnapshot, KnownKindPage
 from flowfabric.model.quoting import quoted
-from flowfabric.model.results import Created, Duplicate
-from flowfabric.sdk.announcing import id_for
-from flowfabric.sdk.answer_checks import check_against
-from flowfabric.server.answers import Answer, plain, tagged
+from flowfabric.sdk.asks.answer_checks import check_against
+from flowfabric.sdk.definitions.announce import id_for
+from flowfabric.server.http.problems import Refused, refused
+from flowfabric.server.http.request import I32, LARGE
+from flowfabric.server.http.response import Answer, plain, tagged
 from flowfabric.server.operations import Call, Route, Variants
-from flowfabric.server.problems import Refused, refused
-from flowfabric.server.requests import I32, LARGE
 from flowfabric.server.routes.schedules import NamespaceQuery
 from flowfabric.server.routes.search import PlacesQuery, namespaces_of
 

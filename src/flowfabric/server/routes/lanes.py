@@ -7,10 +7,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from flowfabric.model.ids import ExecutionId, ExecutionIdError
-from flowfabric.model.lanes import LaneFairnessChanged, LaneSnapshot, LaneStateChanged
 from flowfabric.model.limits import MAX_KINDS_WINDOW_MS, MAX_PAGE
-from flowfabric.model.overview import KindFigures
-from flowfabric.model.results import (
+from flowfabric.model.operations.executions import (
     AlreadySatisfied,
     ExpiredLeaseCursor,
     ExpiredLeasePage,
@@ -19,12 +17,14 @@ from flowfabric.model.results import (
     WorkerLoad,
     WorkerPage,
 )
-from flowfabric.model.search import QueueDepth
+from flowfabric.model.operations.lanes import LaneFairnessChanged, LaneSnapshot, LaneStateChanged
+from flowfabric.model.reads.overview import KindFigures
+from flowfabric.model.reads.search import QueueDepth
 from flowfabric.model.states import LaneState
-from flowfabric.server.answers import Answer, plain, tagged
+from flowfabric.server.http.problems import refused
+from flowfabric.server.http.request import U16, Millis
+from flowfabric.server.http.response import Answer, plain, tagged
 from flowfabric.server.operations import Call, Route, Variants, missing
-from flowfabric.server.problems import refused
-from flowfabric.server.requests import U16, Millis
 from flowfabric.server.routes.search import namespaces_of
 
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]

@@ -7,18 +7,18 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from flowfabric import __version__
-from flowfabric.engine.operations import OPERATIONS
+from flowfabric.engine.operation_table import OPERATIONS
 from flowfabric.model.errors import EngineError
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.model.overview import FlowSearchPage, Pulse
-from flowfabric.model.results import WorkerPage
+from flowfabric.model.operations.executions import WorkerPage
+from flowfabric.model.reads.overview import FlowSearchPage, Pulse
 from flowfabric.model.states import BlockingReason, LaneState
-from flowfabric.server.access import ANYBODY, Scope
-from flowfabric.server.answers import Answer, plain
+from flowfabric.server.access.principals import ANYBODY, Scope
+from flowfabric.server.http.problems import as_sent
+from flowfabric.server.http.response import Answer, plain
 from flowfabric.server.operations import Call, Route
-from flowfabric.server.problems import as_sent
 from flowfabric.server.routes.search import SENT, Limit, PlacesQuery, namespaces_of, states_of
-from flowfabric.server.sampling import BudgetLevel, Series, fullest_budgets
+from flowfabric.server.telemetry.samples import BudgetLevel, Series, fullest_budgets
 
 #: The longest window of charts: a day.
 MAX_WINDOW_MS = 86_400_000

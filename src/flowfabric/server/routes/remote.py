@@ -10,22 +10,22 @@ import msgspec
 from msgspec import Meta, Raw, Struct, field
 
 from flowfabric import __version__
-from flowfabric.engine.claiming import MIN_KEY
-from flowfabric.engine.operations import OPERATIONS, REMOTE
-from flowfabric.engine.wire_errors import error_to_wire
-from flowfabric.model.credentials import Scope
-from flowfabric.model.discreet import Discreet
+from flowfabric.engine.operation_table import OPERATIONS, REMOTE
+from flowfabric.engine.operations.claim import MIN_KEY
+from flowfabric.engine.wire.error_codec import error_to_wire
 from flowfabric.model.errors import EngineError
 from flowfabric.model.handles import Handle
 from flowfabric.model.limits import MAX_BATCH, MAX_CLAIM, MAX_LANES, MAX_NAMESPACES, MAX_TTL_MS, MAX_WEIGHT
-from flowfabric.model.results import ClaimPolicy, ExecutionContext
-from flowfabric.server.answers import Answer, Streamed, encode, plain
-from flowfabric.server.limits import Made
+from flowfabric.model.operations.access import Scope
+from flowfabric.model.operations.executions import ClaimPolicy, ExecutionContext
+from flowfabric.model.secrets import Discreet
+from flowfabric.server.http.limits import Made
+from flowfabric.server.http.pieces import PIECE_BYTES, STEP_BYTES, Pieces, in_pieces, sliced
+from flowfabric.server.http.problems import refused, unauthorized
+from flowfabric.server.http.request import BULK, LARGE
+from flowfabric.server.http.response import Answer, Streamed, encode, plain
 from flowfabric.server.operations import Call, Route, check_caller
-from flowfabric.server.pieces import PIECE_BYTES, STEP_BYTES, Pieces, in_pieces, sliced
-from flowfabric.server.problems import refused, unauthorized
-from flowfabric.server.remote import own_of
-from flowfabric.server.requests import BULK, LARGE
+from flowfabric.server.remote_calls import own_of
 
 #: How long one claim waits for work at most.
 MAX_WAIT_MS = 60_000

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, defstruct, structs
 
-from flowfabric.engine.schedules import MAX_RUNS_SHOWN
+from flowfabric.engine.operations.schedules import MAX_RUNS_SHOWN
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.model.results import AlreadySatisfied
-from flowfabric.model.schedules import (
+from flowfabric.model.operations.executions import AlreadySatisfied
+from flowfabric.model.operations.schedules import (
     BackfillResult,
     CatchUp,
     Cron,
@@ -23,10 +23,10 @@ from flowfabric.model.schedules import (
     ScheduleRuns,
     ScheduleSnapshot,
 )
-from flowfabric.server.answers import Answer, plain, tagged
+from flowfabric.server.http.problems import as_sent, refused
+from flowfabric.server.http.request import I32, LARGE, Blob, Count, Millis, arguments
+from flowfabric.server.http.response import Answer, plain, tagged
 from flowfabric.server.operations import Call, Route, Variants, missing
-from flowfabric.server.problems import as_sent, refused
-from flowfabric.server.requests import I32, LARGE, Blob, Count, Millis, arguments
 from flowfabric.server.routes.search import PlacesQuery, namespaces_of
 
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]

@@ -11,13 +11,13 @@ from msgspec import Meta, Struct
 from flowfabric.model.errors import EngineError
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.model.search import FailureGroups, SearchPage, StateCounts
+from flowfabric.model.reads.search import FailureGroups, SearchPage, StateCounts
 from flowfabric.model.states import PublicState
-from flowfabric.server.answers import Answer, plain
+from flowfabric.server.http.problems import as_sent, refused, told
+from flowfabric.server.http.request import Millis
+from flowfabric.server.http.response import Answer, plain
 from flowfabric.server.operations import Call, Route, missing
-from flowfabric.server.problems import as_sent, refused, told
-from flowfabric.server.requests import Millis
-from flowfabric.server.routes.graphs import Edges
+from flowfabric.server.routes.flow_graphs import Edges
 
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 _ENDED = {

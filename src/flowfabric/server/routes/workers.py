@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from flowfabric.model.results import ClaimGrant, Granted
-from flowfabric.server.answers import Answer, plain
-from flowfabric.server.flaws import flaw_of
+from flowfabric.model.operations.executions import ClaimGrant, Granted
+from flowfabric.server.http.problems import refused
+from flowfabric.server.http.request import GrantTtl, Name
+from flowfabric.server.http.response import Answer, plain
+from flowfabric.server.http.validation import flaw_of
 from flowfabric.server.operations import Call, Route
-from flowfabric.server.problems import refused
-from flowfabric.server.requests import GrantTtl, Name
 
 
 class ClaimBody(Struct, kw_only=True):

@@ -8,13 +8,21 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from flowfabric.model.budget_records import BudgetAsk, BudgetDedup, BudgetSpend, QuotaAdmitted, QuotaWindow, Reservation
-from flowfabric.model.changes import SELECT_LIMIT, Key, PurgeExecution, PurgeFlow, Writes
-from flowfabric.model.doors import KeptAnswer
+from flowfabric.model.decisions import SELECT_LIMIT, Key, PurgeExecution, PurgeFlow, Writes
 from flowfabric.model.events import CompletionEvent, Event
-from flowfabric.model.kind_definitions import KindDefinition
-from flowfabric.model.leases import PastLease
-from flowfabric.model.records import (
+from flowfabric.model.operations.access import KeptAnswer
+from flowfabric.model.operations.kinds import KindDefinition
+from flowfabric.model.operations.workflows import Step
+from flowfabric.model.reads.samples import SampleRow
+from flowfabric.model.records.budgets import (
+    BudgetAsk,
+    BudgetDedup,
+    BudgetSpend,
+    QuotaAdmitted,
+    QuotaWindow,
+    Reservation,
+)
+from flowfabric.model.records.executions import (
     EXECUTION_WIDE_FIELDS,
     Attempt,
     Binding,
@@ -39,9 +47,8 @@ from flowfabric.model.records import (
     Waitpoint,
     WorkerEvent,
 )
-from flowfabric.model.samples import SampleRow
-from flowfabric.model.start_records import Burst
-from flowfabric.model.steps import Step
+from flowfabric.model.records.past_leases import PastLease
+from flowfabric.model.records.starts import Burst
 from flowfabric.stores.keyed import entries as index
 from flowfabric.stores.keyed.logs import told
 from flowfabric.stores.keyed.reads import Count, Log, Originals, Range, Reading, Rows
@@ -49,7 +56,7 @@ from flowfabric.stores.keyed.records import KINDS, Dispatch, wire_id
 from flowfabric.stores.keyed.rows import matching
 from flowfabric.stores.protocol import Conflict
 from flowfabric.stores.questions import TrimAdmission, TrimHistory, Unreadable
-from flowfabric.stores.schema import OUTBOXES
+from flowfabric.stores.sql.schema import OUTBOXES
 
 #: What an execution owns, by the fields (partition, uuid).
 _OWNED = (

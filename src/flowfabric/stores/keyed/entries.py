@@ -14,8 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from flowfabric.model import literals as lit
-from flowfabric.model.budget_records import (
+from flowfabric.model import states as lit
+from flowfabric.model.operations.access import AuditEntry, KeptAnswer
+from flowfabric.model.operations.kinds import KindDefinition
+from flowfabric.model.operations.workflows import Step
+from flowfabric.model.reads.samples import SampleRow
+from flowfabric.model.records.budgets import (
     Budget,
     BudgetAsk,
     BudgetDedup,
@@ -26,10 +30,7 @@ from flowfabric.model.budget_records import (
     QuotaWindow,
     Reservation,
 )
-from flowfabric.model.doors import AuditEntry, KeptAnswer
-from flowfabric.model.kind_definitions import KindDefinition
-from flowfabric.model.leases import PastLease
-from flowfabric.model.records import (
+from flowfabric.model.records.executions import (
     Attempt,
     Binding,
     CancelBacklog,
@@ -52,9 +53,8 @@ from flowfabric.model.records import (
     Waitpoint,
     WorkerEvent,
 )
-from flowfabric.model.samples import SampleRow
-from flowfabric.model.start_records import Burst, Schedule
-from flowfabric.model.steps import Step
+from flowfabric.model.records.past_leases import PastLease
+from flowfabric.model.records.starts import Burst, Schedule
 from flowfabric.stores.keyed.records import Dispatch
 
 Entry: TypeAlias = tuple[Any, Any, Any]

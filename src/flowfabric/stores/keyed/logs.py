@@ -8,16 +8,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowfabric.model.changes import SELECT_LIMIT
+from flowfabric.model.decisions import SELECT_LIMIT
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent
-from flowfabric.model.frames import MODE_SUMMARY
-from flowfabric.model.records import Execution, FrameRow
+from flowfabric.model.records.executions import Execution, FrameRow
+from flowfabric.model.streams.frames import MODE_SUMMARY
 from flowfabric.stores import questions as ask
 from flowfabric.stores.keyed import entries as index
 from flowfabric.stores.keyed.reads import LARGEST_CHUNK, Log, LogBounds, Range, Reading, Rows, walk
 from flowfabric.stores.keyed.records import Dispatch, wire_id
 from flowfabric.stores.keyed.rows import matching
-from flowfabric.stores.schema import split_wire
+from flowfabric.stores.sql.schema import split_wire
 
 
 def told(rows: Sequence[tuple[int, Any]]) -> Reading[list[tuple[int, Any]]]:

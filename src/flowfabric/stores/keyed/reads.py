@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from flowfabric.model.changes import Key
-from flowfabric.model.records import EXECUTION_WIDE_FIELDS
+from flowfabric.model.decisions import Key
+from flowfabric.model.records.executions import EXECUTION_WIDE_FIELDS
 
 Answer = TypeVar("Answer")
 

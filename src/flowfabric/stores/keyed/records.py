@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from flowfabric.stores.schema import TABLES
+from flowfabric.stores.sql.schema import TABLES
 from flowfabric.stores.tables.shape import BIG, SMALL, UUID, Table, columns
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowfabric.model.changes import SELECT_LIMIT, Key
-from flowfabric.model.records import Attempt, Execution
+from flowfabric.model.decisions import SELECT_LIMIT, Key
+from flowfabric.model.records.executions import Attempt, Execution
 from flowfabric.stores.keyed.entries import LAST, Group, group_family, groups_of, values_of
 from flowfabric.stores.keyed.reads import All, Range, Reading, Rows, Whole, at_once, walk
 from flowfabric.stores.keyed.records import wire_id

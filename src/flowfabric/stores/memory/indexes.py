@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flowfabric.stores.keyed.entries import Entry
-from flowfabric.stores.memory.runs import SortedRun
+from flowfabric.stores.memory.sorted_list import SortedRun
 
 _NOTHING = SortedRun()
 

@@ -9,15 +9,15 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from flowfabric.model.changes import Key, Need, Writes
+from flowfabric.model.decisions import Key, Need, Writes
 from flowfabric.model.events import Event
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.stores.feeds import SingleWriterFeed
-from flowfabric.stores.keyed.answers import answer
 from flowfabric.stores.keyed.changes import Changes, planned, trimmed
-from flowfabric.stores.keyed.loading import readings
+from flowfabric.stores.keyed.load import readings
 from flowfabric.stores.keyed.logs import told
+from flowfabric.stores.keyed.questions import answer
 from flowfabric.stores.keyed.reads import Log, LogBounds, Reading, Request, carry_out
 from flowfabric.stores.memory.tables import Outboxes, Tables
 from flowfabric.stores.protocol import Conflict, Filling, Transaction, Versions

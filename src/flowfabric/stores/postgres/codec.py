@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowfabric.stores.rows import Dialect
+from flowfabric.stores.sql.rows import Dialect
 
 #: Separates names inside one text, since arrays of arrays do not travel. No name may contain it.
 SEPARATOR = "\x1f"

@@ -19,8 +19,8 @@ from typing import Any
 from flowfabric.model.events import InstanceTagEvent
 from flowfabric.stores.feeds import WINDOW, EventPage, lost_after, reached
 from flowfabric.stores.questions import EventRows, ReadEvents
-from flowfabric.stores.schema import OUTBOXES
-from flowfabric.stores.sqlevents import horizon
+from flowfabric.stores.sql.events import horizon
+from flowfabric.stores.sql.schema import OUTBOXES
 
 #: How long a break in the ids is left alone: most are filled by a commit that is under way.
 PATIENCE_S = 0.02

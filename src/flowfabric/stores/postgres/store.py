@@ -11,23 +11,25 @@ from typing import Any
 
 import asyncpg
 
-from flowfabric.model.changes import Key, Need, Writes
+from flowfabric.model.decisions import Key, Need, Writes
 from flowfabric.model.errors import EngineError, Transport, TransportKind
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
-from flowfabric.model.records import StreamHead
+from flowfabric.model.records.executions import StreamHead
 from flowfabric.stores import migrate as migrations, questions
-from flowfabric.stores.clock import ServerClock
 from flowfabric.stores.postgres.address import bad_address
 from flowfabric.stores.postgres.codec import DIALECT
+from flowfabric.stores.postgres.commit import statement
 from flowfabric.stores.postgres.errors import cannot_open, refusal
 from flowfabric.stores.postgres.feed import PostgresFeed
-from flowfabric.stores.postgres.migrating import apply_migrations, check_migrations
-from flowfabric.stores.postgres.reading import Loader
-from flowfabric.stores.postgres.wakeups import Wakeups
-from flowfabric.stores.postgres.writing import statement
+from flowfabric.stores.postgres.load import Loader
+from flowfabric.stores.postgres.migrate import apply_migrations, check_migrations
+from flowfabric.stores.postgres.notify import Wakeups
 from flowfabric.stores.protocol import Conflict, Filling, Versions
-from flowfabric.stores.schema import (
+from flowfabric.stores.server_clock import ServerClock
+from flowfabric.stores.sql.events import HORIZON_RISES, old_events
+from flowfabric.stores.sql.questions import SqlQuestions, trims
+from flowfabric.stores.sql.schema import (
     DROP_SIGNAL_KEYS,
     EXECUTION_NAMED,
     EXECUTION_SCOPED,
@@ -35,8 +37,6 @@ from flowfabric.stores.schema import (
     OUTBOXES,
     split_wire,
 )
-from flowfabric.stores.sqlevents import HORIZON_RISES, old_events
-from flowfabric.stores.sqlquestions import SqlQuestions, trims
 
 _log = logging.getLogger("flowfabric.stores.postgres")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 
-from flowfabric.stores.rows import Dialect
+from flowfabric.stores.sql.rows import Dialect
 
 
 def uuid_to_blob(text: str) -> bytearray:

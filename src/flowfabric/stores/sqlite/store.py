@@ -12,21 +12,21 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from flowfabric.model.changes import Key, Need, Writes
+from flowfabric.model.decisions import Key, Need, Writes
 from flowfabric.model.errors import Contention, ContentionKind, Transport, TransportKind, Validation, ValidationKind
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.stores import migrate as migrations, questions
 from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.protocol import Conflict, Filling, Versions
-from flowfabric.stores.schema import OUTBOXES
-from flowfabric.stores.sqlevents import RAISE_HORIZON, old_events
+from flowfabric.stores.sql.events import RAISE_HORIZON, old_events
+from flowfabric.stores.sql.questions import SqlQuestions, trims
+from flowfabric.stores.sql.schema import OUTBOXES
 from flowfabric.stores.sqlite.codec import DIALECT, TAG_VALUE
+from flowfabric.stores.sqlite.commit import apply
+from flowfabric.stores.sqlite.load import load
 from flowfabric.stores.sqlite.location import Location, locate
-from flowfabric.stores.sqlite.privacy import make_private, warn_if_exposed
-from flowfabric.stores.sqlite.reading import load
-from flowfabric.stores.sqlite.writing import apply
-from flowfabric.stores.sqlquestions import SqlQuestions, trims
+from flowfabric.stores.sqlite.permissions import make_private, warn_if_exposed
 
 _log = logging.getLogger("flowfabric.stores.sqlite")
 _QUESTIONS = SqlQuestions(DIALECT, TAG_VALUE, "(SELECT seq FROM sqlite_sequence WHERE name = '{}')")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric.model.budget_records import (
+from flowfabric.model.records.budgets import (
     Budget,
     BudgetAsk,
     BudgetDedup,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flowfabric.model.leases import PastLease
-from flowfabric.model.records import Attempt, Binding, Execution, Grant
-from flowfabric.model.steps import Step
+from flowfabric.model.operations.workflows import Step
+from flowfabric.model.records.executions import Attempt, Binding, Execution, Grant
+from flowfabric.model.records.past_leases import PastLease
 from flowfabric.stores.tables.shape import BIG, BOOL, BYTES, INT, JSON, REQUIREMENT, SMALL, TEXT, UUID, Table, columns
 
 EXECUTION = Table(

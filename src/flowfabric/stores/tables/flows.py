@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric.model.records import (
+from flowfabric.model.records.executions import (
     CancelBacklog,
     CancelBacklogMember,
     Edge,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric.model.records import Signal, SignalDedup, SigningKey, SuspendDedup, Suspension, Waitpoint
+from flowfabric.model.records.executions import Signal, SignalDedup, SigningKey, SuspendDedup, Suspension, Waitpoint
 from flowfabric.stores.tables.shape import BIG, BOOL, BYTES, INT, JSON, NAMES, SMALL, TEXT, UUID, Table, columns
 
 TABLES = (

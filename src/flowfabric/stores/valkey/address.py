@@ -9,8 +9,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
 
-from flowfabric.model.discreet import Discreet
 from flowfabric.model.errors import Validation, ValidationKind
+from flowfabric.model.secrets import Discreet
 
 Asked = Literal["always", "replicated", "relaxed"]
 

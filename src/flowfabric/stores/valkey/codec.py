@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from flowfabric.model.changes import Key
-from flowfabric.model.records import Attempt, Execution, FrameRow, StreamHead
+from flowfabric.model.decisions import Key
+from flowfabric.model.records.executions import Attempt, Execution, FrameRow, StreamHead
 from flowfabric.stores.keyed.records import KINDS
 from flowfabric.stores.questions import Unreadable
-from flowfabric.stores.schema import OUTBOXES, is_wire_keyed, split_wire
+from flowfabric.stores.sql.schema import OUTBOXES, is_wire_keyed, split_wire
 from flowfabric.stores.tables.shape import NAMES, REQUIREMENT
-from flowfabric.stores.valkey.ordering import WIRE_KEY, decode, encode, wire_id_of, wire_key
+from flowfabric.stores.valkey.sort_keys import WIRE_KEY, decode, encode, wire_id_of, wire_key
 
 #: Size of a version, and of what stands before the fields of an execution.
 VERSION = 10

@@ -8,7 +8,7 @@ from typing import Any
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
 from flowfabric.stores.keyed.entries import CLAIM, CREATED, ENDED, GATED, RANK
 from flowfabric.stores.valkey.codec import shape_of
-from flowfabric.stores.valkey.ordering import encode, encoded_name
+from flowfabric.stores.valkey.sort_keys import encode, encoded_name
 
 _LOGS = {
     LeaseEvent: b"lease",

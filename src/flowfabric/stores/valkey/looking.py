@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flowfabric.model.changes import Key
+from flowfabric.model.decisions import Key
 from flowfabric.model.errors import Validation
 from flowfabric.stores.keyed.reads import LARGEST_CHUNK, Range, Request
 from flowfabric.stores.questions import CountRows, OddEnds
 from flowfabric.stores.valkey.connection import Connection
 from flowfabric.stores.valkey.keys import Keys
-from flowfabric.stores.valkey.reading import ABSENT, Reader, Seen
+from flowfabric.stores.valkey.read import ABSENT, Reader, Seen
 
 #: Records that are remembered when the next entries are asked for: enough for what was read ahead, with attempts.
 MOST_SEEN = 4 * LARGEST_CHUNK

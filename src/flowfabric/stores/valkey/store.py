@@ -11,32 +11,32 @@ from importlib.resources import files
 from types import TracebackType
 from typing import Any
 
-from flowfabric.model.changes import Key, Need, Writes
+from flowfabric.model.decisions import Key, Need, Writes
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
-from flowfabric.model.records import Execution
+from flowfabric.model.records.executions import Execution
 from flowfabric.stores import migrate as migrations
-from flowfabric.stores.clock import ServerClock
 from flowfabric.stores.feeds import SingleWriterFeed
-from flowfabric.stores.keyed.answers import answer
 from flowfabric.stores.keyed.changes import planned, trimmed
-from flowfabric.stores.keyed.loading import readings
+from flowfabric.stores.keyed.load import readings
+from flowfabric.stores.keyed.questions import answer
 from flowfabric.stores.protocol import Conflict, Filling, Versions
 from flowfabric.stores.questions import ReadEvents, TrimAdmission, TrimHistory
+from flowfabric.stores.server_clock import ServerClock
 from flowfabric.stores.valkey.address import Address, parse
+from flowfabric.stores.valkey.candidates import Reserved
 from flowfabric.stores.valkey.codec import VERSION
+from flowfabric.stores.valkey.commit import Message
 from flowfabric.stores.valkey.connection import Connection, Identity
 from flowfabric.stores.valkey.durability import Durability, call_replicated, examine
 from flowfabric.stores.valkey.keys import Keys
 from flowfabric.stores.valkey.layout import LAYOUT, check_layout, stored_facts
 from flowfabric.stores.valkey.looking import Looker
 from flowfabric.stores.valkey.losses import Histories
-from flowfabric.stores.valkey.ordering import wire_id_of
-from flowfabric.stores.valkey.reading import Reader, Seen
-from flowfabric.stores.valkey.reserving import Reserved
-from flowfabric.stores.valkey.wakeups import Wakeups
-from flowfabric.stores.valkey.writing import Message
+from flowfabric.stores.valkey.notify import Wakeups
+from flowfabric.stores.valkey.read import Reader, Seen
+from flowfabric.stores.valkey.sort_keys import wire_id_of
 
 _COUNTS = ("flow_partitions", "budget_partitions", "quota_partitions")
 _LIBRARY = ("functions.lua", "histories.lua")

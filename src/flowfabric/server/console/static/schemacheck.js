@@ -1,4 +1,4 @@
-// Whether a value fits its schema, told before it is sent. The server decides (sdk/answer_checks.py); what is said here
+// Whether a value fits its schema, told before it is sent. The server decides (sdk/asks/answer_checks.py); what is said here
 // is no more lenient, except for a few patterns that are left to the server.
 import { matches } from "./schemapattern.js";
 

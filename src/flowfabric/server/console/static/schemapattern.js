@@ -1,5 +1,5 @@
 // Patterns of schemas, matched in bounded time: a browser's own matcher may take for ever over one that somebody chose
-// for that. A pattern is followed from all places of the text at once, as the server does it (sdk/patterns.py). What is
+// for that. A pattern is followed from all places of the text at once, as the server does it (sdk/schemas/patterns.py). What is
 // not followed here is left to the server.
 
 const MOST_STEPS = 200_000;

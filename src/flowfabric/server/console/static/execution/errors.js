@@ -4,7 +4,7 @@ import { at, get } from "../api.js";
 import { moment, time } from "../format.js";
 import { Copy } from "../parts.js";
 
-/** The line behind which the frames of libraries follow; see model/overview.py. */
+/** The line behind which the frames of libraries follow; see model/reads/overview.py. */
 const OTHERS = "\nAll frames, with those of libraries:\n";
 
 /** The errors of an execution's attempts, read again whenever another attempt has failed. */

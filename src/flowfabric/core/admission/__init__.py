@@ -1,0 +1,1 @@
+"""What must have room before an execution is claimed: budgets, quotas, reservations, blocks."""

@@ -1,0 +1,1 @@
+"""One execution from its creation to its end: created, due, cancelled, completed, replayed, deleted."""

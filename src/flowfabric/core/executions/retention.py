@@ -1,0 +1,43 @@
+"""Deleting what ended long ago."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from flowfabric.core.batch.view import View
+from flowfabric.core.context import Context
+from flowfabric.core.flows.status import RemoveFlow, is_over
+from flowfabric.model import states as lit
+from flowfabric.model.decisions import Decision, Get, Need, PurgeExecution
+from flowfabric.model.policy import read_policy
+from flowfabric.model.records.executions import Execution
+
+
+class TrimExecution(Struct, gc=False):
+    """Delete one execution if it ended at least ``retention_ms`` ago; its own policy goes before that figure."""
+
+    execution_id: str
+    retention_ms: int
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Get(Execution, self.execution_id),)
+
+
+def trim_execution(command: TrimExecution, view: View, context: Context) -> Decision:
+    """Gone with everything that is its own. Members stay while their flow goes on; with the last one the flow goes."""
+    execution = view.execution(command.execution_id)
+    if execution is None or execution.lifecycle_phase not in lit.ENDED_PHASES or execution.terminal_at_ms is None:
+        return Decision(False)
+    own = read_policy(execution.policy).retention_ttl_ms
+    retention_ms = command.retention_ms if own is None else own
+    if execution.terminal_at_ms > context.now - retention_ms:
+        return Decision(False)
+    gone = PurgeExecution(execution.execution_id, execution.partition, execution.uuid)
+    if execution.flow_id is None:
+        return Decision(True, (gone,))
+    if not is_over(view, execution.partition, execution.flow_id):
+        return Decision(False)
+    left = view.first(2, Execution, partition=execution.partition, flow_id=execution.flow_id)
+    last = [each.uuid for each in left] == [execution.uuid]
+    flow = RemoveFlow(execution.partition, execution.flow_id, command.retention_ms)
+    return Decision(True, (gone,), then=(flow,) if last else ())

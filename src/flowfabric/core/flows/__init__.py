@@ -1,0 +1,1 @@
+"""Flows: built, submitted, resolved as members end, cancelled, counted and removed."""

@@ -1,0 +1,1 @@
+"""What must hold whatever happened, judged from stored rows and events alone."""

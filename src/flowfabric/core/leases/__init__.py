@@ -1,0 +1,1 @@
+"""Leases: claimed, granted by name, fenced, held and taken over."""

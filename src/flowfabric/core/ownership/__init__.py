@@ -1,0 +1,1 @@
+"""Whose things are whose, and what callers who are limited to namespaces may name."""

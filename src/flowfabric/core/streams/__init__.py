@@ -1,0 +1,1 @@
+"""Frames of an execution: appended, numbered, and what a stream's head remembers."""

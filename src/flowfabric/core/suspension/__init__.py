@@ -1,0 +1,1 @@
+"""Waiting for signals: suspended, signalled, resumed; waitpoints, their tokens and their keys."""

@@ -1,0 +1,1 @@
+"""What callers pass, checked before a rule sees it: topic by topic."""

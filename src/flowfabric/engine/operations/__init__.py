@@ -1,0 +1,1 @@
+"""What callers do: one part of ``Engine`` per topic."""

@@ -1,0 +1,1 @@
+"""What callers look at: one part of ``Engine`` per topic."""

@@ -1,0 +1,1 @@
+"""What falls due by itself: the loop, and what it runs, topic by topic."""

@@ -1,0 +1,300 @@
+"""Everything that falls due, in any number of processes at once.
+
+A timer asks the store for candidates and submits one command for each, through the same batches as everything else.
+The rule looks again under lock, so two processes that found the same row do no harm. ``loop`` says when each
+timer runs; the bodies of other parts live in files of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flowfabric.core.admission.block import UnblockExecution
+from flowfabric.core.executions.due import (
+    ATTEMPT_TIMEOUT,
+    EXECUTION_DEADLINE,
+    ExpireExecution,
+    MarkLeaseExpired,
+    PromoteDelayed,
+    PromoteSubmitted,
+)
+from flowfabric.core.executions.retention import TrimExecution
+from flowfabric.core.lanes.workers import SweepWorker
+from flowfabric.core.leases.grants import SweepGrants
+from flowfabric.core.workflows.orphans import CancelOrphan
+from flowfabric.engine.checks import values
+from flowfabric.engine.timers.budgets import BudgetTimers
+from flowfabric.engine.timers.loop import MAX_ROUNDS, TIMERS, Poison, TimerLoop, checked_intervals
+from flowfabric.engine.timers.suspension import SuspensionTimers
+from flowfabric.model import states as lit
+from flowfabric.model.decisions import Get
+from flowfabric.model.errors import EngineError
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import GONE_KEPT_MS, KIND_KEPT_MS
+from flowfabric.model.operations.executions import ExpiryMark, ScannerFilter
+from flowfabric.model.quoting import quoted
+from flowfabric.model.reads.samples import SAMPLES_KEPT_MS
+from flowfabric.model.records.executions import Execution
+from flowfabric.stores.questions import Due, DueWorkers, LiveWorkers, NextDue, TrimHistory
+
+_log = logging.getLogger("flowfabric.timers")
+
+RETENTION_MS = 24 * 3600 * 1000
+#: Old events one transaction deletes from each outbox, and transactions one tick may take.
+TRIM_BATCH, MAX_TRIM_ROUNDS = 1_000, 250
+HISTORY_MS = 7 * 24 * 3600 * 1000
+
+
+class Timers(SuspensionTimers, BudgetTimers):
+    """The part of the engine that acts when time passes."""
+
+    _filter: ScannerFilter = ScannerFilter()
+    _poison: dict[str, Poison]
+
+    async def run_due(self, limit: int = 1_000) -> dict[str, int]:
+        """Run everything that is due once; how much each timer did."""
+        return {timer.name: await self.run_timer(timer.name, limit) for timer in TIMERS if timer.by_itself}
+
+    async def next_due_ms(self) -> int | None:
+        """When something next falls due; ``None`` if nothing will by itself. What is late is due now."""
+        due: int | None = await self._ask(NextDue())
+        return due
+
+    async def run_timer(self, name: str, limit: int | None = None) -> int:
+        """Run one timer once; how much it did."""
+        timer = next((each for each in TIMERS if each.name == name), None)
+        if timer is None:
+            raise values.invalid(f"timer: {quoted(name)} is not one of {', '.join(each.name for each in TIMERS)}")
+        size = timer.batch if limit is None else values.integer(limit, "limit", 1, 100_000)
+        body: Callable[[int], Any] = getattr(self, f"_tick_{name}")
+        if self.observer is None:
+            done: int = await body(size)
+            return done
+        began = time.perf_counter()
+        try:
+            done = await body(size)
+        except Exception as error:
+            self.observer.ticked(name, time.perf_counter() - began, error)
+            raise
+        self.observer.ticked(name, time.perf_counter() - began, None)
+        return done
+
+    # -- bodies --------------------------------------------------------------------------------------------------
+
+    async def _tick_intake(self, limit: int) -> int:
+        return await self._for_each("intake", limit, PromoteSubmitted)
+
+    async def _tick_orphan_reconciler(self, limit: int) -> int:
+        return await self._for_each("orphans", limit, CancelOrphan)
+
+    async def _tick_delayed_promoter(self, limit: int) -> int:
+        return await self._for_each("delayed_promoter", limit, PromoteDelayed)
+
+    async def _tick_lease_expiry(self, limit: int) -> int:
+        return await self._for_each("lease_expiry", limit, MarkLeaseExpired)
+
+    async def _tick_attempt_timeout(self, limit: int) -> int:
+        return await self._for_each("attempt_timeout", limit, lambda item: ExpireExecution(item, ATTEMPT_TIMEOUT))
+
+    async def _tick_execution_deadline(self, limit: int) -> int:
+        return await self._for_each("execution_deadline", limit, lambda item: ExpireExecution(item, EXECUTION_DEADLINE))
+
+    async def _tick_grant_sweep(self, limit: int) -> int:
+        return await self._for_each("grant_sweep", limit, SweepGrants)
+
+    async def _tick_unblock(self, limit: int) -> int:
+        return await self._let_routes_go(limit) + await self._let_room_go(limit)
+
+    async def _let_routes_go(self, limit: int) -> int:
+        """Let go what some live worker of the lane can run, however many others are blocked before it."""
+        resting = self._poison.setdefault("unblock", Poison()).tick()
+        routable: list[str] = []
+        looked, window = 0, limit
+        while len(routable) < limit:
+            wanted = self._filter
+            now = await self.now_ms()
+            due = await self._ask(Due("unblock", now, window, wanted.namespace, wanted.instance_tag, skip=resting))
+            routable += await self._routable(due[looked:])
+            if len(due) < window:
+                break
+            looked, window = window, 4 * window
+        reason = lit.WAITING_FOR_CAPABLE_WORKER
+        return await self._submit_all("unblock", routable[:limit], lambda item: UnblockExecution(item, reason))
+
+    async def _routable(self, items: list[str]) -> list[str]:
+        if not items:
+            return []
+        workers = await self._ask(LiveWorkers(await self.now_ms(), 10_000))
+        able = [(set(worker.lanes), set(filter(None, worker.capabilities_csv.split(",")))) for worker in workers]
+        view = await self._view(*(Get(Execution, item) for item in items))
+        found = [execution for item in items if (execution := view.execution(item)) is not None]
+        return [
+            execution.execution_id
+            for execution in found
+            if any(
+                execution.lane_id in lanes and can.issuperset(execution.required_capabilities) for lanes, can in able
+            )
+        ]
+
+    async def _worker_arrived(self) -> None:
+        while await self._let_routes_go(1_000) == 1_000:
+            pass
+
+    async def _tick_worker_registry_ttl_sweep(self, limit: int) -> int:
+        found = await self._ask(DueWorkers(await self.now_ms(), limit))
+        answers = await asyncio.gather(*(self._submit(SweepWorker(*key)) for key in found), return_exceptions=True)
+        return sum(answer is True for answer in answers)
+
+    async def _tick_retention_trimmer(self, limit: int) -> int:
+        now = await self.now_ms()
+        purged = await self._trim("retention_trimmer", None, None, RETENTION_MS, limit, self._filter)
+        await self._remove_empty_flows(RETENTION_MS)
+        before = now - HISTORY_MS
+        old = TrimHistory(
+            before, before, now, TRIM_BATCH, now - SAMPLES_KEPT_MS, now - GONE_KEPT_MS, now - KIND_KEPT_MS
+        )
+        for _ in range(MAX_TRIM_ROUNDS):
+            if await self._ask(old) < TRIM_BATCH:
+                break
+            # Writers wait while rows are deleted: let them have their turn.
+            await asyncio.sleep(0)
+        return purged
+
+    async def _remove_empty_flows(self, retention_ms: int) -> None:
+        """Overridden by the flow timers."""
+
+    # -- single operations ---------------------------------------------------------------------------------------
+
+    async def promote_submitted(
+        self, partition: int | None = None, lane: str | None = None, limit: int = 1_000, now: int | None = None
+    ) -> int:
+        """Move fresh executions to phase ``runnable``, oldest first; how many. Nothing waits for it."""
+        due = await self._due(
+            "intake",
+            values.integer(limit, "limit", 1, 100_000),
+            partition=values.optional_partition(partition),
+            lane_id=values.optional_lane(lane),
+        )
+        return await self._submit_all("intake", due, PromoteSubmitted)
+
+    async def promote_delayed(
+        self,
+        partition: int | None = None,
+        lane: str | None = None,
+        execution_id: ExecutionId | str = "",
+        now: int | None = None,
+    ) -> None:
+        """Make one delayed execution claimable if its time has come; otherwise nothing."""
+        await self._submit(PromoteDelayed(values.execution_id(execution_id)))
+
+    async def mark_lease_expired_if_due(self, partition: int | None, execution_id: ExecutionId | str) -> ExpiryMark:
+        """Look at one lease now."""
+        answer: ExpiryMark = await self._submit(MarkLeaseExpired(values.execution_id(execution_id)))
+        return answer
+
+    async def expire_execution(
+        self, partition: int | None, execution_id: ExecutionId | str, phase: str, now: int | None = None
+    ) -> bool:
+        """Look at one attempt timeout or deadline now; whether it was due."""
+        if phase not in (ATTEMPT_TIMEOUT, EXECUTION_DEADLINE):
+            raise values.invalid(f"phase: {quoted(phase)} is neither {ATTEMPT_TIMEOUT} nor {EXECUTION_DEADLINE}")
+        answer: bool = await self._submit(ExpireExecution(values.execution_id(execution_id), phase))
+        return answer
+
+    async def trim_retention(
+        self,
+        partition: int | None = None,
+        lane: str | None = None,
+        retention_ms: int = RETENTION_MS,
+        now: int | None = None,
+        batch_size: int = 20,
+        filter: ScannerFilter | None = None,
+    ) -> int:
+        """Delete executions that ended at least ``retention_ms`` ago, oldest first; how many."""
+        kept = values.time_ms(retention_ms, "retention_ms")
+        size = values.integer(batch_size, "batch_size", 1, 10_000)
+        where, queue = values.optional_partition(partition), values.optional_lane(lane)
+        return await self._trim("retention", where, queue, kept, size, values.scanner_filter(filter))
+
+    async def _trim(
+        self,
+        name: str,
+        partition: int | None,
+        lane: str | None,
+        retention_ms: int,
+        limit: int,
+        wanted: ScannerFilter,
+    ) -> int:
+        now = await self.now_ms()
+        scope = (limit, wanted.namespace, wanted.instance_tag, lane, partition)
+        purged = 0
+        kept: frozenset[str] = frozenset()
+        for _ in range(MAX_ROUNDS):
+            due = await self._ask(Due("purge", now, *scope, kept))
+            due += await self._ask(Due("retention", now - retention_ms, *scope, kept))
+            due = due[: limit - purged]
+            done = await self._submit_all(name, due, lambda item: TrimExecution(item, retention_ms))
+            purged += done
+            if done == len(due) or purged >= limit:
+                break
+            # Some must stay, because of their own policy or of an open flow: look past them.
+            kept = kept.union(due)
+        return purged
+
+    # -- machinery -----------------------------------------------------------------------------------------------
+
+    async def _due(
+        self, what: str, limit: int, *, partition: int | None = None, lane_id: str | None = None
+    ) -> list[str]:
+        resting = self._poison.setdefault(what, Poison()).tick()
+        found: list[str] = await self._ask(
+            Due(
+                what,
+                await self.now_ms(),
+                limit,
+                self._filter.namespace,
+                self._filter.instance_tag,
+                lane_id,
+                partition,
+                resting,
+            )
+        )
+        return found
+
+    async def _for_each(self, what: str, limit: int, make: Callable[[str], Any]) -> int:
+        return await self._submit_all(what, await self._due(what, limit), make)
+
+    async def _submit_all(self, what: str, items: list[str], make: Callable[[str], Any]) -> int:
+        poison = self._poison.setdefault(what, Poison())
+        answers = await asyncio.gather(*(self._submit(make(item)) for item in items), return_exceptions=True)
+        done = 0
+        for item, answer in zip(items, answers, strict=True):
+            if isinstance(answer, BaseException):
+                if not isinstance(answer, EngineError):
+                    raise answer
+                poison.failed(item)
+                _log.warning("%s: %s: %s", what, item, answer)
+            else:
+                poison.succeeded(item)
+                done += _did(answer)
+        return done
+
+    def start_timers(self, intervals: Mapping[str, int] | None = None, filter: ScannerFilter | None = None) -> None:
+        """Start the timer loop. ``intervals`` overrides milliseconds by name; 0 switches a timer off."""
+        self._check_open()
+        wanted, overrides = values.scanner_filter(filter), checked_intervals(intervals)
+        if self._timer is None:
+            self._filter = wanted
+            self._timer = TimerLoop(self, overrides)
+            # Requests in other people's transactions are told of by their commits.
+            self._listen()
+
+
+def _did(answer: Any) -> int:
+    if isinstance(answer, ExpiryMark):
+        return answer.status in ("marked", "requeued", "failed", "cleared")
+    return answer if isinstance(answer, int) else 1

@@ -1,0 +1,1 @@
+"""What reads answer, topic by topic."""

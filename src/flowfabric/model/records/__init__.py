@@ -1,0 +1,1 @@
+"""What is stored: one small struct per row."""

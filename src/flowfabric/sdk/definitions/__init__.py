@@ -1,0 +1,1 @@
+"""What the decorators make of a function: its parameters, its dependencies, how values travel."""

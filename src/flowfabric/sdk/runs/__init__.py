@@ -1,0 +1,1 @@
+"""Runs: started, found, followed and waited for; and what starts and bounds them."""

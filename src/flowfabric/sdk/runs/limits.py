@@ -1,0 +1,119 @@
+"""Limits and budgets that starts name: each is made known to the engine once per process, before a run needs it.
+
+Their ids follow from their names, so that every process means the same one, and creating it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from flowfabric.model.errors import NotFound
+from flowfabric.model.states import SCOPE_NAMED
+from flowfabric.sdk.durations import milliseconds
+from flowfabric.sdk.options import Budget, Limit, Rate
+
+if TYPE_CHECKING:
+    from flowfabric.engine import Engine
+    from flowfabric.model.ids import ExecutionId
+    from flowfabric.model.operations.budgets import BudgetStatus
+    from flowfabric.sdk.app import App
+    from flowfabric.sdk.definitions.tasks import Startable
+
+#: Ids made from names are the same in every process.
+NAMESPACE: Final = uuid.UUID("6f0d4a86-3f0e-5c5b-9a53-0f2f6c1b7d11")
+#: Gates a process remembers having created. Forgetting one costs a call that changes nothing.
+MAX_KNOWN: Final = 10_000
+_SECOND: Final = timedelta(seconds=1)
+
+
+def stable_id(*names: str) -> str:
+    """The same UUID for the same names, everywhere."""
+    return str(uuid.uuid5(NAMESPACE, "\x00".join(names)))
+
+
+def quota_id(namespace: str, task: str, limits: tuple[Limit | Rate, ...], value: str | None) -> str:
+    """The id of a task's quota for one value of its key. Other numbers are another quota."""
+    numbers = [
+        f"limit {each.most}" if isinstance(each, Limit) else f"rate {each.most} in {each.per // _SECOND} s"
+        for each in limits
+    ]
+    return stable_id(
+        "quota", namespace, task, *sorted(numbers), *([] if value is None else [f"{limits[0].key}={value}"])
+    )
+
+
+def budget_id(namespace: str, name: str) -> str:
+    """The id of a budget by its name."""
+    return stable_id("budget", namespace, name)
+
+
+async def budget_status(engine: Engine, id: str, run: ExecutionId, namespace: str) -> BudgetStatus:
+    """A budget of a run: the one that it means by this id, else its namespace's own, else the operator's."""
+    owners = {each.budget_id: each.namespace for each in (await engine.read_history(run)).budgets}
+    try:
+        return await engine.get_budget_status(id, owners.get(id, namespace))
+    except NotFound:
+        return await engine.get_budget_status(id)
+
+
+class Gates:
+    """What an app has made known to its engine."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    def _is_known(self, id: str) -> bool:
+        if id not in self._known:
+            return False
+        self._known.move_to_end(id)
+        return True
+
+    def _learn(self, id: str) -> None:
+        self._known[id] = None
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    async def quota(self, definition: Startable[Any, Any], arguments: Mapping[str, Any]) -> str:
+        """The quota policy of a task for these arguments; it exists when this returns."""
+        limits = definition.options.limits
+        key = limits[0].key
+        value = None if key is None else definition.signature.path(arguments, key)
+        id = quota_id(self._app.namespace, definition.name, limits, value)
+        if not self._is_known(id):
+            most = next((each.most for each in limits if isinstance(each, Limit)), 0)
+            rate = next((each for each in limits if isinstance(each, Rate)), None)
+            await self._app.engine.create_quota_policy(
+                quota_policy_id=id,
+                window_seconds=60 if rate is None else rate.per // _SECOND,
+                max_requests_per_window=0 if rate is None else rate.most,
+                max_concurrent=most,
+                namespace=self._app.namespace,
+            )
+            self._learn(id)
+        return id
+
+    async def budget(self, budget: Budget) -> str:
+        """The engine's id of a budget; it exists when this returns, and so do those above it."""
+        id = budget_id(self._app.namespace, budget.name)
+        if not self._is_known(id):
+            above = None if budget.under is None else await self.budget(budget.under)
+            names = sorted(budget.limits)
+            await self._app.engine.create_budget(
+                budget_id=id,
+                scope_type=SCOPE_NAMED,
+                scope_id=budget.name,
+                on_hard_limit=budget.on_hard_limit,
+                reset_interval_ms=0 if budget.every is None else milliseconds(budget.every),
+                dimensions=names,
+                hard_limits=[budget.limits[name] for name in names],
+                soft_limits=[0] * len(names),
+                parent_budget_id=above,
+                namespace=self._app.namespace,
+            )
+            self._learn(id)
+        return id

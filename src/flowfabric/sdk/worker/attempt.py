@@ -1,0 +1,528 @@
+"""One attempt: find who handles it, run that, and end the attempt in exactly one way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from flowfabric.engine import Engine
+from flowfabric.model.errors import EngineError, Validation
+from flowfabric.model.handles import Handle
+from flowfabric.model.operations.executions import ExecutionContext, FailureClass
+from flowfabric.model.operations.workflows import NewStep
+from flowfabric.model.streams.frames import MAX_FRAME_BYTES, Frame, FrameContent
+from flowfabric.model.trace import PARENT_TAG, TraceContext
+from flowfabric.sdk.backoff import Patience
+from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.definitions.depends import Dependencies
+from flowfabric.sdk.definitions.tasks import Definition, Task, Workflow
+from flowfabric.sdk.errors import (
+    BadArguments,
+    BadDependency,
+    BadOptions,
+    BadPayload,
+    BadResult,
+    BudgetExceeded,
+    CancelRequested,
+    SdkError,
+    UnknownTask,
+)
+from flowfabric.sdk.runs.frames import Appends
+from flowfabric.sdk.runs.logs import Logs
+from flowfabric.sdk.worker.processes import Facts
+from flowfabric.sdk.worker.renewal import Lease, Renewal, is_passing
+from flowfabric.sdk.worker.tracebacks import told_of
+from flowfabric.telemetry.spans import span, telemetry
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.app import App
+    from flowfabric.sdk.worker.processes import Processes
+    from flowfabric.sdk.worker.threads import Threads
+
+_log = logging.getLogger("flowfabric.worker")
+T = TypeVar("T")
+
+#: Tries to give a run back before that is left to its lease.
+GIVE_BACK_TRIES = 6
+MAX_REASON = 2_000
+MAX_TRACEBACK = 24_200
+#: Errors that another attempt would only meet again.
+HOPELESS = (BadPayload, BadResult, BadArguments, BadOptions, BadDependency, UnknownTask, BudgetExceeded)
+
+
+class Interruption(StrEnum):
+    """Why a handler was cancelled."""
+
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    DRAIN = "drain"
+
+
+class Parked(BaseException):
+    """The attempt is over without an end of its own: its execution was suspended meanwhile."""
+
+
+class WorkerShared:
+    """What all attempts of a worker use."""
+
+    def __init__(
+        self,
+        app: App,
+        engine: Engine,
+        name: str,
+        instance: str,
+        dependencies: Dependencies,
+        threads: Threads,
+        processes: Processes,
+        renewal: Renewal,
+    ) -> None:
+        self.app = app
+        self.engine = engine
+        self.name = name
+        self.instance = instance
+        self.dependencies = dependencies
+        self.executor = threads
+        self.processes = processes
+        self.renewal = renewal
+
+
+class Job:
+    """One claimed attempt."""
+
+    __slots__ = (
+        "_appends",
+        "_logs",
+        "_lost",
+        "app",
+        "asked",
+        "context",
+        "ended",
+        "engine",
+        "handle",
+        "interruption",
+        "lease",
+        "lost_because",
+        "on_asked",
+        "open_handler",
+        "taken_at",
+        "task",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        app: App,
+        engine: Engine,
+        handle: Handle,
+        context: ExecutionContext,
+        worker: WorkerShared,
+        claimed_at: float,
+    ) -> None:
+        self.app = app
+        self.engine = engine
+        self.handle = handle
+        self.context = context
+        self.worker = worker
+        self._lost: asyncio.Event | None = None
+        self._appends: Appends | None = None
+        self._logs: Logs | None = None
+        self.lost_because: BaseException | None = None
+        self.lease = Lease(handle, claimed_at, self.lose, self.ask_to_end)
+        #: Whether the execution was asked to cancel, and what to call when it is.
+        self.asked = False
+        self.on_asked: Callable[[], None] | None = None
+        #: When the claim was answered; it may have waited for work before.
+        self.taken_at = time.monotonic()
+        #: The task the attempt runs in, and whether its handler may be cancelled now.
+        self.task: asyncio.Task[Any] | None = None
+        self.open_handler = False
+        self.interruption: Interruption | None = None
+        self.ended = False
+
+    def __repr__(self) -> str:
+        return f"<attempt {self.attempt} of {self.kind or 'nothing'} {self.execution_id}>"
+
+    @property
+    def trace(self) -> TraceContext | None:
+        """The trace it was started in."""
+        tags = self.context.tags
+        return TraceContext.of_tags(tags) if PARENT_TAG in tags else None
+
+    @property
+    def appends(self) -> Appends:
+        """Writes the frames of all that runs under this lease."""
+        if self._appends is None:
+            self._appends = Appends(self)
+        return self._appends
+
+    @property
+    def logs(self) -> Logs:
+        """The lines that its functions log."""
+        if self._logs is None:
+            self._logs = Logs(self)
+        return self._logs
+
+    async def settle_logs(self) -> None:
+        """Store the lines that were logged so far."""
+        if self._logs is not None:
+            await self._logs.settle()
+
+    def repeats(self) -> None:
+        """A workflow's function has made a call that it had made before."""
+        if self._logs is not None:
+            self._logs.forget()
+
+    def advances(self) -> None:
+        """A workflow's function does what it had not done before."""
+        if self._logs is not None:
+            self._logs.believe()
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the lease is gone; the handler is cancelled."""
+        if self._lost is None:
+            self._lost = asyncio.Event()
+        return self._lost
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is gone."""
+        return self._lost is not None and self._lost.is_set()
+
+    @property
+    def execution_id(self) -> str:
+        """The run."""
+        return self.handle.payload.execution_id
+
+    @property
+    def kind(self) -> str:
+        """What is to be run."""
+        return self.context.execution_kind
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1 on. One that goes on after its worker was lost keeps its number."""
+        return self.handle.payload.attempt_index + 1
+
+    # -- interruptions -------------------------------------------------------------------------------------------
+
+    def lose(self, error: BaseException) -> None:
+        """The lease is gone."""
+        if self.ended or self.is_lost:
+            return
+        self.lost_because = error
+        self.lost.set()
+        self.interrupt(Interruption.LOST)
+
+    def ask_to_end(self) -> None:
+        """Somebody has asked the execution to end; what it does about it is its own business."""
+        if not self.asked:
+            self.asked = True
+            if self.on_asked is not None:
+                self.on_asked()
+
+    def interrupt(self, why: Interruption) -> None:
+        """Cancel the handler, if it runs; the first reason stays, but for a lost lease, which goes before all."""
+        if self.interruption is None or why is Interruption.LOST:
+            self.interruption = why
+        if self.open_handler and self.task is not None:
+            self.task.cancel(why)
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    async def conclude(self, call: Callable[[], Awaitable[T]]) -> T | None:
+        """Make a call that ends the attempt, again while the store does not answer and the lease may live.
+
+        A repeated terminal call gets its first answer again. ``None`` if the lease was lost: then the end of this
+        attempt is no longer ours to say.
+        """
+        self.open_handler = False
+        await self.settle_logs()
+        patience = Patience()
+        while True:
+            try:
+                answer = await call()
+            except EngineError as error:
+                if isinstance(error, Validation):
+                    raise
+                if not is_passing(error):
+                    self.lose(error)
+                    self.ended = True
+                    _log.info("%r is no longer ours: %s", self, error)
+                    return None
+                if self.is_lost or not self.lease.healthy:
+                    self.lose(error)
+                    self.ended = True
+                    _log.warning("%r could not be ended before its lease expired: %s", self, error)
+                    return None
+                _log.warning("%r: the store does not respond, retrying: %s", self, error)
+            else:
+                self.ended = True
+                return answer
+            await patience.rest()
+
+    async def complete(self, data: bytes | None, steps: Sequence[NewStep] = (), known_steps: int = 0) -> None:
+        """End with success, and with the steps that were done last."""
+        more: dict[str, Any] = {"steps": steps, "known_steps": known_steps} if steps else {}
+        try:
+            await self.conclude(lambda: self.engine.complete(self.handle, data, **more))
+        except Validation as error:
+            raise BadResult(f"{self.kind}: its result was refused: {error}", task=self.kind) from error
+
+    async def cancel(self, reason: str = "") -> None:
+        """End as cancelled."""
+        await self.conclude(lambda: self.engine.cancel(self.handle, reason))
+
+    async def fail(
+        self, error: BaseException | str, *, permanent: bool = False, category: str = "", trace: str | None = None
+    ) -> None:
+        """End as failed: the run's policy says whether another attempt follows, unless it is permanent.
+
+        The whole error is kept as a frame of type ``error``.
+        """
+        self.open_handler = False
+        if isinstance(error, BaseException):
+            kind, message = type(error).__name__, _message(error)
+            trace = _trace(error) if trace is None else trace
+        else:
+            kind, message = "Error", error
+        await self.keep_error(kind, message, trace or "", category or ("permanent" if permanent else "error"))
+        reason = f"{kind}: {message}" if message else kind
+        await self.fail_as(reason, permanent=permanent, category=category)
+
+    async def keep_error(self, kind: str, message: str, trace: str, category: str) -> None:
+        """The error as a frame, behind what was logged."""
+        await self.settle_logs()
+        document = {
+            "type": kind,
+            "message": message[:MAX_REASON],
+            "category": category,
+            "traceback": trace[:MAX_TRACEBACK],
+            "attempt": self.attempt,
+        }
+        data = msgspec.json.encode(document)
+        if len(data) > MAX_FRAME_BYTES:
+            data = msgspec.json.encode({**document, "traceback": ""})
+        try:
+            await self.appends.one(Frame(data, frame_type="error", content=FrameContent.JSON))
+        except EngineError as refused:
+            _log.debug("%r: its error was not stored: %s", self, refused)
+
+    async def fail_as(self, reason: str, *, permanent: bool, category: str = "") -> None:
+        """End as failed for this reason."""
+        kind = FailureClass.PERMANENT if permanent else FailureClass.TRANSIENT
+        text = _storable(reason)[:MAX_REASON]
+        await self.conclude(lambda: self.engine.fail(self.handle, text, kind, category or None))
+
+    async def give_back(self, reason: str = "the worker is stopping") -> None:
+        """Put the execution back into its queue. The attempt goes on elsewhere under its own number; neither a
+        failure nor a lost worker is counted."""
+        self.open_handler = False
+        await self.settle_logs()
+        self.ended = True
+        patience = Patience()
+        for _ in range(GIVE_BACK_TRIES):
+            try:
+                await self.engine.give_back(self.handle, reason)
+                return
+            except EngineError as error:
+                why = error
+                if not is_passing(error):
+                    break
+            await patience.rest()
+        _log.warning("%r was not given back, its lease will expire: %s", self, why)
+
+
+async def run_attempt(job: Job) -> None:
+    """Run what the execution asks for and end the attempt."""
+    job.task = asyncio.current_task()
+    if job.context.cancel_at is not None:
+        job.ask_to_end()
+    try:
+        await _handle_traced(job)
+    except asyncio.CancelledError as error:
+        await _interrupted(job, error)
+    except CancelRequested as error:
+        await job.cancel(_storable(error.reason)[:MAX_REASON])
+    except Parked:
+        job.ended = True
+    except BaseException as error:
+        await _failed(job, error)
+    finally:
+        job.open_handler = False
+
+
+async def _handle_traced(job: Job) -> None:
+    """Handle it in the trace it was started in, so that what it starts belongs there too."""
+    trace = job.trace
+    if trace is None and telemetry() is None:
+        await _handle(job)
+        return
+    facts = {"execution_id": job.execution_id, "attempt": job.attempt, "lane": job.handle.payload.lane_id}
+    with span(f"ff.run {job.kind}", trace, facts, kind="CONSUMER"):
+        await _handle(job)
+
+
+async def _handle(job: Job) -> None:
+    kind = job.kind
+    if kind.startswith("$"):
+        handler = job.app.builtin_kinds.get(kind)
+        if handler is None:
+            raise _unknown(job)
+        _begin(job)
+        await handler(job)
+        return
+    definition = job.app.definitions.get(kind)
+    if isinstance(definition, Task):
+        _begin(job)
+        await job.complete(await run_task(job, definition))
+    elif isinstance(definition, Workflow):
+        from flowfabric.sdk.workflows.runner import run_workflow
+
+        _begin(job)
+        await run_workflow(job, definition)
+    else:
+        raise _unknown(job)
+
+
+def _begin(job: Job) -> None:
+    """From here on the handler may be cancelled."""
+    if job.interruption is not None:
+        raise asyncio.CancelledError
+    job.open_handler = True
+
+
+def _unknown(job: Job) -> UnknownTask:
+    known = ", ".join(sorted(job.app.definitions)) or "nothing"
+    return UnknownTask(
+        f"worker {job.worker.name!r} of {job.app!r} has no task or workflow {job.kind!r}; known: {known}. Import the "
+        "module that defines it, or let the worker serve other lanes",
+        task=job.kind,
+        run=job.execution_id,
+    )
+
+
+async def run_task(job: Job, task: Task[..., Any]) -> bytes:
+    """Run a task's function; its result as it will be stored. What it emitted is stored when this returns."""
+    arguments = task.signature.unpack(job.context.input_payload)
+    options = task.options
+    alarm = None
+    if options.timeout is not None:
+        seconds = options.timeout.total_seconds()
+        alarm = asyncio.get_running_loop().call_later(seconds, job.interrupt, Interruption.TIMEOUT)
+    try:
+        if options.run_in == "process":
+            key = job.handle.execution_id.uuid_text
+            facts = Facts(task.name, job.execution_id, job.attempt, job.context.tags, key, job.app.stored_logs)
+            return await job.worker.processes.call(task, job.context.input_payload, facts, job.logs.add)
+        wanted = task.signature.injected
+        if not wanted:
+            return task.signature.dump_result(await call_function(job.worker, task, arguments, {}))
+        ctx = Ctx(job, task.name)
+        try:
+            async with job.worker.dependencies.attempt(ctx) as scope:
+                result = await call_function(job.worker, task, arguments, await scope.resolve(wanted))
+        except Exception:
+            await ctx.stream.settle()
+            raise
+        data = task.signature.dump_result(result)
+        await ctx.flush()
+        return data
+    finally:
+        if alarm is not None:
+            alarm.cancel()
+
+
+async def call_function(
+    worker: WorkerShared, definition: Definition[..., Any], arguments: dict[str, Any], provided: dict[str, Any]
+) -> Any:
+    """Call a definition's function: on the loop if it is a coroutine function, else in a thread of the worker."""
+    args, kwargs = definition.signature.call(arguments, provided)
+    function = definition.function
+    if definition.is_async:
+        return await function(*args, **kwargs)
+    return await worker.executor.call(lambda: function(*args, **kwargs))
+
+
+async def _interrupted(job: Job, error: BaseException) -> None:
+    """The handler was cancelled: by us for a reason, or by itself."""
+    job.open_handler = False
+    why = job.interruption
+    task = job.task
+    if why is None:
+        if task is not None and task.cancelling():
+            raise error  # somebody ends the whole worker
+        await job.fail(error, category="cancelled")
+        return
+    if task is not None:
+        while task.cancelling():
+            task.uncancel()
+    if job.ended:
+        return
+    if why is Interruption.LOST:
+        _log.warning("%r lost its lease and was stopped: %s", job, job.lost_because)
+        job.ended = True
+    elif why is Interruption.DRAIN:
+        await job.give_back()
+    else:
+        definition = job.app.definitions.get(job.kind)
+        limit = definition.options.timeout if definition is not None else None
+        await _timed_out(job, limit)
+
+
+async def _timed_out(job: Job, limit: Any) -> None:
+    message = f"the attempt took longer than {limit}"
+    await job.keep_error("TimeoutError", message, "", "timeout")
+    await job.fail_as(f"TimeoutError: {message}", permanent=False, category="timeout")
+
+
+async def _failed(job: Job, error: BaseException) -> None:
+    """The handler raised."""
+    job.open_handler = False
+    if job.ended:
+        _log.error("%r had already ended when its handler failed", job, exc_info=error)
+        return
+    if job.is_lost:
+        _log.warning("%r lost its lease; its handler ended with %r", job, error)
+        return
+    if isinstance(error, BudgetExceeded) and error.cancels:
+        await job.cancel(_storable(str(error))[:MAX_REASON])
+        return
+    definition = job.app.definitions.get(job.kind)
+    remote = getattr(error, "remote", None)
+    permanent = isinstance(error, HOPELESS) or (definition is not None and definition.options.retry.gives_up(error))
+    category = getattr(error, "code", "") if isinstance(error, SdkError) and permanent else ""
+    if not isinstance(error, Exception):
+        category = "crash"
+    with contextlib.suppress(Validation):
+        if remote is not None:
+            await job.keep_error(remote.type, remote.message, remote.traceback, remote.category)
+            await job.fail_as(str(error), permanent=remote.permanent, category="")
+        else:
+            await job.fail(error, permanent=permanent, category=category)
+        return
+    # Something in it cannot be stored: say at least that.
+    await job.fail_as(f"{type(error).__name__}: (its message cannot be stored)", permanent=permanent)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return _storable(str(error))
+    except Exception as broken:
+        return f"(no message: str() raised {type(broken).__name__})"
+
+
+def _storable(text: str) -> str:
+    """The text as every store can keep it."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
+
+
+def _trace(error: BaseException) -> str:
+    return _storable(told_of(error))

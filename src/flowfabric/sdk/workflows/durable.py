@@ -1,0 +1,72 @@
+"""What a running workflow is to the functions called in it.
+
+``CURRENT`` holds the workflow that is running here. Tasks, steps, ``sleep`` and asks look there: inside a workflow a
+call goes through it and is remembered, outside it is an ordinary call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import gather
+from collections.abc import Awaitable, Coroutine, Sequence
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from flowfabric.sdk.durations import duration as checked
+from flowfabric.sdk.errors import BadOptions
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.definitions.tasks import Step, Task, Workflow
+    from flowfabric.sdk.options import StartOptions
+
+T = TypeVar("T")
+
+__all__ = ["CURRENT", "Durable", "first", "gather", "sleep"]
+
+
+class Durable(Protocol):
+    """A running workflow: remembers what its calls gave, and parks while they wait."""
+
+    async def call_task(
+        self, task: Task[..., Any] | Workflow[..., Any], payload: bytes, options: StartOptions
+    ) -> Any: ...
+
+    async def call_step(
+        self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
+    ) -> Any: ...
+
+    async def sleep(self, duration: timedelta, key: str | None) -> None: ...
+
+    async def ask(self, ask: Any) -> Any: ...
+
+    async def first(self, calls: Sequence[Awaitable[Any]], key: str | None) -> Any: ...
+
+
+CURRENT: ContextVar[Durable | None] = ContextVar("flowfabric_current_workflow", default=None)
+
+
+def sleep(duration: timedelta, *, key: str | None = None) -> Coroutine[Any, Any, None]:
+    """Wait. Inside a workflow the wait is durable and holds no worker; outside it is ``asyncio.sleep``."""
+    checked(duration, "sleep", zero=True)
+    workflow = CURRENT.get()
+    return asyncio.sleep(duration.total_seconds()) if workflow is None else workflow.sleep(duration, key)
+
+
+def first(*calls: Awaitable[T], key: str | None = None) -> Coroutine[Any, Any, T]:
+    """What the first call gives that succeeds. The others are cancelled, and so are the runs they stand for.
+
+    Inside a workflow the winner is remembered: ``await first(quick(doc), thorough(doc))``. The calls are those of
+    tasks, workflows, steps, asks and ``sleep``; if none succeeds, the first one's error is raised.
+    """
+    if not calls:
+        raise BadOptions("first: there is nothing to wait for", option="first")
+    workflow = CURRENT.get()
+    return _first(calls) if workflow is None else workflow.first(calls, key)
+
+
+async def _first(calls: Sequence[Awaitable[T]]) -> T:
+    from flowfabric.sdk.workflows.race import race
+
+    found: tuple[int, T] = await race(calls)
+    return found[1]

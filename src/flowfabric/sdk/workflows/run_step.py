@@ -1,0 +1,57 @@
+"""Running a step's function, as often as its retry allows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+from flowfabric.model.policy import backoff_delay_ms
+from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.worker.attempt import Job, call_function
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.definitions.tasks import Step
+
+_log = logging.getLogger("flowfabric.workflows")
+
+
+async def run_step(job: Job, name: str, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the step's function returns, or the last error it raises. ``name`` is the call's."""
+    arguments = step.signature.bind(args, kwargs)
+    retry, timeout = step.options.retry, step.options.timeout
+    tries = 0
+    while True:
+        try:
+            if timeout is None:
+                return await _try(job, name, step, arguments)
+            async with asyncio.timeout(timeout.total_seconds()):
+                return await _try(job, name, step, arguments)
+        except Exception as error:
+            if tries == retry.most or retry.gives_up(error):
+                raise
+            _log.info("step %s of %r failed and will be retried: %r", name, job, error)
+            pause_ms = backoff_delay_ms(retry.policy().backoff, tries, random.uniform(0.5, 1.0))
+            tries += 1
+            await asyncio.sleep(pause_ms / 1000)
+
+
+async def _try(job: Job, name: str, step: Step[..., Any], arguments: dict[str, Any]) -> Any:
+    worker = job.worker
+    if not step.signature.injected:
+        return await call_function(worker, step, arguments, {})
+    context = Ctx(job, step.name, name)
+    try:
+        async with worker.dependencies.attempt(context) as scope:
+            provided = await scope.resolve(step.signature.injected)
+            value = await call_function(worker, step, arguments, provided)
+        await context.flush()
+    except Exception:
+        # Before the next try emits: its output starts over behind this.
+        await context.stream.settle()
+        raise
+    except BaseException:
+        context.stream.drop()
+        raise
+    return value

@@ -1,1 +1,0 @@
-"""Credentials of callers from outside."""

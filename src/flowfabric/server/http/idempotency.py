@@ -1,0 +1,63 @@
+"""``Idempotency-Key``: a request that is repeated with its key gets the answer it got before, for a day."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from flowfabric.server.http.problems import refused
+from flowfabric.server.http.response import Answer, Streamed
+from flowfabric.server.operations import Call
+
+#: The header that names the key.
+KEY = b"idempotency-key"
+MAX_KEY_BYTES = 255
+#: Answers beyond this are not remembered; repeating the request makes them again.
+MAX_KEPT_BYTES = 1_048_576
+REPLAYED = (b"idempotency-replayed", b"true")
+
+Act = Callable[[Call], Awaitable[Answer | Streamed]]
+
+
+async def once(call: Call, scope: MutableMapping[str, Any], data: bytes, act: Act) -> Answer | Streamed:
+    """Act, unless it was done before under the same key."""
+    text = call.headers.get(KEY)
+    if text is None or call.route.method == "GET" or not call.route.kept:
+        return await act(call)
+    if not text or len(text) > MAX_KEY_BYTES or not text.isascii() or not text.decode().isprintable():
+        raise refused(400, f"invalid Idempotency-Key: expected 1 to {MAX_KEY_BYTES} printable ASCII characters")
+    owner, key = call.principal.name, text.decode()
+    call.key = f"{owner}\x1f{key}"
+    fingerprint = _fingerprint(call, scope, data)
+    known = await call.engine.find_answer(owner, key)
+    if known is not None:
+        if known.fingerprint != fingerprint:
+            raise refused(422, "this Idempotency-Key was used for another request", kind="conflict", retryable=False)
+        return Answer(known.status, known.body or b"", known.media.encode(), (REPLAYED,))
+    if call.key in call.server.keys_at_work:
+        raise refused(409, "a request with this Idempotency-Key is in progress", kind="contention", retryable=True)
+    call.server.keys_at_work.add(call.key)
+    try:
+        answer = await act(call)
+        if isinstance(answer, Answer) and len(answer.body) <= MAX_KEPT_BYTES:
+            await call.engine.keep_answer(
+                owner=owner,
+                idempotency_key=key,
+                fingerprint=fingerprint,
+                status=answer.status,
+                media=answer.media.decode(),
+                body=answer.body,
+            )
+        return answer
+    finally:
+        call.server.keys_at_work.discard(call.key)
+
+
+def _fingerprint(call: Call, scope: MutableMapping[str, Any], data: bytes) -> str:
+    digest = hashlib.sha256()
+    query: bytes = scope.get("query_string", b"")
+    for part in (call.route.name.encode(), *(each.encode() for each in call.path.values()), query, data):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,77 @@
+"""Answers to questions about budgets and quotas."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flowfabric.model.records.budgets import Budget, QuotaAdmitted, QuotaPolicy
+from flowfabric.stores import questions as ask
+from flowfabric.stores.keyed import entries as index
+from flowfabric.stores.keyed.reads import LARGEST_CHUNK, All, Names, Range, Reading, Rows, at_once, walk
+
+
+def _list_gates(question: ask.ListGates) -> Reading[list[str]]:
+    match question.what:
+        case "budgets":
+            return (yield from _all_gates(question, Budget, index.BUDGETS))
+        case "quotas":
+            return (yield from _all_gates(question, QuotaPolicy, index.QUOTAS))
+    ids = sorted((yield from _gates(question)))
+    return [each for each in ids if question.after is None or each > question.after][: question.limit]
+
+
+def _all_gates(question: ask.ListGates, kind: Any, family: str) -> Reading[list[str]]:
+    own = question.namespaces
+
+    def judge(ids: list[str]) -> Reading[list[str]]:
+        if own is None:
+            return (yield from at_once(ids))
+        found = yield Rows(kind, ids, True)
+        return [each.key for each in found if each is not None and each.namespace in own]
+
+    run = Range(family, low=question.after, behind=question.after is not None, loose=True)
+    return (yield from walk(run, judge, question.limit))
+
+
+def _gates(question: ask.ListGates) -> Reading[list[str]]:
+    match question.what:
+        case "budget_reset":
+            return (yield from _until(index.BUDGET_RESET, question.now))
+        case "quota_room":
+            return (yield from _until(index.QUOTA_ROOM, question.now))
+        case "quota_drift":
+            guards, policies = yield [All(QuotaAdmitted), All(QuotaPolicy)]
+            taken = Counter(guard.quota_policy_id for guard in guards if guard.counted)
+            return [each.quota_policy_id for each in policies if each.active_concurrency != taken[each.key]]
+        case "blocked":
+            names = [name for name in (yield Names(index.GATED)) if name is not None]
+            firsts = yield [Range(index.GATED, name, limit=1, loose=True) for name in names]
+            return [name for name, first in zip(names, firsts, strict=True) if first]
+        case _:
+            raise ValueError(f"no list is called {question.what!r}")
+
+
+def _until(family: str, now: int) -> Reading[list[str]]:
+    def judge(entries: list[Any]) -> Reading[list[str]]:
+        return (yield from at_once([entry[1] for entry in entries]))
+
+    return (yield from walk(Range(family, high=(now + 1,), loose=True), judge, LARGEST_CHUNK))
+
+
+def _waited_for(question: ask.WaitedFor) -> Reading[list[str]]:
+    policies = yield Rows(QuotaPolicy, question.quota_policy_ids, True)
+    return [each.quota_policy_id for each in policies if each is not None and each.waiting_since_ms is not None]
+
+
+def _expired_guards(question: ask.ExpiredGuards) -> Reading[list[tuple[str, str]]]:
+    entries = yield Range(index.GUARD_EXPIRY, high=(question.now + 1,), limit=question.limit, loose=True)
+    return [(key[1], key[2]) for _, key in entries]
+
+
+ANSWERS: Mapping[Any, Callable[[Any], Reading[Any]]] = {
+    ask.ListGates: _list_gates,
+    ask.ExpiredGuards: _expired_guards,
+    ask.WaitedFor: _waited_for,
+}

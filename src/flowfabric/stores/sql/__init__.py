@@ -1,0 +1,1 @@
+"""What every SQL store shares: tables, rows, and questions as SQL."""

@@ -1,0 +1,84 @@
+"""Questions about budgets and quotas as SQL, for every SQL store."""
+
+from __future__ import annotations
+
+from flowfabric.stores import questions as ask
+from flowfabric.stores.questions import MAX_WAITED_FOR
+from flowfabric.stores.sql.flows import Asked, Text
+from flowfabric.stores.sql.rows import WAITING_FOR_ROOM, Dialect
+
+#: For each ``ListGates``: the table, the id and the condition. What blocks is found by jumping from one to the next.
+_GATES = {
+    "budgets": ("ff_budget_policy", "budget_id", "1 = 1"),
+    "quotas": ("ff_quota_policy", "quota_policy_id", "1 = 1"),
+    "budget_reset": ("ff_budget_policy", "budget_id", "next_reset_at_ms <= ?1"),
+    "quota_room": ("ff_quota_policy", "quota_policy_id", "next_room_at_ms <= ?1"),
+    "quota_drift": (
+        "ff_quota_policy p",
+        "quota_policy_id",
+        """active_concurrency <> (SELECT count(*) FROM ff_quota_admitted a WHERE a.partition_key = p.partition_key
+AND a.quota_policy_id = p.quota_policy_id AND a.counted)""",
+    ),
+    "blocked": (
+        f"""(WITH RECURSIVE gates(gate) AS (
+    SELECT min(e.blocked_by) FROM ff_exec_core e WHERE e.eligibility_state IN ({WAITING_FOR_ROOM})
+    UNION ALL
+    SELECT (SELECT min(e.blocked_by) FROM ff_exec_core e WHERE e.eligibility_state IN ({WAITING_FOR_ROOM})
+            AND e.blocked_by > gates.gate) FROM gates WHERE gates.gate IS NOT NULL)
+SELECT gate FROM gates WHERE gate IS NOT NULL) found""",
+        "gate",
+        "1 = 1",
+    ),
+}
+
+
+_LENGTHS = (1, 8, 64, MAX_WAITED_FOR)
+
+
+class BudgetQuestions:
+    """Compiles questions about budgets and quotas for one dialect."""
+
+    _dialect: Dialect
+
+    def _ListGates(self, q: ask.ListGates) -> Asked:  # noqa: N802
+        table, name, condition = _GATES[q.what]
+        text = Text()
+        text.add(condition)
+        if "?1" in condition:
+            text.mark(q.now)
+        bytewise = self._dialect.bytewise
+        if q.namespaces is not None:
+            marks = ", ".join([text.mark(each) for each in sorted(q.namespaces)])
+            text.add(f"namespace IN ({marks})" if marks else "1 = 0")
+        if q.after is not None:
+            text.add(f"{name}{bytewise} > {text.mark(q.after)}")
+        sql = f"SELECT {name} FROM {table} WHERE {text.where()} ORDER BY {name}{bytewise} LIMIT {int(q.limit)}"
+        return Asked(sql, text.params, lambda rows: [row[0] for row in rows])
+
+    def _WaitedFor(self, q: ask.WaitedFor) -> Asked:  # noqa: N802
+        # In few lengths, so that there are few statements to plan.
+        names = list(q.quota_policy_ids)
+        length = next(each for each in _LENGTHS if each >= len(names))
+        text = Text()
+        marks = ", ".join([text.mark(each) for each in names + names[:1] * (length - len(names))])
+        sql = (
+            "SELECT quota_policy_id FROM ff_quota_policy WHERE waiting_since_ms IS NOT NULL "
+            f"AND quota_policy_id IN ({marks})"
+        )
+        return Asked(sql, text.params, lambda rows: [row[0] for row in rows])
+
+    def _ExpiredGuards(self, q: ask.ExpiredGuards) -> Asked:  # noqa: N802
+        return Asked(
+            "SELECT quota_policy_id, execution_id FROM ff_quota_admitted WHERE expires_at_ms <= ?1 "
+            f"ORDER BY expires_at_ms LIMIT {int(q.limit)}",
+            [q.now],
+            lambda rows: [(row[0], row[1]) for row in rows],
+        )
+
+
+def admission_trims(question: ask.TrimAdmission) -> list[tuple[str, int]]:
+    """``(table and condition, time)`` of what budgets and quotas leave behind."""
+    return [
+        ("ff_quota_window WHERE expires_at_ms <= ?1", question.now),
+        ("ff_budget_usage_dedup WHERE expires_at_ms <= ?1", question.now),
+    ]

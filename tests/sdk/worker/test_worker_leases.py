@@ -1,0 +1,348 @@
+"""Leases of running attempts: kept while the loop is blocked, noticed when they are gone, given back by a worker that
+stops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowfabric.engine import Engine
+from flowfabric.model.errors import Contention, EngineError, Transport, TransportKind
+from flowfabric.model.operations.executions import ClaimPolicy
+from flowfabric.model.states import PublicState
+from flowfabric.sdk.app import App
+from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.definitions.depends import injected
+from flowfabric.sdk.durations import seconds
+from flowfabric.sdk.errors import RunCancelled
+from flowfabric.sdk.options import Retry
+from flowfabric.sdk.worker import worker as worker_module
+from tests.contract.probe import shared_stores_only
+
+SOON = seconds(20)
+#: Short enough to run out in a test, and long enough to be renewed on a busy machine.
+SHORT = timedelta(milliseconds=1_800)
+LONG = timedelta(hours=1)
+one_store = pytest.mark.parametrize("store_url", ["memory"], indirect=True)
+
+
+@pytest.fixture
+def app(store_url: str) -> App:
+    return App(store_url)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def counts(app: App, run: Any) -> tuple[str | None, ...]:
+    """How often the run was taken from a dead worker, tried again, and begun."""
+    names = ["lease_reclaim_count", "retry_count", "total_attempt_count"]
+    partition = int(run.id.partition("}")[0].removeprefix("{fp:"))
+    return tuple((await app.engine.read_exec_core_fields(partition, run.id, names)).values())
+
+
+class Rival(threading.Thread):
+    """Somebody else with timers who would take the run as soon as its lease is over, from when it has begun."""
+
+    def __init__(self, url: str, began: threading.Event, wait_s: float) -> None:
+        super().__init__(daemon=True)
+        self._url, self._began, self._wait_s = url, began, wait_s
+        self.found: Any = None
+
+    def run(self) -> None:
+        self._began.wait()
+        asyncio.run(self._look())
+
+    async def _look(self) -> None:
+        async with await Engine.open(self._url, single_node=True, timers=True) as engine:
+            policy = ClaimPolicy("rival", "rival-1", 1_000, timedelta(seconds=self._wait_s))
+            self.found = await engine.claim("default", (), policy)
+            if self.found is not None:
+                await engine.complete(self.found, b'"the rival was here"')
+
+
+async def _blocked(app: App, url: str) -> tuple[Rival, Any]:
+    began = threading.Event()
+
+    @app.task
+    async def block() -> str:
+        began.set()
+        time.sleep(2.5 * SHORT.total_seconds())  # noqa: ASYNC251
+        return "kept"
+
+    rival = Rival(url, began, 2.5 * SHORT.total_seconds() + 0.3)
+    rival.start()
+    async with app, app.worker(lease_ttl=SHORT):
+        run = await block.start()
+        result = await run.result(timeout=SOON)
+        await asyncio.to_thread(rival.join)
+    return rival, result
+
+
+@shared_stores_only
+async def test_a_blocked_event_loop_loses_no_lease(app: App, store_url: str) -> None:
+    rival, result = await _blocked(app, store_url)
+    assert rival.found is None
+    assert result == "kept"
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+async def test_without_a_thread_it_would(app: App, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above would see if renewal depended on the loop."""
+    monkeypatch.setattr(worker_module, "_can_be_shared", lambda url, engine: False)
+    rival, result = await _blocked(app, store_url)
+    assert rival.found is not None
+    assert result == "the rival was here"
+
+
+async def test_a_lease_that_is_taken_away_stops_the_handler(app: App) -> None:
+    log: list[Any] = []
+    began = asyncio.Event()
+
+    @app.task
+    async def hold(ctx: Ctx = injected) -> str:
+        if log:
+            return "second"
+        log.append("began")
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            log.append(ctx.lease_healthy)
+            try:
+                await ctx.progress(50)
+            except EngineError as error:
+                log.append(type(error))
+            raise
+        return "never"
+
+    async with app, app.worker(lease_ttl=LONG):
+        run = await hold.start()
+        await began.wait()
+        await app.engine.revoke_lease(execution_id=run.id)
+        assert await run.result(timeout=SOON) == "second"
+        await until(lambda: len(log) == 3)
+    assert log == ["began", False, Contention]
+
+
+async def test_cancelling_a_run_stops_its_handler(app: App) -> None:
+    stopped, began = asyncio.Event(), asyncio.Event()
+
+    @app.task(retry=Retry(5))
+    async def hold() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            stopped.set()
+
+    # Long before the lease would have to be renewed.
+    async with app, app.worker(lease_ttl=LONG):
+        run = await hold.start()
+        await began.wait()
+        await run.cancel("enough")
+        async with asyncio.timeout(20):
+            await stopped.wait()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=SOON)
+
+
+@one_store
+async def test_renewals_are_repeated_while_the_lease_lives(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = 0
+
+    @app.task
+    async def take_time() -> str:
+        await asyncio.sleep(1.5 * SHORT.total_seconds())
+        return "done"
+
+    async with app:
+        renew = app.engine.renew
+
+        async def flaky(handle: Any) -> Any:
+            nonlocal failures
+            failures += 1
+            if failures % 2:
+                raise Transport("memory", TransportKind.TRANSPORT, "on purpose")
+            return await renew(handle)
+
+        monkeypatch.setattr(app.engine, "renew", flaky)
+        async with app.worker(lease_ttl=SHORT):
+            run = await take_time.start()
+            assert await run.result(timeout=SOON) == "done"
+            assert await counts(app, run) == ("0", "0", "1")
+    assert failures > 3
+
+
+@one_store
+async def test_a_handler_stops_when_its_lease_cannot_be_renewed_in_time(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy: list[bool] = []
+    began: list[int] = []
+
+    @app.task
+    async def hold(ctx: Ctx = injected) -> str:
+        began.append(ctx.attempt)
+        if len(began) > 1:
+            return "second"
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            healthy.append(ctx.lease_healthy)
+        return "never"
+
+    async def unreachable(handle: Any) -> Any:
+        raise Transport("memory", TransportKind.TRANSPORT, "on purpose")
+
+    async with app:
+        monkeypatch.setattr(app.engine, "renew", unreachable)
+        async with app.worker(lease_ttl=SHORT):
+            run = await hold.start()
+            assert await run.result(timeout=SOON) == "second"
+            assert await counts(app, run) == ("1", "0", "1")
+            await until(lambda: healthy == [False])
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_stops_waits_for_what_it_runs(app: App) -> None:
+    began, go = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def hold() -> str:
+        began.set()
+        await go.wait()
+        return "finished"
+
+    async with app:
+        worker = app.worker(concurrency=1)
+        working = asyncio.ensure_future(worker.run())
+        runs = [await hold.start(), await hold.start()]
+        await began.wait()
+        worker.stop()
+        await asyncio.sleep(0.05)
+        assert not working.done()
+        go.set()
+        await working
+        # Which of two that came within a millisecond is first, nobody says.
+        assert {await run.status() for run in runs} == {PublicState.COMPLETED, PublicState.WAITING}
+
+
+async def test_what_does_not_finish_within_the_grace_goes_on_elsewhere(app: App) -> None:
+    began = asyncio.Event()
+    cancelled: list[bool] = []
+
+    @app.task
+    async def hold(ctx: Ctx = injected) -> str:
+        if cancelled:
+            return f"attempt {ctx.attempt}"
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.append(ctx.lease_healthy)
+            await ctx.emit("last words")
+            await ctx.flush()
+            raise
+        return "never"
+
+    async with app:
+        async with app.worker(drain_grace=timedelta(milliseconds=50)):
+            run = await hold.start()
+            await began.wait()
+        assert cancelled == [True]
+        assert await run.status() is PublicState.WAITING
+        async with app.worker():
+            assert await run.result(timeout=SOON) == "attempt 1"
+        assert await counts(app, run) == ("0", "0", "1")
+
+
+async def test_work_taken_ahead_goes_back_untouched(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module.Worker, "_ahead", lambda self: 4)
+    began = asyncio.Event()
+
+    @app.task
+    async def hold() -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    async with app:
+        worker = app.worker(concurrency=1, drain_grace=timedelta(0))
+        async with worker:
+            runs = await hold.start_many([()] * 5)
+            await began.wait()
+            await until(lambda: len(worker._queue) == 4)
+            for run in runs:
+                assert await run.status() is PublicState.ACTIVE
+        for run in runs:
+            assert await run.status() is PublicState.WAITING
+            assert await counts(app, run) == ("0", "0", "1")
+
+
+async def test_prefetched_work_is_renewed_while_it_waits(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module.Worker, "_ahead", lambda self: 4)
+
+    @app.task
+    async def take_time() -> None:
+        await asyncio.sleep(SHORT.total_seconds() / 2)
+
+    async with app, app.worker(concurrency=1, lease_ttl=SHORT):
+        runs = await take_time.start_many([()] * 4)
+        for run in runs:
+            await run.result(timeout=SOON)
+            assert await counts(app, run) == ("0", "0", "1")
+
+
+@one_store
+async def test_handlers_that_do_not_stop_are_left_behind(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "UNWIND_S", 0.1)
+    go, began = threading.Event(), [threading.Event(), threading.Event()]
+
+    @app.task
+    def in_thread() -> None:
+        began[0].set()
+        go.wait()
+
+    @app.task
+    async def stubborn() -> None:
+        began[1].set()
+        while not go.is_set():
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                continue
+
+    async with app:
+        async with app.worker(drain_grace=timedelta(0)):
+            runs = [await in_thread.start(), await stubborn.start()]
+            for each in began:
+                await asyncio.to_thread(each.wait)
+        for run in runs:
+            assert await run.status() is PublicState.WAITING
+        go.set()
+        await asyncio.sleep(0.1)
+        for run in runs:
+            assert await run.status() is PublicState.WAITING
+
+
+async def test_an_idle_worker_stops_at_once(app: App) -> None:
+    async with app:
+        worker = app.worker()
+        async with worker:
+            await asyncio.sleep(0.05)
+        run = asyncio.ensure_future(app.worker().run())
+        await asyncio.sleep(0.05)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
