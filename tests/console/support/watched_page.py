@@ -10,7 +10,7 @@ from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Locator
 
 from tests.conftest import full_run
 
-AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+AXE = (Path(__file__).resolve().parents[1] / "vendor" / "axe.min.js").read_text()
 AXE_RULES: dict[str, Any] = {"resultTypes": ["violations"]}
 #: Of these, the ones that look at colours.
 AXE_COLOURS = {**AXE_RULES, "runOnly": ["color-contrast", "link-in-text-block"]}
