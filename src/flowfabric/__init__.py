@@ -19,7 +19,7 @@ _MODULES = {
     "model.operations.access": "CredentialCreated CredentialInfo CredentialPage CredentialRevoked Scope",
     "model.errors": (
         "Bug BugKind Conflict ConflictKind Contention ContentionKind Contextual EngineError ErrorClass NotFound "
-        "RequiresDevMode ResourceExhausted State StateKind StreamBackpressure StreamDisconnected StreamGap "
+        "RequiresDevMode ResourceExhausted State StateKind StreamBackpressure StreamDisconnected StreamGap WrongLoop "
         "Timeout Transport TransportKind Unavailable Validation ValidationKind"
     ),
     "model.reads.explain": (

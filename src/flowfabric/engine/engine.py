@@ -185,10 +185,10 @@ class LimitedEngine(Engine):
         self._within = within
 
     async def _submit(self, command: Any, abandoned: Abandoned | None = None) -> Any:
-        return await self._batcher.call(self._limited(command), abandoned)
+        return await super()._submit(self._limited(command), abandoned)
 
     async def _submit_many(self, commands: Sequence[Any]) -> list[Any]:
-        return await self._batcher.call_all([self._limited(each) for each in commands])
+        return await super()._submit_many([self._limited(each) for each in commands])
 
     def _limited(self, command: Any) -> Limited:
         assert self._within is not None

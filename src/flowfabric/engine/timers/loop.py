@@ -256,6 +256,8 @@ class TimerLoop:
 
     async def _sleep(self, seconds: float) -> None:
         self._wake.clear()
+        if self._stopping:
+            return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 
@@ -263,4 +265,9 @@ class TimerLoop:
         """Finish the item under way, then end."""
         self._stopping = True
         self._wake.set()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.wait((self._task,))
+
+    def abandon(self) -> None:
+        """End without finishing anything."""
+        self._stopping = True
+        self._task.cancel()

@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from flowfabric.engine import Engine
 from flowfabric.engine.operation_table import REMOTE
+from flowfabric.engine.own_loop import OwnLoop
 from flowfabric.engine.wire.codec import Shapes, body_of, result_of
 from flowfabric.model.errors import Transport, TransportKind, Unavailable, Validation, ValidationKind
 from flowfabric.model.handles import Handle
@@ -98,6 +99,7 @@ class RemoteEngine:
         self._renewing: list[tuple[Handle, asyncio.Future[LeaseRenewal]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._own_loop = OwnLoop()
         self.partitions = PartitionCounts()
         self.backend_label = ""
         self.store: Any = None
@@ -124,6 +126,7 @@ class RemoteEngine:
 
     async def close(self) -> None:
         """Close all connections."""
+        self._own_loop.check()
         self._closed = True
         self._servers.close()
         for task in list(self._tasks):
@@ -174,6 +177,7 @@ class RemoteEngine:
             await patience.rest()
 
     def _check_open(self) -> None:
+        self._own_loop.check()
         if self._closed:
             raise Unavailable("engine_closed")
 
