@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 from flowfabric.model.errors import EngineError
@@ -39,18 +40,17 @@ class Changes:
     async def listening(self) -> AsyncGenerator[None, None]:
         """Look at the outboxes until the last one has left."""
         self._listeners += 1
-        if self._task is None:
-            self._place = await self.place()
-            self._task = asyncio.create_task(self._look())
         try:
+            if self._task is None:
+                self._task = asyncio.create_task(self._look(), context=Context())
+                self._place = await self.place()
             yield
         finally:
             self._listeners -= 1
             if self._listeners == 0 and self._task is not None:
                 task, self._task = self._task, None
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+                await asyncio.wait((task,))
 
     async def _look(self) -> None:
         while True:

@@ -28,6 +28,8 @@ _log = logging.getLogger("flowfabric.server")
 
 #: What a store gets that a server is the first to open: as many as clients take for granted who make ids themselves.
 NEW_PARTITIONS = PartitionCounts()
+#: How long a sample may take that is under way when the server stops.
+SAMPLING_GRACE_S = 2.0
 
 
 class _Listener(uvicorn.Server):
@@ -149,6 +151,15 @@ async def open_engine(config: ServerConfig) -> Engine:
     return engine
 
 
+async def _end(sampling: asyncio.Task[None]) -> None:
+    """Let the sample under way be finished, unless the store does not answer."""
+    await asyncio.wait((sampling,), timeout=SAMPLING_GRACE_S)
+    sampling.cancel()
+    await asyncio.wait((sampling,))
+    if not sampling.cancelled() and (error := sampling.exception()) is not None:
+        _log.error("sampling failed", exc_info=error)
+
+
 async def serve(config: ServerConfig) -> None:
     """Run a server until it is told to stop."""
     return_large_buffers()
@@ -172,6 +183,6 @@ async def serve(config: ServerConfig) -> None:
             await task
         finally:
             await running.drain()
-            await sampling
+            await _end(sampling)
     finally:
         await engine.close()
