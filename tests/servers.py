@@ -179,6 +179,7 @@ class Server:
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self.process_options: dict[str, Any] = {}
+        self._is_known = False
         try:
             self.prepare()
             self.start()
@@ -203,9 +204,13 @@ class Server:
         while time.monotonic() < deadline:
             self.process = self._launch()
             if self._wait_until_ready(self.process, deadline):
+                self._is_known = True
                 return
-            # After kill -9 the old shared memory stays in use for a moment, and the server refuses: try again.
+            # After kill -9 the old shared memory stays in use for a moment, and the server refuses: try again. One that
+            # nobody knows yet may find its port taken.
             time.sleep(RESTART_PAUSE_S)
+            if not self._is_known:
+                self.port = free_port()
         self.kill9()
         tail = self.log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
         raise ServerError(f"{type(self).__name__} did not start:\n{tail}")
@@ -349,9 +354,10 @@ class Valkey(Server):
         return [str(self.binary), *place, *durability, *self.arguments]
 
     def is_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        with socket.create_connection((LOOPBACK, self.port), 1) as connection:
-            connection.sendall(b"PING\r\n")
-            return connection.recv(16).startswith(b"+PONG")
+        # Another server may have been given the same port a moment earlier: believe only the new process.
+        with socket.create_connection((LOOPBACK, self.port), 1) as connection, connection.makefile("rb") as answer:
+            connection.sendall(b"PING\r\nINFO server\r\nQUIT\r\n")
+            return answer.readline() == b"+PONG\r\n" and b"process_id:%d\r\n" % process.pid in answer.read()
 
 
 # ------------------------------------------------------------------------------------------------------------ binaries
