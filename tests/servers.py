@@ -32,6 +32,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
+from tests.ports import LOOPBACK, free_port
+
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 READY_POLL_S = 0.02
@@ -39,7 +41,6 @@ RESTART_PAUSE_S = 0.1
 LOG_TAIL_CHARACTERS = 3000
 
 IS_ROOT = os.geteuid() == 0
-LOOPBACK = "127.0.0.1"
 
 
 class ServerError(RuntimeError):
@@ -113,13 +114,6 @@ def remove_leftovers(parent: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- processes
 
 
-def free_port() -> int:
-    """A port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
 def die_with_parent(stop_signal: signal.Signals) -> Callable[[], object] | None:
     """What a child calls to get the signal when its parent dies, even by `kill -9` (Linux only).
 
@@ -179,7 +173,6 @@ class Server:
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self.process_options: dict[str, Any] = {}
-        self._is_known = False
         try:
             self.prepare()
             self.start()
@@ -204,13 +197,9 @@ class Server:
         while time.monotonic() < deadline:
             self.process = self._launch()
             if self._wait_until_ready(self.process, deadline):
-                self._is_known = True
                 return
-            # After kill -9 the old shared memory stays in use for a moment, and the server refuses: try again. One that
-            # nobody knows yet may find its port taken.
+            # After kill -9 the old shared memory stays in use for a moment, and the server refuses: try again.
             time.sleep(RESTART_PAUSE_S)
-            if not self._is_known:
-                self.port = free_port()
         self.kill9()
         tail = self.log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
         raise ServerError(f"{type(self).__name__} did not start:\n{tail}")
@@ -354,10 +343,14 @@ class Valkey(Server):
         return [str(self.binary), *place, *durability, *self.arguments]
 
     def is_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        # Another server may have been given the same port a moment earlier: believe only the new process.
-        with socket.create_connection((LOOPBACK, self.port), 1) as connection, connection.makefile("rb") as answer:
-            connection.sendall(b"PING\r\nINFO server\r\nQUIT\r\n")
-            return answer.readline() == b"+PONG\r\n" and b"process_id:%d\r\n" % process.pid in answer.read()
+        with socket.create_connection((LOOPBACK, self.port), 1) as connection:
+            # It answers to INFO while it still reads its files, and to PING only afterwards.
+            connection.sendall(b"PING\r\nINFO server\r\n")
+            with connection.makefile("rb") as answers:
+                if not answers.readline().startswith(b"+PONG"):
+                    return False
+                information = answers.read(int(answers.readline().removeprefix(b"$")))
+        return f"\r\nprocess_id:{process.pid}\r\n".encode() in information
 
 
 # ------------------------------------------------------------------------------------------------------------ binaries

@@ -1,4 +1,4 @@
-"""What people and timers ask a store: lists, pages and what is due. Answers are rows; nothing is decided here."""
+"""Questions of people and timers to a store: lists, pages and what is due. Answers are rows."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.remote.engine import RemoteEngine
 from flowfabric.sdk.remote.http_client import Address
 from flowfabric.server import ServerConfig
+from tests.ports import free_port
 from tests.sdk.serving import serving
 
 SOON = seconds(20)
@@ -188,11 +188,8 @@ def test_tokens_are_for_servers() -> None:
 
 
 async def test_nobody_there() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
     with pytest.raises(Transport) as caught:
-        await RemoteEngine.open(f"http://127.0.0.1:{port}", patience_s=0.1)
+        await RemoteEngine.open(f"http://127.0.0.1:{free_port()}", patience_s=0.1)
     assert caught.value.retryable
 
 
@@ -399,9 +396,7 @@ async def test_the_other_server_takes_over(url: str) -> None:
 
 async def test_a_worker_outlives_a_server(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/ff.db"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     app = App(f"http://127.0.0.1:{port}")
 
     @app.task

@@ -1,4 +1,4 @@
-"""What a holder does without ending: renew, report progress, step back for a while or for its children."""
+"""Acts of a lease holder that end nothing: renew, report progress, delay, wait for children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operations answer: one small frozen type per variant, made to be used with ``match``."""
+"""Results of operations on executions: one small frozen type per variant, made to be used with ``match``."""
 
 from __future__ import annotations
 

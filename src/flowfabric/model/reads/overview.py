@@ -1,4 +1,4 @@
-"""What people who look after a system ask: how much of what there is, what an execution went through, who waits."""
+"""Overviews for operators: how much of what there is, the history of an execution, who waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a function's parameters travels to the worker, and what is provided there."""
+"""The parameters of a function: which travel to the worker, and which are provided there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a commit changes: for every record how it was and how it will be. Nothing is written here."""
+"""The changes of a commit: every record before and after. Nothing is written here."""
 
 from __future__ import annotations
 
