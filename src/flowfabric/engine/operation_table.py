@@ -195,7 +195,7 @@ _ANSWERING = (
     *_routed("give_answer", _EXECUTION, _OPERATOR, **_tells("by"), **_ONCE),
     *_routed("make_link", _EXECUTION, _OPERATOR, **_tells("by")),
     *_both("read_waitpoint_token", _EXECUTION, _OPERATOR, **_tells("waitpoint_id")),
-    *_both("deliver_signal", _EXECUTION, _SIGNAL),
+    *_both("deliver_signal", _EXECUTION, _SIGNAL, repeatable=False, repeatable_with="signal_id"),
     *_routed("look_at_link", _NOTHING),
     *_routed("answer_link", _NOTHING, **_ONCE),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -111,6 +112,7 @@ class Job:
         "lost_because",
         "on_asked",
         "open_handler",
+        "spends",
         "taken_at",
         "task",
         "worker",
@@ -138,6 +140,8 @@ class Job:
         #: Whether the execution was asked to cancel, and what to call when it is.
         self.asked = False
         self.on_asked: Callable[[], None] | None = None
+        #: Numbers the calls of ``ctx.spend`` under this lease.
+        self.spends = itertools.count(1)
         #: When the claim was answered; it may have waited for work before.
         self.taken_at = time.monotonic()
         #: The task the attempt runs in, and whether its handler may be cancelled now.
@@ -234,6 +238,20 @@ class Job:
             self.interruption = why
         if self.open_handler and self.task is not None:
             self.task.cancel(why)
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    async def repeated(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call that may be repeated, again while the store does not answer and the lease may live."""
+        patience = Patience()
+        while True:
+            try:
+                return await call()
+            except EngineError as error:
+                if not is_passing(error) or self.is_lost or not self.lease.healthy:
+                    raise
+                _log.warning("%r: the store does not respond, retrying: %s", self, error)
+            await patience.rest()
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
