@@ -9,6 +9,11 @@ MAX_PAYLOAD_BYTES: Final = 1_048_576
 #: Commands one transaction may carry, and commands that may wait for one.
 MAX_BATCH: Final = 256
 MAX_QUEUE: Final = 10_000
+#: How long an execution is offered, in milliseconds, while every worker that is there has declined it, and while some
+#: worker has not been asked; and the longest pause before it is offered again.
+DECLINED_MS: Final = 600_000
+DECLINED_MOST_MS: Final = 86_400_000
+DECLINED_PAUSE_MS: Final = 30_000
 #: Executions one call may create or claim.
 MAX_BULK: Final = 100_000
 MAX_CLAIM: Final = 1_000
