@@ -14,6 +14,8 @@ MAX_QUEUE: Final = 10_000
 DECLINED_MS: Final = 600_000
 DECLINED_MOST_MS: Final = 86_400_000
 DECLINED_PAUSE_MS: Final = 30_000
+#: How long an ended execution is kept whose policy says nothing, in milliseconds.
+RETENTION_MS: Final = 86_400_000
 #: Executions one call may create or claim.
 MAX_BULK: Final = 100_000
 MAX_CLAIM: Final = 1_000

@@ -333,6 +333,8 @@ class Due(Struct, frozen=True):
     partition: int | None = None
     #: Ids the caller knows to be stuck and does not want to see again this time.
     skip: frozenset[str] = frozenset()
+    #: Only what fell due at this time or later; for timers whose rows have one.
+    since: int | None = None
 
 
 class DueWorkers(Struct, frozen=True):

@@ -375,6 +375,8 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
     def _Due(self, q: ask.Due) -> Asked:  # noqa: N802
         text = Text()
         source, order = self._due_source(q, text)
+        if q.since is not None:
+            text.add(f"{order} >= {text.mark(q.since)}")
         if q.lane_id is not None:
             text.add(f"e.lane_id = {text.mark(q.lane_id)}")
         if q.partition is not None:
