@@ -122,6 +122,7 @@ RULES: Mapping[type, Rule] = {
     schedules.ResumeSchedule: schedules.resume_schedule,
     schedules.DeleteSchedule: schedules.delete_schedule,
     schedules.FireSchedule: schedules.fire_schedule,
+    schedules.PlanScheduleAgain: schedules.plan_schedule_again,
     schedules.TriggerSchedule: schedules.trigger_schedule,
     schedules.BackfillSchedule: schedules.backfill_schedule,
     enqueue.AcceptRequest: enqueue.accept_request,

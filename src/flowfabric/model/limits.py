@@ -22,6 +22,8 @@ MAX_CLAIM: Final = 1_000
 #: Members and edges of one flow.
 MAX_FLOW_NODES: Final = 100_000
 MAX_FLOW_EDGES: Final = 500_000
+#: A clock that goes back by more, in milliseconds, was set right and is followed; by less, time stands still.
+CLOCK_STEP_MS: Final = 5_000
 #: How long an execution is fresh, in milliseconds: its priority cannot be changed before.
 INTAKE_MS: Final = 750
 #: Times a batch loads what its rules missed, and times it is decided again after a lost race.

@@ -18,6 +18,7 @@ from flowfabric.model.decisions import Change, Decision, Get, GetFull, Need, cha
 from flowfabric.model.events import LeaseEvent
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import CLOCK_STEP_MS
 from flowfabric.model.operations.executions import LeaseRenewal, Renewed
 from flowfabric.model.records.executions import Attempt, Execution
 from flowfabric.model.records.past_leases import LeaseEnd
@@ -57,8 +58,10 @@ def renew_lease(command: RenewLease, view: View, context: Context) -> Decision:
 
 
 def _extended(context: Context, attempt: Attempt, lease_ttl_ms: int) -> tuple[Change, int]:
-    """A renewal never moves an expiry back."""
-    expires = max(saturate(context.now + lease_ttl_ms), attempt.lease_expires_at_ms or 0)
+    """A renewal never moves an expiry back, unless that was given by a clock that was ahead and has been set right."""
+    expires = saturate(context.now + lease_ttl_ms)
+    if (attempt.renewed_at_ms or attempt.started_at_ms or 0) <= context.now + CLOCK_STEP_MS:
+        expires = max(expires, attempt.lease_expires_at_ms or 0)
     return change(attempt, lease_expires_at_ms=expires, renewed_at_ms=context.now), expires
 
 
