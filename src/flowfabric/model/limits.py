@@ -16,6 +16,9 @@ DECLINED_MOST_MS: Final = 86_400_000
 DECLINED_PAUSE_MS: Final = 30_000
 #: How long an ended execution is kept whose policy says nothing, in milliseconds.
 RETENTION_MS: Final = 86_400_000
+#: How long the audit log and refused requests of transactions are kept, in milliseconds.
+AUDIT_KEPT_MS: Final = 400 * 86_400_000
+REFUSED_KEPT_MS: Final = 30 * 86_400_000
 #: Executions one call may create or claim.
 MAX_BULK: Final = 100_000
 MAX_CLAIM: Final = 1_000

@@ -416,7 +416,8 @@ class ScanEligible(Struct, frozen=True):
 
 
 class TrimHistory(Struct, frozen=True):
-    """Delete outbox rows, registry history, remembered answers, samples, kinds and expired bindings -> rows deleted."""
+    """Delete outbox rows, registry history, remembered answers, samples, kinds, expired bindings, audited acts and
+    refused requests -> rows deleted."""
 
     events_before_ms: int
     registry_before_ms: int
@@ -425,6 +426,8 @@ class TrimHistory(Struct, frozen=True):
     samples_before_ms: int = 0
     gone_before_ms: int = 0
     kinds_before_ms: int = 0
+    audit_before_ms: int = 0
+    refused_before_ms: int = 0
 
 
 class ListGates(Struct, frozen=True):

@@ -36,7 +36,7 @@ from flowfabric.model import states as lit
 from flowfabric.model.decisions import Get, GetFull
 from flowfabric.model.errors import EngineError
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import GONE_KEPT_MS, KIND_KEPT_MS, RETENTION_MS
+from flowfabric.model.limits import AUDIT_KEPT_MS, GONE_KEPT_MS, KIND_KEPT_MS, REFUSED_KEPT_MS, RETENTION_MS
 from flowfabric.model.operations.executions import ExpiryMark, ScannerFilter
 from flowfabric.model.quoting import quoted
 from flowfabric.model.reads.samples import SAMPLES_KEPT_MS
@@ -177,7 +177,15 @@ class Timers(SuspensionTimers, BudgetTimers):
         await self._remove_empty_flows(RETENTION_MS)
         before = now - HISTORY_MS
         old = TrimHistory(
-            before, before, now, TRIM_BATCH, now - SAMPLES_KEPT_MS, now - GONE_KEPT_MS, now - KIND_KEPT_MS
+            before,
+            before,
+            now,
+            TRIM_BATCH,
+            now - SAMPLES_KEPT_MS,
+            now - GONE_KEPT_MS,
+            now - KIND_KEPT_MS,
+            now - AUDIT_KEPT_MS,
+            now - REFUSED_KEPT_MS,
         )
         for _ in range(MAX_TRIM_ROUNDS):
             if await self._ask(old) < TRIM_BATCH:
