@@ -329,6 +329,14 @@ async def test_samples_are_read_and_deleted_by_their_minute(own_postgres: Any) -
         assert '"Sort"' not in found
 
 
+@pytest.mark.parametrize("table", ["ff_worker_registry_event", "ff_enqueue_request", "ff_audit", "ff_kept_answer"])
+async def test_what_goes_by_age_is_found_by_index(postgres: Any, table: str) -> None:
+    from flowfabric.stores.postgres import store
+
+    [(old, before)] = [each for each in trims(TrimHistory(1, 1, 1, 10, 1)) if each[0].startswith(f"{table} ")]
+    assert "Seq Scan" not in await plan(postgres, store._dollars(f"SELECT ctid FROM {old} LIMIT 10"), before)
+
+
 @pytest.mark.parametrize("timer", TIMERS)
 async def test_timers_find_what_is_due_by_index(postgres: Any, timer: str) -> None:
     from flowfabric.stores.postgres import store

@@ -333,6 +333,8 @@ class Due(Struct, frozen=True):
     partition: int | None = None
     #: Ids the caller knows to be stuck and does not want to see again this time.
     skip: frozenset[str] = frozenset()
+    #: Only what fell due at this time or later; for timers whose rows have one.
+    since: int | None = None
 
 
 class DueWorkers(Struct, frozen=True):
@@ -414,7 +416,8 @@ class ScanEligible(Struct, frozen=True):
 
 
 class TrimHistory(Struct, frozen=True):
-    """Delete outbox rows, registry history, remembered answers, samples, kinds and expired bindings -> rows deleted."""
+    """Delete outbox rows, registry history, remembered answers, samples, kinds, expired bindings, audited acts and
+    refused requests -> rows deleted."""
 
     events_before_ms: int
     registry_before_ms: int
@@ -423,6 +426,8 @@ class TrimHistory(Struct, frozen=True):
     samples_before_ms: int = 0
     gone_before_ms: int = 0
     kinds_before_ms: int = 0
+    audit_before_ms: int = 0
+    refused_before_ms: int = 0
 
 
 class ListGates(Struct, frozen=True):

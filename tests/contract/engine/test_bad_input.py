@@ -199,6 +199,7 @@ METHODS: dict[str, Method] = {
     "delay_execution": Method(lambda w: {**_named(w), "delay_until": START_MS},
                               {**FENCED, "delay_until": "time", "source": "name"}),
     "wait_children": Method(_held, {"handle": "handle"}),
+    "decline": Method(lambda w: {**_held(w), "reason": "unknown"}, {"handle": "handle", "reason": "text"}),
     "move_to_waiting_children": Method(_named, {**FENCED, "source": "name"}),
     "complete": Method(_held, {"handle": "handle", "payload": "bytes?"}),
     "complete_execution": Method(_named, {**FENCED, "result_payload": "bytes?", "source": "name"}),

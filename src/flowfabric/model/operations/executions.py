@@ -208,6 +208,15 @@ class Delayed(Struct, frozen=True):
     public_state: PublicState
 
 
+class Declined(Struct, frozen=True):
+    """``decline``: the execution is offered again at ``until_ms``. ``None`` if there is no use in that any more: then
+    nothing has changed, and the holder is to fail it."""
+
+    until_ms: int | None
+    #: The workers that have declined it, this one last.
+    workers: tuple[str, ...]
+
+
 class Moved(Struct, frozen=True):
     """The execution waits for its children."""
 

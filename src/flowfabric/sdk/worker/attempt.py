@@ -357,6 +357,17 @@ class Job:
             await patience.rest()
         _log.warning("%r was not given back, its lease will expire: %s", self, why)
 
+    async def decline(self, reason: str) -> tuple[str, ...]:
+        """Leave it to a worker that knows it. If it is to fail because none does: the workers that were asked."""
+        answer = await self.conclude(lambda: self.engine.decline(self.handle, reason))
+        if answer is None:
+            return ()
+        if answer.until_ms is not None:
+            _log.warning("%r is left to other workers: %s", self, reason)
+            return ()
+        self.ended = False
+        return answer.workers
+
 
 async def run_attempt(job: Job) -> None:
     """Run what the execution asks for and end the attempt."""
@@ -513,6 +524,11 @@ async def _failed(job: Job, error: BaseException) -> None:
     if isinstance(error, BudgetExceeded) and error.cancels:
         await job.cancel(_storable(str(error))[:MAX_REASON])
         return
+    if isinstance(error, SdkError) and (unknown := _not_known(job, error)):
+        asked = await job.decline(unknown)
+        if not asked:
+            return
+        error.message += f". No worker that was asked knows it: {', '.join(asked)}"
     definition = job.app.definitions.get(job.kind)
     remote = getattr(error, "remote", None)
     permanent = isinstance(error, HOPELESS) or (definition is not None and definition.options.retry.gives_up(error))
@@ -528,6 +544,16 @@ async def _failed(job: Job, error: BaseException) -> None:
         return
     # Something in it cannot be stored: say at least that.
     await job.fail_as(f"{type(error).__name__}: (its message cannot be stored)", permanent=permanent)
+
+
+def _not_known(job: Job, error: SdkError) -> str:
+    """What it is that the code of this worker does not know, and that of another one may, as while a version is rolled
+    out."""
+    if isinstance(error, UnknownTask) and error.ids.get("run") == job.execution_id:
+        return f"no task or workflow {job.kind!r}"
+    if isinstance(error, BadPayload) and error.ids.get("task") == job.kind and error.ids.get("unknown"):
+        return f"no argument {error.ids['unknown']!r} in {job.kind!r}"
+    return ""
 
 
 def _message(error: BaseException) -> str:
