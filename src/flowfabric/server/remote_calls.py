@@ -239,7 +239,7 @@ class Performer:
             options.setdefault("namespace", "default")
         await _check(call, operation, options)
         if name == "deliver_signal":
-            await _check_answer(call, options)
+            options |= await _check_answer(call, options)
         return options, within
 
     async def _done(self, call: Call, name: str, options: Mapping[str, Any]) -> Any:
@@ -353,11 +353,11 @@ def _decoder(kind: type[Struct]) -> msgspec.json.Decoder[Any]:
     return found
 
 
-async def _check_answer(call: Call, options: dict[str, Any]) -> None:
+async def _check_answer(call: Call, options: dict[str, Any]) -> Mapping[str, Any]:
     """As the doors for signals do it; that an approver has given another answer has a place among the engine's errors,
     so that apps elsewhere can tell it from other refusals."""
     try:
-        await check_answer(call, options)
+        return await check_answer(call, options)
     except Refused as error:
         if error.body.get("kind") != AlreadyAnswered.code:
             raise
