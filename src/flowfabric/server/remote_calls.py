@@ -14,7 +14,7 @@ from flowfabric.engine.checks import values
 from flowfabric.engine.operation_table import REMOTE, Operation, Subject
 from flowfabric.engine.wire.codec import Shapes, body_of, given, placed, result_of
 from flowfabric.engine.wire.error_codec import error_to_wire
-from flowfabric.model.errors import EngineError, NotFound, ResourceExhausted, State, StateKind
+from flowfabric.model.errors import EngineError, LimitReached, NotFound, State, StateKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId, ExecutionIdError, FlowId, decode_hook
 from flowfabric.model.limits import MAX_BULK, MAX_PAGE, MAX_PAYLOAD_BYTES
@@ -150,7 +150,7 @@ class Performer:
         """Few at a time: each may have a large result."""
         ids = options["execution_ids"]
         if len(ids) > MAX_BULK:
-            raise ResourceExhausted("execution_ids", MAX_BULK)
+            raise LimitReached("MAX_BULK", MAX_BULK)
 
         async def found() -> AsyncGenerator[bytes, None]:
             for start in range(0, len(ids), ENDS):

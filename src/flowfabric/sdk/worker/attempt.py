@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from flowfabric.engine import Engine
-from flowfabric.model.errors import EngineError, Validation
+from flowfabric.model.errors import EngineError, LimitReached, Validation
 from flowfabric.model.handles import Handle
 from flowfabric.model.operations.executions import ExecutionContext, FailureClass
 from flowfabric.model.operations.workflows import NewStep
@@ -54,7 +54,7 @@ GIVE_BACK_TRIES = 6
 MAX_REASON = 2_000
 MAX_TRACEBACK = 24_200
 #: Errors that another attempt would only meet again.
-HOPELESS = (BadPayload, BadResult, BadArguments, BadOptions, BadDependency, UnknownTask, BudgetExceeded)
+HOPELESS = (BadPayload, BadResult, BadArguments, BadOptions, BadDependency, UnknownTask, BudgetExceeded, LimitReached)
 
 
 class Interruption(StrEnum):
@@ -250,7 +250,7 @@ class Job:
             try:
                 answer = await call()
             except EngineError as error:
-                if isinstance(error, Validation):
+                if isinstance(error, Validation | LimitReached):
                     raise
                 if not is_passing(error):
                     self.lose(error)
@@ -498,7 +498,7 @@ async def _failed(job: Job, error: BaseException) -> None:
     definition = job.app.definitions.get(job.kind)
     remote = getattr(error, "remote", None)
     permanent = isinstance(error, HOPELESS) or (definition is not None and definition.options.retry.gives_up(error))
-    category = getattr(error, "code", "") if isinstance(error, SdkError) and permanent else ""
+    category = getattr(error, "code", "") if isinstance(error, SdkError | LimitReached) and permanent else ""
     if not isinstance(error, Exception):
         category = "crash"
     with contextlib.suppress(Validation):
