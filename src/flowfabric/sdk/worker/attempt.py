@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -34,6 +35,7 @@ from flowfabric.sdk.errors import (
     SdkError,
     UnknownTask,
 )
+from flowfabric.sdk.options import TaskOptions
 from flowfabric.sdk.runs.frames import Appends
 from flowfabric.sdk.runs.logs import Logs
 from flowfabric.sdk.worker.processes import Facts
@@ -97,11 +99,13 @@ class Job:
     """One claimed attempt."""
 
     __slots__ = (
+        "_alarm",
         "_appends",
         "_logs",
         "_lost",
         "app",
         "asked",
+        "began_at",
         "context",
         "ended",
         "engine",
@@ -131,6 +135,7 @@ class Job:
         self.context = context
         self.worker = worker
         self._lost: asyncio.Event | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self._appends: Appends | None = None
         self._logs: Logs | None = None
         self.lost_because: BaseException | None = None
@@ -140,6 +145,8 @@ class Job:
         self.on_asked: Callable[[], None] | None = None
         #: When the claim was answered; it may have waited for work before.
         self.taken_at = time.monotonic()
+        #: When the attempt began here.
+        self.began_at = self.taken_at
         #: The task the attempt runs in, and whether its handler may be cancelled now.
         self.task: asyncio.Task[Any] | None = None
         self.open_handler = False
@@ -234,6 +241,17 @@ class Job:
             self.interruption = why
         if self.open_handler and self.task is not None:
             self.task.cancel(why)
+
+    def limit(self, options: TaskOptions) -> None:
+        """The work begins: interrupt it when it takes longer than its attempts may."""
+        if options.timeout is not None:
+            seconds = options.timeout.total_seconds()
+            self._alarm = asyncio.get_running_loop().call_later(seconds, self.interrupt, Interruption.TIMEOUT)
+
+    def unlimit(self) -> None:
+        """The work is over."""
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -356,6 +374,7 @@ async def run_attempt(job: Job) -> None:
     except BaseException as error:
         await _failed(job, error)
     finally:
+        job.unlimit()
         job.open_handler = False
 
 
@@ -387,6 +406,7 @@ async def _handle(job: Job) -> None:
         from flowfabric.sdk.workflows.runner import run_workflow
 
         _begin(job)
+        job.limit(definition.options)
         await run_workflow(job, definition)
     else:
         raise _unknown(job)
@@ -413,31 +433,25 @@ async def run_task(job: Job, task: Task[..., Any]) -> bytes:
     """Run a task's function; its result as it will be stored. What it emitted is stored when this returns."""
     arguments = task.signature.unpack(job.context.input_payload)
     options = task.options
-    alarm = None
-    if options.timeout is not None:
-        seconds = options.timeout.total_seconds()
-        alarm = asyncio.get_running_loop().call_later(seconds, job.interrupt, Interruption.TIMEOUT)
+    if options.run_in == "process":
+        key = job.handle.execution_id.uuid_text
+        facts = Facts(task.name, job.execution_id, job.attempt, job.context.tags, key, job.app.stored_logs)
+        begins = functools.partial(job.limit, options)
+        return await job.worker.processes.call(task, job.context.input_payload, facts, job.logs.add, begins)
+    job.limit(options)
+    wanted = task.signature.injected
+    if not wanted:
+        return task.signature.dump_result(await call_function(job.worker, task, arguments, {}))
+    ctx = Ctx(job, task.name)
     try:
-        if options.run_in == "process":
-            key = job.handle.execution_id.uuid_text
-            facts = Facts(task.name, job.execution_id, job.attempt, job.context.tags, key, job.app.stored_logs)
-            return await job.worker.processes.call(task, job.context.input_payload, facts, job.logs.add)
-        wanted = task.signature.injected
-        if not wanted:
-            return task.signature.dump_result(await call_function(job.worker, task, arguments, {}))
-        ctx = Ctx(job, task.name)
-        try:
-            async with job.worker.dependencies.attempt(ctx) as scope:
-                result = await call_function(job.worker, task, arguments, await scope.resolve(wanted))
-        except Exception:
-            await ctx.stream.settle()
-            raise
-        data = task.signature.dump_result(result)
-        await ctx.flush()
-        return data
-    finally:
-        if alarm is not None:
-            alarm.cancel()
+        async with job.worker.dependencies.attempt(ctx) as scope:
+            result = await call_function(job.worker, task, arguments, await scope.resolve(wanted))
+    except Exception:
+        await ctx.stream.settle()
+        raise
+    data = task.signature.dump_result(result)
+    await ctx.flush()
+    return data
 
 
 async def call_function(
@@ -472,15 +486,13 @@ async def _interrupted(job: Job, error: BaseException) -> None:
     elif why is Interruption.DRAIN:
         await job.give_back()
     else:
-        definition = job.app.definitions.get(job.kind)
-        limit = definition.options.timeout if definition is not None else None
-        await _timed_out(job, limit)
+        await _timed_out(job, job.app.definitions[job.kind].options)
 
 
-async def _timed_out(job: Job, limit: Any) -> None:
-    message = f"the attempt took longer than {limit}"
-    await job.keep_error("TimeoutError", message, "", "timeout")
-    await job.fail_as(f"TimeoutError: {message}", permanent=False, category="timeout")
+async def _timed_out(job: Job, options: TaskOptions) -> None:
+    error = TimeoutError(f"the attempt took longer than {options.timeout}")
+    await job.keep_error("TimeoutError", str(error), "", "timeout")
+    await job.fail_as(f"TimeoutError: {error}", permanent=options.retry.gives_up(error), category="timeout")
 
 
 async def _failed(job: Job, error: BaseException) -> None:
