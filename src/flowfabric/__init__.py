@@ -18,8 +18,8 @@ _MODULES = {
     ),
     "model.operations.access": "CredentialCreated CredentialInfo CredentialPage CredentialRevoked Scope",
     "model.errors": (
-        "Bug BugKind Conflict ConflictKind Contention ContentionKind Contextual EngineError ErrorClass NotFound "
-        "RequiresDevMode ResourceExhausted State StateKind StreamBackpressure StreamDisconnected StreamGap "
+        "Bug BugKind Conflict ConflictKind Contention ContentionKind Contextual EngineError ErrorClass LimitReached "
+        "NotFound RequiresDevMode ResourceExhausted State StateKind StreamBackpressure StreamDisconnected StreamGap "
         "Timeout Transport TransportKind Unavailable Validation ValidationKind"
     ),
     "model.reads.explain": (

@@ -10,6 +10,7 @@ from flowfabric.model.errors import (
     Contextual as Contextual,
     EngineError as EngineError,
     ErrorClass as ErrorClass,
+    LimitReached as LimitReached,
     NotFound as NotFound,
     RequiresDevMode as RequiresDevMode,
     ResourceExhausted as ResourceExhausted,

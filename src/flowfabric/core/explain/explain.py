@@ -45,7 +45,7 @@ _ENDS = {
     lit.PUBLIC_COMPLETED: "It completed.",
     lit.PUBLIC_FAILED: "It failed, with no retries left.",
     lit.PUBLIC_CANCELLED: "It was cancelled.",
-    lit.PUBLIC_EXPIRED: "It expired: it did not end before its deadline.",
+    lit.PUBLIC_EXPIRED: "It expired: it passed its deadline, or an attempt took longer than its timeout.",
     lit.PUBLIC_SKIPPED: "It was skipped: its flow no longer needs it.",
 }
 _DELAYS = {

@@ -24,8 +24,8 @@ from flowfabric.model.errors import (
     ConflictKind,
     Contention,
     ContentionKind,
+    LimitReached,
     NotFound,
-    ResourceExhausted,
     State,
     StateKind,
     Validation,
@@ -152,7 +152,7 @@ def add_execution_to_flow(command: AddExecutionToFlow, view: View, context: Cont
     if execution.flow_id is not None:
         raise Conflict(ConflictKind.EXECUTION_ALREADY_IN_FLOW, f"already_member_of_different_flow:{execution.flow_id}")
     if number(raw.get("node_count")) >= MAX_FLOW_NODES:
-        raise ResourceExhausted("flow_nodes", MAX_FLOW_NODES)
+        raise LimitReached("MAX_FLOW_NODES", MAX_FLOW_NODES)
     added, count = grown(flow, _recorded(command, context), "node_count")
     joined = change(
         execution,

@@ -15,6 +15,7 @@ from flowfabric.model.errors import (
     ContentionKind,
     Contextual,
     EngineError,
+    LimitReached,
     NotFound,
     ResourceExhausted,
     State,
@@ -121,6 +122,8 @@ def told(error: EngineError) -> tuple[int, dict[str, Any]]:
         case State():
             kind = _state(error.kind)
             return 409, _body(_text(kind, error), kind, False)
+        case LimitReached():
+            return 400, _body(f"{error.code}: {error.detail}", error.code, False)
         case ResourceExhausted():
             text = f"too many concurrent {error.pool} calls (server max: {error.maximum}); retry with backoff"
             unbegun = UNBEGUN if error.pool == NOT_BEGUN else {}

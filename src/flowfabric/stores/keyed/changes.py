@@ -70,7 +70,6 @@ _OWNED = (
     Step,
     PastLease,
     Attempt,
-    Binding,
     Reservation,
     BudgetAsk,
     Burst,
