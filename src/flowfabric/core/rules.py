@@ -126,6 +126,7 @@ RULES: Mapping[type, Rule] = {
     schedules.TriggerSchedule: schedules.trigger_schedule,
     schedules.BackfillSchedule: schedules.backfill_schedule,
     enqueue.AcceptRequest: enqueue.accept_request,
+    enqueue.AcceptRequests: enqueue.accept_requests,
     enqueue.RetryRequest: enqueue.retry_request,
     enqueue.DropRequest: enqueue.drop_request,
     debounce.DebounceExecution: debounce.debounce_execution,

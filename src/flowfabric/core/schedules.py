@@ -37,6 +37,7 @@ from flowfabric.model.operations.schedules import (
     SchedulePaused,
     ScheduleResumed,
     SkipReason,
+    former_slot_uuid,
     slot_jitter_ms,
     slot_uuid,
 )
@@ -247,8 +248,13 @@ def backfill_schedule(command: BackfillSchedule, view: View, context: Context) -
     starts = [start for start in command.starts if ahead is None or start < ahead]
     uuids = {start: slot_uuid(schedule.namespace, schedule.schedule_id, start) for start in starts}
     ids = {start: f"{{fp:{schedule.partition}}}:{uuid}" for start, uuid in uuids.items()}
-    view.require([Get(Lane, schedule.lane_id), *(Get(Execution, each) for each in ids.values())])
-    wanted = [start for start in starts if view.execution(ids[start]) is None]
+    former = {
+        start: f"{{fp:{schedule.partition}}}:{former_slot_uuid(schedule.namespace, schedule.schedule_id, start)}"
+        for start in starts
+    }
+    both = (*ids.values(), *former.values())
+    view.require([Get(Lane, schedule.lane_id), *(Get(Execution, each) for each in both)])
+    wanted = [start for start in starts if view.execution(ids[start]) is view.execution(former[start]) is None]
     existing = len(starts) - len(wanted)
     if command.dry_run:
         first, last = (starts[0], starts[-1]) if starts else (None, None)

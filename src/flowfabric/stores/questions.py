@@ -54,6 +54,8 @@ class SearchExecutions(Struct, frozen=True):
     ended_before_ms: int | None = None
     #: The oldest that is looked at: creation time, partition and UUID.
     down_to: tuple[int, int, str] | None = None
+    #: The last digits of the UUID, at most twelve.
+    id_end: str | None = None
 
 
 class CountExecutions(Struct, frozen=True):
@@ -335,6 +337,8 @@ class Due(Struct, frozen=True):
     skip: frozenset[str] = frozenset()
     #: Only what fell due at this time or later; for timers whose rows have one.
     since: int | None = None
+    #: Only those behind this one, by creation time and id: for ``unblock``, whose rows are looked at page by page.
+    after: tuple[int, str] | None = None
 
 
 class DueWorkers(Struct, frozen=True):

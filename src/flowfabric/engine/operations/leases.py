@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+from flowfabric.ascending import ascending_bytes
 from flowfabric.core.executions.cancel import CancelHeld
 from flowfabric.core.executions.complete import FINAL_CLASSES, Complete, CompleteExecution, Fail, FailExecution
 from flowfabric.core.leases.claim import ClaimExecution, ClaimFromResumeGrant, ClaimResumedExecution, IssueGrantAndClaim
@@ -175,7 +176,7 @@ class Leases(Claiming):
                 values.uuid(lease_id, "lease_id"),
                 values.ttl_ms(lease_ttl_ms, "lease_ttl_ms"),
                 None if remaining is None else values.time_ms(remaining, "remaining_attempt_timeout_ms"),
-                os.urandom(16),
+                ascending_bytes(),
             )
         )
         return answer
@@ -183,7 +184,7 @@ class Leases(Claiming):
     async def claim_from_resume_grant(self, token: ResumeToken) -> Handle | None:
         """Take over the newest attempt of an execution whose lease is over; ``None`` while somebody holds it."""
         checked = values.resume_token(token)
-        handle: Handle | None = await self._submit(ClaimFromResumeGrant(checked, os.urandom(32)))
+        handle: Handle | None = await self._submit(ClaimFromResumeGrant(checked, ascending_bytes(2)))
         return handle
 
     async def issue_grant_and_claim(
@@ -195,7 +196,7 @@ class Leases(Claiming):
                 values.execution_id(execution_id),
                 values.lane(lane_id),
                 values.ttl_ms(lease_duration_ms, "lease_duration_ms"),
-                os.urandom(32),
+                ascending_bytes(2),
             )
         )
         return answer

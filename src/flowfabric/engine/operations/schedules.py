@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from itertools import islice
 from typing import Any, TypeVar
 
+from flowfabric.ascending import ascending_bytes
 from flowfabric.core.documents import dump_document, listed_document, parse_document
 from flowfabric.core.schedules import (
     BackfillSchedule,
@@ -58,6 +58,7 @@ from flowfabric.model.operations.schedules import (
     ScheduleSnapshot,
     ScheduleSpec,
     SkipReason,
+    former_slot_uuid,
     slot_uuid,
 )
 from flowfabric.model.ownership import shown_policy
@@ -175,7 +176,7 @@ class Schedules(Timers):
         """Start one now, out of turn, paused or not. ``overlap`` holds instead of the schedule's own, if given."""
         wanted = None if overlap is None else _word(overlap, Overlap, "overlap")
         answer: FireResult.Started | FireResult.Skipped = await self._submit(
-            TriggerSchedule(*_key(namespace, schedule_id), wanted, os.urandom(16))
+            TriggerSchedule(*_key(namespace, schedule_id), wanted, ascending_bytes())
         )
         return answer
 
@@ -221,14 +222,14 @@ class Schedules(Timers):
         now, spec, ahead = await self.now_ms(), _spec_of(schedule), schedule.next_at_ms
         last = now if ahead is None else min(now, ahead - 1)
         latest = cron.latest(spec, 0, last, size)
-        ids: dict[int | None, str] = {
-            slot: f"{{fp:{schedule.partition}}}:{slot_uuid(schedule.namespace, schedule.schedule_id, slot)}"
-            for slot in latest
-        }
-        if schedule.last_execution_id is not None and schedule.last_execution_id not in ids.values():
+        ids = _slot_ids(schedule, latest, slot_uuid)
+        former = _slot_ids(schedule, latest, former_slot_uuid)
+        known_ids = {*ids.values(), *former.values()}
+        if schedule.last_execution_id is not None and schedule.last_execution_id not in known_ids:
             ids[None] = schedule.last_execution_id
-        view = await self._view(*(Get(Execution, each) for each in ids.values()))
-        runs = [_run(slot, view.execution(each)) for slot, each in ids.items()]
+        view = await self._view(*(Get(Execution, each) for each in (*ids.values(), *former.values())))
+        found = {slot: view.execution(each) or view.execution(former.get(slot, each)) for slot, each in ids.items()}
+        runs = [_run(slot, each) for slot, each in found.items()]
         known = [
             each
             for each in runs
@@ -365,6 +366,14 @@ def _spec_of(schedule: Schedule) -> ScheduleSpec:
     if schedule.cron is not None:
         return Cron(schedule.cron, schedule.time_zone or "UTC")
     return Every(schedule.every_ms or _MAX_MS, schedule.anchor_ms or 0)
+
+
+def _slot_ids(
+    schedule: Schedule, slots: Iterable[int], uuid_of: Callable[[str, str, int], str]
+) -> dict[int | None, str]:
+    """The ids of the executions that slots start."""
+    space, name = schedule.namespace, schedule.schedule_id
+    return {slot: f"{{fp:{schedule.partition}}}:{uuid_of(space, name, slot)}" for slot in slots}
 
 
 def _run(slot_ms: int | None, found: Execution | None) -> ScheduleRun:

@@ -133,25 +133,27 @@ class Timers(SuspensionTimers, BudgetTimers):
         """Let go what some live worker of the lane can run, however many others are blocked before it."""
         resting = self._poison.setdefault("unblock", Poison()).tick()
         routable: list[str] = []
-        looked, window = 0, limit
+        scope = (self._filter.namespace, self._filter.instance_tag)
+        after, window = None, limit
         while len(routable) < limit:
-            wanted = self._filter
-            now = await self.now_ms()
-            due = await self._ask(Due("unblock", now, window, wanted.namespace, wanted.instance_tag, skip=resting))
-            routable += await self._routable(due[looked:])
-            if len(due) < window:
+            due = await self._ask(Due("unblock", await self.now_ms(), window, *scope, skip=resting, after=after))
+            found = await self._found(due)
+            routable += await self._routable(found)
+            if len(due) < window or not found:
                 break
-            looked, window = window, 4 * window
+            after, window = (found[-1].created_at_ms, found[-1].execution_id), 4 * window
         reason = lit.WAITING_FOR_CAPABLE_WORKER
         return await self._submit_all("unblock", routable[:limit], lambda item: UnblockExecution(item, reason))
 
-    async def _routable(self, items: list[str]) -> list[str]:
-        if not items:
+    async def _found(self, items: list[str]) -> list[Execution]:
+        view = await self._view(*(Get(Execution, item) for item in items))
+        return [execution for item in items if (execution := view.execution(item)) is not None]
+
+    async def _routable(self, found: list[Execution]) -> list[str]:
+        if not found:
             return []
         workers = await self._ask(LiveWorkers(await self.now_ms(), 10_000))
         able = [(set(worker.lanes), set(filter(None, worker.capabilities_csv.split(",")))) for worker in workers]
-        view = await self._view(*(Get(Execution, item) for item in items))
-        found = [execution for item in items if (execution := view.execution(item)) is not None]
         return [
             execution.execution_id
             for execution in found

@@ -108,7 +108,8 @@ def _due(question: ask.Due) -> Reading[list[str]]:
         return (yield from walk(run, asked_for(name), question.limit))
     if what in _WHOLE:
         family, run_name, name = _WHOLE[what]
-        return (yield from walk(Range(family, run_name, loose=True), asked_for(name), question.limit))
+        run = Range(family, run_name, low=question.after, behind=question.after is not None, loose=True)
+        return (yield from walk(run, asked_for(name), question.limit))
     if what == "intake":
         # Nobody asks for these but by an explicit call, so they have no index of their own.
         namespaces = (yield Names(index.CREATED)) if question.namespace is None else (question.namespace,)

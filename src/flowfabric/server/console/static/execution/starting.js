@@ -1,7 +1,7 @@
 // Starting something new: an execution, one like another with an edited input, and signals to one that waits.
 import { at, get } from "../api.js";
 import { me, may } from "../session.js";
-import { decoded, fromBase64, toBase64 } from "../format.js";
+import { decoded, fromBase64, shortId, toBase64 } from "../format.js";
 import { confirm, whileHere } from "../dialogs.js";
 import { executionHref } from "../parts.js";
 import { toast } from "../toasts.js";
@@ -116,7 +116,7 @@ export async function sendSignal({ id, refresh }) {
         name: "waitpoint",
         label: "Waitpoint",
         value: waiting[0].waitpoint_id,
-        options: waiting.map((each) => [each.waitpoint_id, each.waitpoint_key || each.waitpoint_id.slice(0, 8)]),
+        options: waiting.map((each) => [each.waitpoint_id, each.waitpoint_key || shortId(each.waitpoint_id)]),
       },
       { name: "signal", label: "Signal", required: true, value: names[0] ?? "" },
       { name: "payload", label: "Payload", long: true, hint: "JSON; leave it empty for none" },
