@@ -37,7 +37,7 @@ class StoreGauges:
         self.backlog = Gauge("ff_cancel_backlog_depth", "Members of cancelled flows that are not cancelled yet.")
         self.workers = Gauge("ff_workers", "Live workers.")
         self.retention = Gauge(
-            "ff_retention_late_seconds", "How long the ended execution is due to be deleted that is due longest."
+            "ff_retention_late_seconds", "How long ago the oldest ended execution was due to be deleted."
         )
 
     def __iter__(self) -> Iterator[Metric]:
