@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import functools
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
