@@ -407,7 +407,7 @@ async def test_only_what_may_be_repeated_is_repeated_after_the_answer_of_a_proxy
 
 
 async def test_what_a_server_has_not_begun_is_asked_again(url: str) -> None:
-    unbegun = msgspec.json.encode({"error": "later", "kind": "unavailable", "retryable": True, "begun": False})
+    unbegun = msgspec.json.encode({"error": "later", "kind": "unavailable", "retryable": True, "started": False})
     async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
         proxy.drops = dropping(2)
         proxy.instead = b"HTTP/1.1 503 Busy\r\ncontent-length: %d\r\n\r\n%b" % (len(unbegun), unbegun)

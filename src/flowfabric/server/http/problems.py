@@ -56,7 +56,7 @@ _REPEATED_STATES = frozenset(
 #: What is wrong with a token, told by its own code.
 _TOKEN_CODES = ("missing_token", "token_expired")
 #: Says that nothing of what was asked was done, so that all of it may be asked again.
-UNBEGUN: Mapping[str, Any] = {"begun": False}
+UNBEGUN: Mapping[str, Any] = {"started": False}
 _LIMITED = (ContentionKind.RATE_LIMIT_EXCEEDED, ContentionKind.CONCURRENCY_LIMIT_EXCEEDED)
 
 

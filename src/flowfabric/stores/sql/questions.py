@@ -376,7 +376,7 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         text = Text()
         source, order = self._due_source(q, text)
         if q.since is not None:
-            text.add(f"{order} >= {text.mark(q.since)}")
+            text.add(f"{order.partition(',')[0]} >= {text.mark(q.since)}")
         if q.lane_id is not None:
             text.add(f"e.lane_id = {text.mark(q.lane_id)}")
         if q.partition is not None:
