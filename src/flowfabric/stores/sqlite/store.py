@@ -86,7 +86,7 @@ class SqliteStore:
         clock: Callable[[], int] | None = None,
         partitions: PartitionCounts | None = None,
         new_partitions: PartitionCounts | None = None,
-        migrate: bool | str = True,
+        migrate: bool | str | None = None,
     ) -> SqliteStore:
         """Connect, bring the schema up to date and prepare for work."""
         location = locate(url)
