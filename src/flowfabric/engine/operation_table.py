@@ -272,7 +272,7 @@ _SERVER = (
     # Each of its calls asks for scopes of its own.
     *_routed("remote_hello remote_calls", _NOTHING, *Scope),
     *_routed("version", _NOTHING, _READ),
-    *_routed("me openapi docs healthz readyz metrics", _NOTHING),
+    *_routed("me openapi docs livez healthz readyz metrics", _NOTHING),
 )
 
 OPERATIONS: Mapping[str, Operation] = _table(

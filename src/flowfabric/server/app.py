@@ -53,7 +53,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 _WITHOUT_METRICS = "/metrics"
 #: What machines ask every few seconds is never refused for being asked too often.
-_UNLIMITED = frozenset({"healthz", "readyz", "metrics"})
+_UNLIMITED = frozenset({"livez", "healthz", "readyz", "metrics"})
 #: Client closed the request: nobody reads it, but the metrics tell.
 _GONE = 499
 

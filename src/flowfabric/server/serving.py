@@ -30,6 +30,10 @@ _log = logging.getLogger("flowfabric.server")
 NEW_PARTITIONS = PartitionCounts()
 
 
+#: How long each step of a shutdown may take at least, when the ones before have used up the grace.
+LEAST_GRACE_S = 1.0
+
+
 class _Listener(uvicorn.Server):
     """Tells when it listens, and tells the application when it is about to stop."""
 
@@ -37,6 +41,8 @@ class _Listener(uvicorn.Server):
         super().__init__(options)
         self._application = server
         self.listening = asyncio.Event()
+        #: When it began to stop.
+        self.began: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -48,6 +54,7 @@ class _Listener(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.began = asyncio.get_running_loop().time()
         self._application.close()
         await super().shutdown(sockets)
 
@@ -103,12 +110,14 @@ class Running:
         self._listener.should_exit = True
 
     async def drain(self) -> None:
-        """Wait for reads of streams, then for the engine's own work and its timers."""
+        """Wait for reads of streams, then for the engine's own work and its timers: as long as is left of the grace."""
+        loop = asyncio.get_running_loop()
+        until = (self._listener.began or loop.time()) + self.config.grace_ms / 1000
         permits = self.server.stream_ops
         self.server.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(permits.idle.wait(), self.config.grace_ms / 1000)
-        late = await self.server.engine.shutdown_prepare(self.config.grace_ms)
+            await asyncio.wait_for(permits.idle.wait(), max(until - loop.time(), LEAST_GRACE_S))
+        late = await self.server.engine.shutdown_prepare(int(1_000 * max(until - loop.time(), LEAST_GRACE_S)))
         if late or permits.taken:
             self.server.metrics.shutdown_timeouts.add()
             _log.warning("shutdown: %s tasks and %s reads were abandoned", late, permits.taken)

@@ -75,7 +75,7 @@ class Worker:
         capabilities: Iterable[str] = (),
         name: str | None = None,
         lease_ttl: timedelta = timedelta(seconds=30),
-        drain_grace: timedelta = timedelta(seconds=30),
+        drain_grace: timedelta = timedelta(seconds=20),
         processes: int | None = None,
         metrics: bool = True,
     ) -> None:

@@ -162,7 +162,7 @@ class PostgresStore:
         clock: Callable[[], int] | None = None,
         pool_size: int = 10,
         parallel: int = 2,
-        migrate: bool | str = True,
+        migrate: bool | str | None = None,
     ) -> PostgresStore:
         """Connect, bring the schema up to date and prepare for work."""
         dsn = dsn.replace("postgres://", "postgresql://", 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -76,6 +77,8 @@ class SqliteStore:
         self._raw: list[sqlite3.Connection] = []
         self._closed = asyncio.Event()
         self._may_wait = False
+        #: Which file was opened, by device and number.
+        self._file: tuple[int, int] | None = None
 
     @classmethod
     async def open(
@@ -86,7 +89,7 @@ class SqliteStore:
         clock: Callable[[], int] | None = None,
         partitions: PartitionCounts | None = None,
         new_partitions: PartitionCounts | None = None,
-        migrate: bool | str = True,
+        migrate: bool | str | None = None,
     ) -> SqliteStore:
         """Connect, bring the schema up to date and prepare for work."""
         location = locate(url)
@@ -129,6 +132,7 @@ class SqliteStore:
             self._reader = _connect(self.location)
             self._reader.execute("PRAGMA busy_timeout = 5000")
             self._reader.execute("PRAGMA query_only = 1")
+            self._file = _file_at(self.location)
 
     # -- time ----------------------------------------------------------------------------------------------------
 
@@ -167,6 +171,7 @@ class SqliteStore:
     async def transaction(self, *, trusting: bool = False) -> AsyncIterator[_SqliteTransaction]:
         """The write lock, held until the end of the block."""
         writer = self._writer
+        self._check_file()
         self._begin(writer)
         try:
             self._data_version()
@@ -176,6 +181,16 @@ class SqliteStore:
         finally:
             if writer.in_transaction:
                 writer.execute("ROLLBACK")
+
+    def _check_file(self) -> None:
+        """Refuse to go on with a file that is no longer the one at its path: what is written there is lost."""
+        if self._file is not None and self._file != _file_at(self.location):
+            raise Transport(
+                "sqlite",
+                TransportKind.OTHER,
+                f"{self.location.identity} was replaced or deleted while it was open, and takes nothing more: restart "
+                "this process, and stop all that use the file before you restore or move it",
+            )
 
     def _data_version(self) -> int:
         """What the writing connection knows of other connections' commits; held records end with a change."""
@@ -304,7 +319,8 @@ class SqliteStore:
         return sqlite3.sqlite_version
 
     async def ping(self) -> None:
-        """Fail if the database cannot be read."""
+        """Fail if the database cannot be read, or is no longer the one at its path."""
+        self._check_file()
         with _errors():
             self._reader.execute("SELECT 1 FROM ff_partition_config").fetchone()
 
@@ -363,6 +379,15 @@ def _applied(connection: sqlite3.Connection) -> dict[int, str]:
     if there is None:
         return {}
     return dict(connection.execute("SELECT version, checksum FROM ff_migration_annotation").fetchall())
+
+
+def _file_at(location: Location) -> tuple[int, int] | None:
+    """Which file is at a path, by device and number."""
+    try:
+        found = os.stat(location.identity)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _migrate(connection: sqlite3.Connection, partitions: PartitionCounts | None) -> None:
