@@ -10,6 +10,7 @@ from flowfabric.core.access import RecordAct
 from flowfabric.core.batch.notes import Note, Receipt
 from flowfabric.engine import Engine
 from flowfabric.model.errors import Contention, NotFound, State, Validation
+from flowfabric.model.limits import AUDIT_KEPT_MS
 from flowfabric.model.operations.executions import ClaimPolicy, FailureClass, Replayed
 from flowfabric.model.states import PublicState
 from flowfabric.stores.questions import TrimHistory
@@ -97,3 +98,12 @@ async def test_a_call_is_stored_with_its_account_and_its_result(engine: Engine, 
     clock.advance(10)
     await engine.noting(_note()).replay_execution(execution_id=identity)
     assert await engine.read_execution_state(identity) == "waiting", "a day later it is another call"
+
+
+async def test_old_acts_are_deleted(engine: Engine, clock: ManualClock) -> None:
+    for number in range(3):
+        await engine.record_act(who="ann", act=f"act {number}", subject={"id": "x"}, status=200)
+        clock.advance(1)
+    clock.advance(AUDIT_KEPT_MS - 1)
+    await engine.run_timer("retention_trimmer")
+    assert [each.act for each in (await engine.list_audit()).entries] == ["act 2"]

@@ -248,7 +248,7 @@ _WORKING = (
         _WORKER,
     ),
     *_called("append_frame append_frames", _HANDLE, _WORKER, repeatable=False, repeatable_with="number"),
-    *_called("delay wait_children", _HANDLE, _WORKER, **_ONCE),
+    *_called("delay wait_children decline", _HANDLE, _WORKER, **_ONCE),
     *_called("reserve_budget", _BUDGET, _WORKER, **_ONCE),
     *_routed("claim_for_worker", _NAMESPACE, _WORKER, **_ONCE),
     *_routed("issue_reclaim_grant", _EXECUTION, _WORKER, **_ONCE),

@@ -87,8 +87,8 @@ class Ctx:
     @property
     def cancelled(self) -> bool:
         """Whether to stop: the run was cancelled, this attempt timed out, or the worker has lost its lease; in a step
-        also if the workflow was asked to cancel while the step ran. True within about a second. Long ``def`` functions
-        check it from time to time and return; an ``async def`` is cancelled anyway."""
+        also if the workflow was asked to cancel while the step ran. True within about two seconds. Long ``def``
+        functions check it from time to time and return; an ``async def`` is cancelled anyway."""
         job = self._job
         asked = job.asked and not self._asked_before
         return asked or job.is_lost or job.interruption is not None

@@ -1,15 +1,15 @@
-"""What the server offers over HTTP: routes to operations, and what handlers need to serve them."""
+"""Routes to operations, and what their handlers need."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from flowfabric.ascending import ascending_uuid
 from flowfabric.engine.operation_table import OPERATIONS, Operation, Subject
 from flowfabric.model.ids import BudgetId, ExecutionId, ExecutionIdError, FlowId, IdError, WaitpointId
 from flowfabric.model.operations.schedules import named_uuid
@@ -129,7 +129,7 @@ class Call:
         """A new UUID; the same one again for whoever repeats the request with its key. Those of one request ascend with
         their positions."""
         if self.key is None:
-            return str(uuid.uuid4())
+            return ascending_uuid()
         if position is None:
             return named_uuid(f"{what}\x1f{self.key}")
         following = named_uuid(f"{what}\x1f{position}\x1f{self.key}")

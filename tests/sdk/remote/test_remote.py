@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.remote.engine import RemoteEngine
 from flowfabric.sdk.remote.http_client import Address
 from flowfabric.server import ServerConfig
+from tests.ports import free_port
 from tests.sdk.serving import serving
 
 SOON = seconds(20)
@@ -193,11 +193,8 @@ def test_tokens_are_for_servers() -> None:
 
 
 async def test_nobody_there() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
     with pytest.raises(Transport) as caught:
-        await RemoteEngine.open(f"http://127.0.0.1:{port}", patience_s=0.1)
+        await RemoteEngine.open(f"http://127.0.0.1:{free_port()}", patience_s=0.1)
     assert caught.value.retryable
 
 
@@ -410,7 +407,7 @@ async def test_only_what_may_be_repeated_is_repeated_after_the_answer_of_a_proxy
 
 
 async def test_what_a_server_has_not_begun_is_asked_again(url: str) -> None:
-    unbegun = msgspec.json.encode({"error": "later", "kind": "unavailable", "retryable": True, "begun": False})
+    unbegun = msgspec.json.encode({"error": "later", "kind": "unavailable", "retryable": True, "started": False})
     async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
         proxy.drops = dropping(2)
         proxy.instead = b"HTTP/1.1 503 Busy\r\ncontent-length: %d\r\n\r\n%b" % (len(unbegun), unbegun)
@@ -458,9 +455,7 @@ async def test_the_other_server_takes_over(url: str) -> None:
 
 async def test_a_worker_outlives_a_server(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/ff.db"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     app = App(f"http://127.0.0.1:{port}")
 
     @app.task

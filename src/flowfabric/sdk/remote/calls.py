@@ -82,7 +82,7 @@ def problem_of(response: Response, what: str) -> Exception:
 def is_refused_unbegun(response: Response) -> bool:
     """Whether a server says that it has not begun with what was asked. A proxy's refusal says nothing of the kind."""
     try:
-        return _problem.decode(response.body).get("begun") is False
+        return _problem.decode(response.body).get("started") is False
     except msgspec.DecodeError:
         return False
 

@@ -15,6 +15,7 @@ from flowfabric.model.errors import (
     ContentionKind,
     Contextual,
     EngineError,
+    LimitReached,
     NotFound,
     ResourceExhausted,
     State,
@@ -55,7 +56,7 @@ _REPEATED_STATES = frozenset(
 #: What is wrong with a token, told by its own code.
 _TOKEN_CODES = ("missing_token", "token_expired")
 #: Says that nothing of what was asked was done, so that all of it may be asked again.
-UNBEGUN: Mapping[str, Any] = {"begun": False}
+UNBEGUN: Mapping[str, Any] = {"started": False}
 _LIMITED = (ContentionKind.RATE_LIMIT_EXCEEDED, ContentionKind.CONCURRENCY_LIMIT_EXCEEDED)
 
 
@@ -121,6 +122,8 @@ def told(error: EngineError) -> tuple[int, dict[str, Any]]:
         case State():
             kind = _state(error.kind)
             return 409, _body(_text(kind, error), kind, False)
+        case LimitReached():
+            return 400, _body(f"{error.code}: {error.detail}", error.code, False)
         case ResourceExhausted():
             text = f"too many concurrent {error.pool} calls (server max: {error.maximum}); retry with backoff"
             unbegun = UNBEGUN if error.pool == NOT_BEGUN else {}

@@ -255,7 +255,7 @@ async def signal(call: Call) -> Answer:
     options = {"execution_id": identity, **arguments(body, "execution_id")}
     if call.key is not None:
         options.setdefault("signal_id", call.mint("signal"))
-    await check_answer(call, options)
+    options |= await check_answer(call, options)
     return tagged(await call.engine.deliver_signal(**options))
 
 
