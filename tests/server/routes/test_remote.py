@@ -156,6 +156,24 @@ async def test_a_claimant_that_hangs_up_leaves_no_lease_behind(engine: Engine) -
         assert work["execution_id"] == created.execution_id
 
 
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_what_cannot_be_read_is_given_back(
+    client: httpx.AsyncClient, engine: Engine, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    for _ in range(limit):
+        await engine.create_execution()
+
+    async def away(*_: Any) -> Any:
+        raise Transport("memory", TransportKind.TRANSPORT, "the connection was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "read_execution_contexts", away)
+        body = {**WORKER, "limit": limit, "key": "k" * 16}
+        assert (await client.post("/v1/remote/claim", json=body)).status_code == 500
+        assert (await client.post("/v1/remote/calls", json={"calls": [], "claim": body})).status_code == 500
+    assert len(await claim(client, limit=limit, key="k" * 16, again=True)) == limit
+
+
 async def test_a_closing_server_sends_claimants_away(server: Server, client: httpx.AsyncClient, engine: Engine) -> None:
     waiting = asyncio.create_task(client.post("/v1/remote/claim", json={**WORKER, "wait_ms": 60_000}))
     await until(lambda: len(engine._lanes) > 0)
