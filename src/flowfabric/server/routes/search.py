@@ -299,11 +299,13 @@ async def cancel_all(call: Call) -> Answer:
 
 
 async def replay_all(call: Call) -> Answer:
-    """Run again those that fit and have failed or expired."""
+    """Run again those that fit and have failed or expired, and nothing that has gone on since it was found."""
+    wanted = call.body.filter.states
+    states = _REPLAYED if wanted is None else wanted
 
     def replay(each: ExecutionId) -> Awaitable[Any]:
         receipt = None if call.receipt is None else call.receipt("replay_execution", each)
-        return call.engine.noting(Note(receipt=receipt)).replay_execution(execution_id=each)
+        return call.engine.noting(Note(receipt=receipt)).replay_execution(execution_id=each, states=states)
 
     return await _to_all(call, _REPLAYED, replay)
 
