@@ -86,6 +86,7 @@ _PLANS_SETTLED = 1 << 16
 PING_S = 10.0
 #: A write on a server that takes none.
 READ_ONLY = "25006"
+#: Whether a statement was completed is not known.
 _COMPLETION_UNKNOWN = "40003"
 _LOST_RACE = ("40001", "40P01", "55P03", "23505", "22012")
 
