@@ -12,8 +12,8 @@ from flowfabric.core.admission.admit import LetGo
 from flowfabric.core.admission.charge import LET_GO_QUOTA
 from flowfabric.core.batch.view import View
 from flowfabric.core.ownership.limited_callers import unwrapped
-from flowfabric.engine import hints
-from flowfabric.engine.batcher import Abandoned, Batcher
+from flowfabric.engine import forks, hints
+from flowfabric.engine.batcher import CLOSED, Abandoned, Batcher
 from flowfabric.engine.checks import values
 from flowfabric.engine.observer import Observer
 from flowfabric.engine.record_cache import HeldRecords
@@ -71,8 +71,9 @@ class EngineBase:
         #: Slots of quotas that were left and not yet offered.
         self._slots_left: dict[str, int] = {}
         self._offering = False
-        #: Set when the store is let go: nothing can be read any more.
-        self._down = False
+        #: Why nothing can be read any more, once the store is let go.
+        self._down = ""
+        forks.remember(self)
 
     @property
     def partitions(self) -> PartitionCounts:
@@ -223,7 +224,7 @@ class EngineBase:
 
     def _check_open(self) -> None:
         if self._down:
-            raise Unavailable("engine is closed")
+            raise Unavailable(self._down)
 
     async def now_ms(self) -> int:
         """The time that decides."""
@@ -279,6 +280,11 @@ class EngineBase:
             task.cancel()
         return len(late)
 
+    def leave_to_parent(self) -> None:
+        """After a fork the connections are still the parent's."""
+        self._closed, self._down = True, forks.FORKED
+        self._batcher.abandon(forks.FORKED)
+
     async def close(self) -> None:
         """Finish what is under way and let go of the store. Safe to call twice."""
         if self._closed:
@@ -292,7 +298,7 @@ class EngineBase:
             self._listener.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._listener
-        self._down = True
+        self._down = CLOSED
         for waiters in (self._lanes, self._streams, self._events):
             waiters.rounds.stop()
         self._lanes.stir()

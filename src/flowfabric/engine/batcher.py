@@ -11,13 +11,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from flowfabric.engine.transact import Outcome
 from flowfabric.model.errors import Bug, BugKind, Contention, EngineError, Transport, TransportKind, Unavailable
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
 
 _log = logging.getLogger("flowfabric.engine")
+
+CLOSED: Final = "engine is closed"
 
 #: Takes an answer whose caller has stopped waiting.
 Abandoned: TypeAlias = Callable[[Any], None]
@@ -58,16 +60,18 @@ class Batcher:
         self._hungry = 0
         self._patience: asyncio.TimerHandle | None = None
         self._closed = False
+        #: What is said once it is closed.
+        self._why = CLOSED
 
     async def call(self, command: Any, abandoned: Abandoned | None = None) -> Any:
         """The answer to a command, once it is durable; or the error it met, nothing having changed. If the caller stops
         waiting when it is too late to take the command back, ``abandoned`` gets the answer."""
         if self._closed:
-            raise Unavailable("engine is closed")
+            raise Unavailable(self._why)
         while len(self._queue) >= self._max_queue:
             await self._wait_for_room()
             if self._closed:
-                raise Unavailable("engine is closed")
+                raise Unavailable(self._why)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._queue.append((command, future, abandoned))
         if not self._hungry:
@@ -86,7 +90,7 @@ class Batcher:
         futures: list[asyncio.Future[Any]] = []
         for command in commands:
             if self._closed:
-                raise Unavailable("engine is closed")
+                raise Unavailable(self._why)
             while len(self._queue) >= self._max_queue:
                 await self._wait_for_room()
             future: asyncio.Future[Any] = loop.create_future()
@@ -209,6 +213,13 @@ class Batcher:
             elif abandoned is not None and not isinstance(answer, EngineError):
                 abandoned(answer)
         self._committed(commands, outcome)
+
+    def abandon(self, why: str) -> None:
+        """Take nothing more, and forget what is under way: that is the business of the process this one came from."""
+        self._closed, self._why = True, why
+        self._queue.clear()
+        self._runners.clear()
+        self._idle.clear()
 
     async def close(self) -> None:
         """Finish what is queued, then stop."""

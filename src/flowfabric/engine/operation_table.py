@@ -77,6 +77,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     repeatable_with: str | None = None
     audited: bool = False
     tells: tuple[str, ...] = ()
+    #: Whether it is made of many acts, each with a commit of its own.
+    many: bool = False
 
     def may_repeat(self, options: Mapping[str, Any]) -> bool:
         """Whether a call with these arguments may be made again after a lost answer."""
@@ -174,7 +176,9 @@ _READING = (
 )
 
 _STEERING = (
-    *_both("cancel_execution request_cancel revoke_lease", _EXECUTION, _OPERATOR, **_AUDITED),
+    *_both("cancel_execution request_cancel", _EXECUTION, _OPERATOR, **_AUDITED),
+    # Without a lease's id, a repetition would take the next one away.
+    *_both("revoke_lease", _EXECUTION, _OPERATOR, **_AUDITED, repeatable=False, repeatable_with="expected_lease_id"),
     *_both("replay_execution", _EXECUTION, _OPERATOR, **_AUDITED, **_ONCE),
     *_called("resume_execution", _EXECUTION, _OPERATOR, **_AUDITED, **_ONCE),
     *_both("fork_execution", _EXECUTION, _OPERATOR, **_tells("at"), **_ONCE),
@@ -182,8 +186,8 @@ _STEERING = (
     *_both("set_execution_tags", _EXECUTION, _OPERATOR, **_tells("tags")),
     *_both("cancel_flow", _FLOW, _OPERATOR, **_tells("policy")),
     *_both("set_flow_tags", _FLOW, _OPERATOR, **_tells("tags")),
-    *_routed("cancel_executions", _NAMESPACE, _OPERATOR, **_AUDITED),
-    *_routed("replay_executions", _NAMESPACE, _OPERATOR, **_AUDITED, **_ONCE),
+    *_routed("cancel_executions", _NAMESPACE, _OPERATOR, **_AUDITED, many=True),
+    *_routed("replay_executions", _NAMESPACE, _OPERATOR, **_AUDITED, **_ONCE, many=True),
     *_both("set_lane_state", _LANE, _OPERATOR, **_tells("state", "reason"), **_EVERYWHERE),
     *_both("set_lane_fairness", _LANE, _OPERATOR, **_tells("by"), **_EVERYWHERE),
 )
@@ -211,7 +215,7 @@ _BUDGETS = (
         **_tells("scope_type", "scope_id", "dimensions", "hard_limits", "soft_limits"),
     ),
     *_both("set_budget_limits", _BUDGET, _OPERATOR, **_tells("hard_limits", "soft_limits")),
-    *_both("reset_budget", _BUDGET, _OPERATOR, **_AUDITED),
+    *_both("reset_budget", _BUDGET, _OPERATOR, **_AUDITED, **_ONCE),
     *_both("get_budget_status", _BUDGET, _READ, _WORKER),
     *_both("list_budgets list_quota_policies", _NAMESPACE, _READ),
     *_both(

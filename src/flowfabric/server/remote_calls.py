@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from flowfabric.core.batch.notes import Note
 from flowfabric.engine.checks import values
 from flowfabric.engine.operation_table import REMOTE, Operation, Subject
 from flowfabric.engine.wire.codec import Shapes, body_of, given, placed, result_of
@@ -215,12 +216,15 @@ class Performer:
         if name == "cancel_flow":
             # What is done is done and told to the audit before anybody waits for it.
             options = {**options, "wait_ms": _checked_wait(options)}
-        found = await self._done(call, name, options)
+        operation, account, note = REMOTE[name], None, Note()
+        if operation.audited:
+            account = audit.Account(call, operation, lambda: options, lambda _: 200)
+            note.account = account.of
+        found = await self._done(call, name, options, note)
         if name in _ADMITTING:
             call.server.gate.forget()
-        operation = REMOTE[name]
-        if operation.audited and not (name == "read_waitpoint_token" and found is None):
-            await audit.account_for(call, operation, options, found, 200)
+        if account is not None and not (name == "read_waitpoint_token" and found is None):
+            await account.settle(note)
         await self.envelopes.ready()
         # No other call comes in between: a result that holds a handle is sealed for whoever held it.
         self._within = within
@@ -242,7 +246,7 @@ class Performer:
             options |= await _check_answer(call, options)
         return options, within
 
-    async def _done(self, call: Call, name: str, options: Mapping[str, Any]) -> Any:
+    async def _done(self, call: Call, name: str, options: Mapping[str, Any], note: Note | None = None) -> Any:
         own = call.principal.namespaces
         if name == "list_namespaces" and own is not None:
             return tuple(each for each in sorted(own) if each > (options.get("after") or ""))
@@ -251,7 +255,8 @@ class Performer:
                 found = await call.while_connected(call.engine.tail_stream(**options))
                 await call.check_standing()
                 return found
-        return await getattr(call.engine, name)(**options)
+        engine = call.engine if note is None or note.account is None else call.engine.noting(note)
+        return await getattr(engine, name)(**options)
 
     async def _read(
         self, call: Call, name: str, arguments: Raw | bytes

@@ -259,7 +259,7 @@ METHODS: dict[str, Method] = {
                                                "reason": "text"}),
     "change_priority": Method(lambda w: {**_one(w), "new_priority": 1}, {**ONE, "new_priority": "number",
                                                                          "now": "time?"}),
-    "replay_execution": Method(_one, {**ONE, "now": "time?"}),
+    "replay_execution": Method(_one, {**ONE, "states": "states", "now": "time?"}),
     "block_execution_for_admission": Method(lambda w: {**_one(w), "reason": "paused_by_operator"},
                                             {**ONE, "reason": "blocking reason", "detail": "text"}),
     "block_route": Method(_one, {**ONE, "detail": "text"}),

@@ -114,10 +114,11 @@ def change_priority(command: ChangePriority, view: View, context: Context) -> De
 
 
 class ReplayExecution(Struct, gc=False):
-    """Run an ended execution again."""
+    """Run an ended execution again. With ``states``, only if it has ended in one of them."""
 
     execution_id: str
     recorded_at_ms: int | None
+    states: frozenset[str] = frozenset()
 
     def needs(self) -> tuple[Need, ...]:
         identity = ExecutionId.unchecked(self.execution_id)
@@ -133,6 +134,8 @@ def replay_execution(command: ReplayExecution, view: View, context: Context) -> 
         raise NotFound("execution")
     if execution.lifecycle_phase != lit.TERMINAL:
         raise State(StateKind.EXECUTION_NOT_TERMINAL, f"execution {execution.execution_id}")
+    if command.states and execution.public_state not in command.states:
+        raise State(StateKind.REPLAY_NOT_ALLOWED, f"execution {execution.execution_id} is {execution.public_state}")
     fields = parse_document(execution.raw_fields, "raw_fields")
     replays = fields.get("replay_count", 0)
     replays = int(replays) if isinstance(replays, int | float | str) and str(replays).isdigit() else 0

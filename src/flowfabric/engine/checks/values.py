@@ -43,7 +43,7 @@ from flowfabric.model.operations.flows import AllOf, AnyOf, EdgePolicy, OnSatisf
 from flowfabric.model.ownership import is_name
 from flowfabric.model.quoting import quoted
 from flowfabric.model.reads.subscriptions import EventFamily, event_id_of
-from flowfabric.model.states import INSTANCE_TAG
+from flowfabric.model.states import INSTANCE_TAG, PublicState
 
 _MAX_I64 = 2**63 - 1
 _MAX_I32 = 2**31 - 1
@@ -500,3 +500,11 @@ def pair_of_cursor(cursor: Any) -> tuple[str, str] | None:
 def cursor_of_pair(place: tuple[str, str]) -> str:
     """The cursor behind a namespace and name."""
     return msgspec.json.encode(place).decode()
+
+
+def public_state(value: Any) -> str:
+    """One of the states that people see."""
+    known = [each.value for each in PublicState]
+    if not isinstance(value, str) or str.__str__(value) not in known:
+        raise invalid(f"states: {quoted(value)} is not one of {', '.join(known)}")
+    return str.__str__(value)

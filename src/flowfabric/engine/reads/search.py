@@ -14,7 +14,6 @@ from flowfabric.engine.reads.search_text import Sought, sought, tag_names
 from flowfabric.model.failures import grouped
 from flowfabric.model.ids import ExecutionId, FlowId, canonical_uuid
 from flowfabric.model.limits import MAX_PAGE
-from flowfabric.model.quoting import quoted
 from flowfabric.model.reads.search import (
     MAX_SHOWN,
     ExecutionSummary,
@@ -183,7 +182,7 @@ class Searching(EngineBase):
         ended: tuple[Any, Any] = (None, None),
     ) -> SearchExecutions | None:
         """What is asked of the store; ``None`` if nothing can fit."""
-        wanted = tuple(dict.fromkeys(_state(each) for each in values.sequence(states, "states")))
+        wanted = tuple(dict.fromkeys(values.public_state(each) for each in values.sequence(states, "states")))
         given_flow = None if flow_id is None else values.flow_id(flow_id)
         given_parent = None if parent is None else values.execution_id(parent, "parent")
         said_parent = None if said.parent is None else values.execution_id(said.parent, "query: parent")
@@ -252,7 +251,7 @@ class Searching(EngineBase):
     ) -> int:
         """How many executions fit all that is given, counted by the store. Kinds that begin with ``leaving_out`` are
         left out."""
-        wanted = dict.fromkeys(_state(each) for each in values.sequence(states, "states"))
+        wanted = dict.fromkeys(values.public_state(each) for each in values.sequence(states, "states"))
         search = SearchExecutions(
             1,
             None,
@@ -285,13 +284,6 @@ def _is_walked(search: SearchExecutions) -> bool:
     inside = search.kind_parts or search.errors or search.workers or search.id_end
     ended = search.ended_from_ms is not None or search.ended_before_ms is not None
     return not _is_small(search) and (ended or bool(inside))
-
-
-def _state(value: Any) -> str:
-    known = [each.value for each in PublicState]
-    if not isinstance(value, str) or str.__str__(value) not in known:
-        raise values.invalid(f"states: {quoted(value)} is not one of {', '.join(known)}")
-    return str.__str__(value)
 
 
 def _tag(value: Any) -> tuple[tuple[tuple[str, ...], str], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
@@ -82,6 +82,10 @@ class CredentialPage(Struct, frozen=True):
 
 
 # -- answers that are given again, and acts that people account for -------------------------------------------------
+
+
+#: The status of a ``KeptAnswer`` whose body is the result of what was done, until the answer made of it is known.
+RESULT: Final = 102
 
 
 class KeptAnswer(Discreet, Struct, gc=False):

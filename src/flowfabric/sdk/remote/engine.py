@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 from msgspec import Raw, Struct
 
-from flowfabric.engine import Engine
+from flowfabric.engine import Engine, forks
 from flowfabric.engine.operation_table import REMOTE
 from flowfabric.engine.wire.codec import Shapes, body_of, result_of
 from flowfabric.model.errors import EngineError, Transport, TransportKind, Unavailable, Validation, ValidationKind
@@ -109,6 +109,8 @@ class RemoteEngine:
         self._renewing: list[tuple[Handle, asyncio.Future[LeaseRenewal]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._why_closed = "engine_closed"
+        forks.remember(self)
         self.partitions = PartitionCounts()
         self.backend_label = ""
         self.store: Any = None
@@ -133,8 +135,14 @@ class RemoteEngine:
     def start_timers(self) -> None:
         """Nothing to do: the server runs them."""
 
+    def leave_to_parent(self) -> None:
+        """After a fork the connections are still the parent's."""
+        self._closed, self._why_closed = True, forks.FORKED
+
     async def close(self) -> None:
         """Close all connections."""
+        if self._why_closed == forks.FORKED:
+            return
         self._closed = True
         self._servers.close()
         for task in list(self._tasks):
@@ -189,7 +197,7 @@ class RemoteEngine:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable("engine_closed")
+            raise Unavailable(self._why_closed)
 
     def _written(self, name: str, options: Mapping[str, Any]) -> bytes:
         """Arguments as JSON."""

@@ -125,7 +125,7 @@ async def fork(call: Call) -> Answer:
         found = await call.engine.fork_execution(
             execution_id=identity, at=body.at, new_execution_id=new, input_payload=payload
         )
-    return plain(call.did(found), 201)
+    return plain(found, 201)
 
 
 _ID = "/v1/executions/{id}"

@@ -93,12 +93,12 @@ async def describe(call: Call) -> Answer:
 
 async def set_state(call: Call) -> Answer:
     """Open or close it."""
-    return tagged(call.did(await call.engine.set_lane_state(call.path["lane_id"], call.body.state, call.body.reason)))
+    return tagged(await call.engine.set_lane_state(call.path["lane_id"], call.body.state, call.body.reason))
 
 
 async def set_fairness(call: Call) -> Answer:
     """Let keys take turns."""
-    return tagged(call.did(await call.engine.set_lane_fairness(call.path["lane_id"], call.body.by)))
+    return tagged(await call.engine.set_lane_fairness(call.path["lane_id"], call.body.by))
 
 
 async def suspended(call: Call) -> Answer:

@@ -86,6 +86,8 @@ _PLANS_SETTLED = 1 << 16
 PING_S = 10.0
 #: A write on a server that takes none.
 READ_ONLY = "25006"
+#: Whether a statement was completed is not known.
+_COMPLETION_UNKNOWN = "40003"
 _LOST_RACE = ("40001", "40P01", "55P03", "23505", "22012")
 
 
@@ -505,6 +507,8 @@ def _translated(error: Exception, committing: bool) -> Exception:
     # A standby has refused the statement, so nothing was written.
     if code in _LOST_RACE or code == READ_ONLY:
         return Conflict(f"{code}: {error}")
+    if code == _COMPLETION_UNKNOWN:
+        return Transport("postgres", TransportKind.TRANSPORT, f"outcome unknown: {code}: {error}")
     lost = (isinstance(error, DRIVER_ERRORS) and not isinstance(error, asyncpg.PostgresError)) or (
         code is not None and (code.startswith("08") or code in ("57P01", "57P02", "57P03", "25P03"))
     )

@@ -228,7 +228,8 @@ class SqliteStore:
     async def query(self, question: Any) -> Any:
         """Lists and pages."""
         if isinstance(question, questions.TrimHistory | questions.TrimAdmission):
-            return await self.run(lambda: self._trim_history(question))
+            with _errors():
+                return await self.run(lambda: self._trim_history(question))
         if isinstance(question, questions.Integrity):
             return await asyncio.to_thread(self._integrity)
         if isinstance(question, questions.OddEnds):
@@ -451,7 +452,11 @@ def _translated(error: sqlite3.Error) -> Exception:
 
 @contextlib.contextmanager
 def _errors() -> Any:
+    """Errors of SQLite as errors of the engine, where nothing is decided that could be decided again."""
     try:
         yield
-    except sqlite3.Error as error:
-        raise _translated(error) from error
+    except (sqlite3.Error, Conflict) as error:
+        found = _translated(error) if isinstance(error, sqlite3.Error) else error
+        if isinstance(found, Conflict):
+            found = Contention(ContentionKind.RETRY_EXHAUSTED, str(found))
+        raise found from error
