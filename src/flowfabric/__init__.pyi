@@ -108,6 +108,7 @@ from flowfabric.model.operations.executions import (
     ClaimPolicy as ClaimPolicy,
     Completed as Completed,
     Created as Created,
+    Declined as Declined,
     Delayed as Delayed,
     Duplicate as Duplicate,
     ExecutionContext as ExecutionContext,

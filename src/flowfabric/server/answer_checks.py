@@ -1,4 +1,4 @@
-"""What the doors for signals and for answers share."""
+"""Checks of answers, shared by the routes for signals and for asks."""
 
 from __future__ import annotations
 

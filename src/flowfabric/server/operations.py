@@ -1,15 +1,15 @@
-"""What the server offers over HTTP: routes to operations, and what handlers need to serve them."""
+"""Routes to operations, and what their handlers need."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from flowfabric.ascending import ascending_uuid
 from flowfabric.engine.operation_table import OPERATIONS, Operation, Subject
 from flowfabric.model.ids import BudgetId, ExecutionId, ExecutionIdError, FlowId, IdError, WaitpointId
 from flowfabric.model.operations.schedules import named_uuid
@@ -130,7 +130,7 @@ class Call:
 
     def mint(self, what: str) -> str:
         """A new UUID; the same one again for whoever repeats the request with its key."""
-        return str(uuid.uuid4()) if self.key is None else named_uuid(f"{what}\x1f{self.key}")
+        return ascending_uuid() if self.key is None else named_uuid(f"{what}\x1f{self.key}")
 
     # -- whose it is ---------------------------------------------------------------------------------------------
 

@@ -155,13 +155,13 @@ async def test_age_is_counted_from_the_end(engine: Engine, clock: ManualClock) -
     assert await there(engine, id_of(slow), quick) == [True, False]
 
 
-async def test_a_batch_has_twenty(engine: Engine, clock: ManualClock) -> None:
+async def test_a_batch_has_a_limit(engine: Engine, clock: ManualClock) -> None:
     await engine.create_executions([{"lane_id": LANE}] * 25)
     for handle in await engine.claim_many(LANE, (), policy(), 25):
         await engine.complete(handle, None)
     clock.advance(DAY_MS)
-    assert await engine.run_timer("retention_trimmer") == 20
-    assert await engine.run_timer("retention_trimmer") == 5
+    assert await engine.run_timer("retention_trimmer", 20) == 20
+    assert await engine.run_timer("retention_trimmer", 20) == 5
 
 
 async def test_one_lane_partition_or_filter(engine: Engine, clock: ManualClock) -> None:

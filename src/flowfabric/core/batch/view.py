@@ -1,4 +1,4 @@
-"""What one batch of commands can see: loaded records with the decisions made so far folded in.
+"""The view of one batch of commands: loaded records with the decisions made so far folded in.
 
 A rule that asks for something not loaded raises ``Missing``; the engine loads what every command of the batch missed
 and decides again. Rules are pure, so deciding twice is free of consequences.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from flowfabric.ascending import ascending_bytes, ascending_uuid
 from flowfabric.core.context import uuid_text
 from flowfabric.core.documents import parse_document
 from flowfabric.core.executions.cancel import CancelChild
@@ -86,7 +86,7 @@ class Steps(Intake):
                 started,
                 None if wait is None else step_checks.wait_for(wait),
                 flow,
-                uuid if wait is None else uuid_text(os.urandom(16)),
+                uuid if wait is None else ascending_uuid(),
                 values.flag(cancel_known, "cancel_known"),
             )
         )
@@ -113,9 +113,11 @@ class Steps(Intake):
 
     def _flow_in(self, partition: int) -> str:
         """A new flow id that falls into a partition."""
-        start = os.urandom(14)
-        for last in range(2**16):
-            flow_id = uuid_text(start + last.to_bytes(2, "big"))
+        start = ascending_bytes()
+        # Of its random bits the last ones are tried out.
+        head, tail = start[:14], int.from_bytes(start[14:], "big")
+        for each in range(2**16):
+            flow_id = uuid_text(head + (tail ^ each).to_bytes(2, "big"))
             if flow_partition(flow_id, self.partitions) == partition:
                 return flow_id
         raise AssertionError("no id falls into the partition")

@@ -206,6 +206,11 @@ class Searching(EngineBase):
             # Each namespace has its own order; a few of them are read side by side.
             known = await self._ask(ListNamespaces(None, MOST_MERGED))
             own = (None, *known) if len(known) < MOST_MERGED else None
+        ids = None if said.id is None or not partitions else (tuple(partitions), said.id[1], said.id[2])
+        id_end = None
+        if ids is not None and said.id_end is not None and not await self._ask(SearchExecutions(1, ids=ids)):
+            # Ids that begin with the time look alike: people tell them apart by their ends.
+            ids, id_end = None, said.id_end
         lows = [each for each in (times[0], said.created_from) if each is not None]
         highs = [each for each in (times[1], said.created_before) if each is not None]
         return SearchExecutions(
@@ -221,12 +226,13 @@ class Searching(EngineBase):
             min(highs, default=None),
             None if started_by is None else (started_by.partition, started_by.uuid_text),
             roots,
-            None if said.id is None or not partitions else (tuple(partitions), said.id[1], said.id[2]),
+            ids,
             said.kind_parts,
             said.errors,
             said.workers,
             times[2],
             times[3],
+            id_end=id_end,
         )
 
     async def _edge(self, search: SearchExecutions) -> tuple[int, int, str] | None:
@@ -276,7 +282,7 @@ def _is_small(search: SearchExecutions) -> bool:
 
 def _is_walked(search: SearchExecutions) -> bool:
     """Whether it may have to look at very many to find a few."""
-    inside = search.kind_parts or search.errors or search.workers
+    inside = search.kind_parts or search.errors or search.workers or search.id_end
     ended = search.ended_from_ms is not None or search.ended_before_ms is not None
     return not _is_small(search) and (ended or bool(inside))
 

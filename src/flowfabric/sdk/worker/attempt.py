@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -115,6 +116,7 @@ class Job:
         "lost_because",
         "on_asked",
         "open_handler",
+        "spends",
         "taken_at",
         "task",
         "worker",
@@ -143,6 +145,8 @@ class Job:
         #: Whether the execution was asked to cancel, and what to call when it is.
         self.asked = False
         self.on_asked: Callable[[], None] | None = None
+        #: Numbers the calls of ``ctx.spend`` under this lease.
+        self.spends = itertools.count(1)
         #: When the claim was answered; it may have waited for work before.
         self.taken_at = time.monotonic()
         #: When the attempt began here.
@@ -241,6 +245,22 @@ class Job:
             self.interruption = why
         if self.open_handler and self.task is not None:
             self.task.cancel(why)
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    async def repeated(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call that may be repeated, again while the store does not answer and the lease may live."""
+        patience = Patience()
+        while True:
+            try:
+                return await call()
+            except EngineError as error:
+                if not is_passing(error) or self.is_lost or not self.lease.healthy:
+                    raise
+                _log.warning("%r: the store does not respond, retrying: %s", self, error)
+            await patience.rest()
+
+    # -- how long ------------------------------------------------------------------------------------------------
 
     def limit(self, options: TaskOptions) -> None:
         """The work begins: interrupt it when it takes longer than its attempts may."""
@@ -356,6 +376,17 @@ class Job:
                     break
             await patience.rest()
         _log.warning("%r was not given back, its lease will expire: %s", self, why)
+
+    async def decline(self, reason: str) -> tuple[str, ...]:
+        """Leave it to a worker that knows it. If it is to fail because none does: the workers that were asked."""
+        answer = await self.conclude(lambda: self.engine.decline(self.handle, reason))
+        if answer is None:
+            return ()
+        if answer.until_ms is not None:
+            _log.warning("%r is left to other workers: %s", self, reason)
+            return ()
+        self.ended = False
+        return answer.workers
 
 
 async def run_attempt(job: Job) -> None:
@@ -507,6 +538,11 @@ async def _failed(job: Job, error: BaseException) -> None:
     if isinstance(error, BudgetExceeded) and error.cancels:
         await job.cancel(_storable(str(error))[:MAX_REASON])
         return
+    if isinstance(error, SdkError) and (unknown := _not_known(job, error)):
+        asked = await job.decline(unknown)
+        if not asked:
+            return
+        error.message += f". No worker that was asked knows it: {', '.join(asked)}"
     definition = job.app.definitions.get(job.kind)
     remote = getattr(error, "remote", None)
     permanent = isinstance(error, HOPELESS) or (definition is not None and definition.options.retry.gives_up(error))
@@ -522,6 +558,16 @@ async def _failed(job: Job, error: BaseException) -> None:
         return
     # Something in it cannot be stored: say at least that.
     await job.fail_as(f"{type(error).__name__}: (its message cannot be stored)", permanent=permanent)
+
+
+def _not_known(job: Job, error: SdkError) -> str:
+    """What it is that the code of this worker does not know, and that of another one may, as while a version is rolled
+    out."""
+    if isinstance(error, UnknownTask) and error.ids.get("run") == job.execution_id:
+        return f"no task or workflow {job.kind!r}"
+    if isinstance(error, BadPayload) and error.ids.get("task") == job.kind and error.ids.get("unknown"):
+        return f"no argument {error.ids['unknown']!r} in {job.kind!r}"
+    return ""
 
 
 def _message(error: BaseException) -> str:

@@ -102,6 +102,7 @@ def _is_alike(question: ask.SearchExecutions, each: Execution) -> bool:
         and (question.created_from_ms is None or each.created_at_ms >= question.created_from_ms)
         and (question.created_before_ms is None or each.created_at_ms < question.created_before_ms)
         and not (question.roots and each.parent is not None)
+        and (question.id_end is None or each.uuid.endswith(question.id_end))
         and (question.ended_from_ms is None or _at_least(each.terminal_at_ms, question.ended_from_ms))
         and (question.ended_before_ms is None or _before(each.terminal_at_ms, question.ended_before_ms))
         and (question.down_to is None or (each.created_at_ms, each.partition, each.uuid) >= question.down_to)

@@ -104,6 +104,8 @@ class SearchQuestions:
         contains = self._dialect.contains.format
         for part in q.kind_parts:
             text.add(contains(f"coalesce({self._dialect.derived['execution_kind']}, '')", text.mark(part)))
+        if q.id_end is not None:
+            text.add(f"{self._dialect.uuid_end.format('e.execution_id', len(q.id_end))} = {text.mark(q.id_end)}")
         for part in q.errors:
             text.add(contains(f"coalesce({ERROR}, '')", text.mark(part)))
         for part in q.workers:
