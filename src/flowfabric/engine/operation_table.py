@@ -141,6 +141,8 @@ _STARTING = (
 
 #: Workers read what their runs need.
 _READING = (
+    # Whoever starts a run under an id that is taken is told if another task has it.
+    *_called("read_execution_kinds", _EXECUTION, _READ, _SUBMIT, _WORKER),
     *_both(
         "read_execution_state read_execution_info get_execution_result describe_execution read_steps read_stream "
         "tail_stream read_summary explain preview_actions read_history read_errors list_pending_waitpoints",
@@ -249,7 +251,7 @@ _WORKING = (
     ),
     *_called("append_frame append_frames", _HANDLE, _WORKER, repeatable=False, repeatable_with="number"),
     *_called("delay wait_children decline", _HANDLE, _WORKER, **_ONCE),
-    *_called("reserve_budget", _BUDGET, _WORKER, **_ONCE),
+    *_called("reserve_budget", _BUDGET, _WORKER, repeatable=False, repeatable_with="idempotency_key"),
     *_routed("claim_for_worker", _NAMESPACE, _WORKER, **_ONCE),
     *_routed("issue_reclaim_grant", _EXECUTION, _WORKER, **_ONCE),
     *_routed("remote_claim", _NAMESPACE, _WORKER, repeatable=False, repeatable_with="key"),

@@ -371,6 +371,7 @@ METHODS: dict[str, Method] = {
     "explain": Method(lambda w: {"execution_id": w.fresh}, {"execution_id": "id", "namespaces": "names?"}),
     "read_execution_contexts": Method(lambda w: {"execution_ids": [w.fresh]},
                                       {"execution_ids": "ids", "most_bytes": "count?"}),
+    "read_execution_kinds": Method(lambda w: {"execution_ids": [w.fresh]}, {"execution_ids": "ids"}),
     "look_at_leases": Method(lambda w: {"handles": [w.handle]}, {"handles": "handles"}),
     "lost_leases": Method(lambda w: {"handles": [w.handle]}, {"handles": "handles"}),
     "read_exec_core_fields": Method(lambda w: {"partition": w.fresh.partition, **_one(w), "fields": ["lane_id"]},

@@ -13,7 +13,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowfabric import App, BadOptions, Budget, Created, Ctx, Duplicate, Limit, RunFailed, ServerRefused, first
+from flowfabric import (
+    App,
+    Ask,
+    BadOptions,
+    Budget,
+    Created,
+    Ctx,
+    Duplicate,
+    IdConflict,
+    Limit,
+    RunFailed,
+    ServerRefused,
+    first,
+)
 from flowfabric.conditions import Count, CountKind, Wildcard
 from flowfabric.engine import Engine
 from flowfabric.model.errors import NotFound, State, Transport, Validation
@@ -158,6 +171,49 @@ async def test_the_scope_of_workers_suffices_for_budgets_and_limits(guarded: str
         with pytest.raises(ServerRefused, match="no access to namespace 'theirs'"):
             async with App(guarded, token=token, namespace="theirs") as foreign:
                 await foreign.gates.budget(team)
+
+
+async def test_what_is_needed_to_start_and_to_answer(guarded: str, tmp_path: Path) -> None:
+    """Each with a credential that is limited to a namespace, and has these scopes only."""
+
+    def defined(app: App) -> tuple[Any, Any]:
+        @app.task(id="order:{number}")
+        async def order(number: int) -> int:
+            return number
+
+        @app.workflow
+        async def deploy() -> bool:
+            return await Ask("deploy?", of={"ann", "bob"}, need=2)
+
+        return order, deploy
+
+    async with await Engine.open(f"sqlite:///{tmp_path}/ff.db", single_node=True) as direct:
+
+        async def app_with(*scopes: str) -> App:
+            created = await direct.create_credential(name="c", scopes=scopes, namespaces=["mine"])
+            return App(guarded, token=created.token, namespace="mine")
+
+        owner = App(f"sqlite:///{tmp_path}/ff.db", namespace="mine")
+        _, deploy = defined(owner)
+        async with owner, owner.worker():
+            run = await deploy.start()
+            async with await app_with("submit") as starting:
+                order, _ = defined(starting)
+                assert await order.start(1) == await order.start(1)
+                other = starting.task(name="other", id="order:{number}")(order.function)
+                with pytest.raises(IdConflict, match="belongs to a run of 'order'"):
+                    await other.start(1)
+            async with await app_with("read", "signal", "operator") as trusted:
+                [ask] = await trusted.asks(run.id, wait=SOON)
+                link = await ask.link("bob")
+                await ask.answer(True, by="ann")
+            async with await app_with("read", "signal") as answering:
+                [ask] = await answering.asks(run.id)
+                for refused in (ask.link("bob"), ask.answer(True, by="bob")):
+                    with pytest.raises(ServerRefused, match="lacks the scope 'operator'"):
+                        await refused
+                await answering.answer(link, True)
+            assert await run.result(SOON) is True
 
 
 # -- what cannot be --------------------------------------------------------------------------------------------------

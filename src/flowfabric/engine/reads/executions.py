@@ -195,6 +195,12 @@ class Reads(EngineBase):
             for each, payload, raw, *asked in found
         }
 
+    async def read_execution_kinds(self, execution_ids: Iterable[ExecutionId | str]) -> dict[ExecutionId, str]:
+        """What some executions run, and nothing else of them; those that do not exist are left out."""
+        return {
+            each: found.execution_kind for each, found in (await self.read_execution_contexts(execution_ids)).items()
+        }
+
     async def lost_leases(self, handles: Iterable[Handle]) -> list[Handle]:
         """Those of the handles whose lease was taken away or whose execution has ended, in one read. One that has
         only run out is not among them: its renewal will tell."""

@@ -94,8 +94,16 @@ _TIMED = (
 #: Timers that work waits for.
 _PROMPT = frozenset({*_TIMED, "enqueue_requests", "grant_sweep", "edge_cancel_dispatcher"})
 
-#: Where else a commit may leave something that falls due.
-_DUE_FIELDS = ((Budget, "next_reset_at_ms"), (QuotaPolicy, "next_room_at_ms"), (Schedule, "next_at_ms"))
+#: Where a commit may leave something that falls due, besides suspensions.
+_DUE_FIELDS = (
+    (Execution, "delay_until_ms"),
+    (Execution, "deadline_at_ms"),
+    (Attempt, "lease_expires_at_ms"),
+    (Attempt, "attempt_timeout_at_ms"),
+    (Budget, "next_reset_at_ms"),
+    (QuotaPolicy, "next_room_at_ms"),
+    (Schedule, "next_at_ms"),
+)
 
 
 class Poison:
@@ -207,22 +215,14 @@ class _Turns:
         if Suspension in writes.puts and brings_timeout(writes, planned):
             self._wake.set()
             return
-        for key in writes.puts.get(Execution, ()):
-            execution = writes.records[Execution][key]
-            if execution is not None and execution.delay_until_ms is not None and execution.delay_until_ms < planned:
-                self._wake.set()
-                return
         for kind, field in _DUE_FIELDS:
-            for key in writes.puts.get(kind, ()):
+            for key, changed in writes.puts.get(kind, {}).items():
+                if changed is not None and field not in changed:
+                    continue
                 due = getattr(writes.records[kind][key], field)
                 if due is not None and due < planned:
                     self._wake.set()
                     return
-        for key in writes.puts.get(Attempt, ()):
-            expires = writes.records[Attempt][key].lease_expires_at_ms
-            if expires is not None and expires < planned:
-                self._wake.set()
-                return
 
     def hasten(self, name: str) -> None:
         """There may be work for a timer: run it now, or soon if it has just run."""

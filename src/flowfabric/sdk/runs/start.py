@@ -221,12 +221,12 @@ async def refuse_taken(
             )
     ids = list(taken)
     for first in range(0, len(ids), MAX_CLAIM):
-        found = await definition.app.engine.read_execution_contexts(ids[first : first + MAX_CLAIM])
-        for execution_id, context in found.items():
-            if context.execution_kind != definition.kind:
+        found = await definition.app.engine.read_execution_kinds(ids[first : first + MAX_CLAIM])
+        for execution_id, kind in found.items():
+            if kind != definition.kind:
                 id = taken[execution_id].id or ""
                 raise IdConflict(
-                    f"the id {id!r} belongs to a run of {context.execution_kind!r}: {execution_id}; "
+                    f"the id {id!r} belongs to a run of {kind!r}: {execution_id}; "
                     f'ids are shared within a namespace, so give yours a prefix: id="{definition.name}:…"',
                     run_id=execution_id,
                     id=id,
