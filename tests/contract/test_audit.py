@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowfabric.engine import Engine
+from flowfabric.model.limits import AUDIT_KEPT_MS
 from flowfabric.stores.questions import TrimHistory
 from tests.contract.probe import ManualClock
 
@@ -43,3 +44,12 @@ async def test_acts_newest_first(engine: Engine, clock: ManualClock) -> None:
     rest = await engine.list_audit(first.next_cursor, 2)
     assert ([each.act for each in rest.entries], rest.next_cursor) == (["act 0"], None)
     assert rest.entries[0].subject == '{"id":"x"}'
+
+
+async def test_old_acts_are_deleted(engine: Engine, clock: ManualClock) -> None:
+    for number in range(3):
+        await engine.record_act(who="ann", act=f"act {number}", subject={"id": "x"}, status=200)
+        clock.advance(1)
+    clock.advance(AUDIT_KEPT_MS - 1)
+    await engine.run_timer("retention_trimmer")
+    assert [each.act for each in (await engine.list_audit()).entries] == ["act 2"]

@@ -24,6 +24,7 @@ from flowfabric import (
     EligibilityState,
     EngineError,
     LifecyclePhase,
+    LimitReached,
     NotFound,
     OwnershipState,
     PublicState,
@@ -76,6 +77,7 @@ def all_errors() -> Iterator[tuple[EngineError, str]]:
     for error in (
         Unavailable(""),
         ResourceExhausted("", 0),
+        LimitReached("", 0),
         Timeout("", 0),
         StreamDisconnected(""),
         StreamBackpressure(),

@@ -50,6 +50,16 @@ async def test_a_longer_secret_signs_as_well(secret: str) -> None:
         assert await engine.seed_waitpoint_hmac_secret(kid="k1", secret_hex=secret) == AlreadySeeded("k1", True)
 
 
+async def test_a_server_starts_after_any_number_of_rotations(tmp_path: Path) -> None:
+    config = ServerConfig(store_url=f"sqlite:///{tmp_path}/ff.db", single_node=True, hmac_secret=SECRET)
+    for kid in ("k2", "k3", "k4"):
+        async with await open_engine(config) as engine:
+            await engine.rotate_waitpoint_hmac_secret_all(new_kid=kid, new_secret_hex="cd" * 32, grace_ms=0)
+    async with await open_engine(config) as engine:
+        kids = await engine.list_waitpoint_hmac_kids()
+        assert (kids.current_kid, kids.verifying) == ("k4", ())
+
+
 @pytest.mark.parametrize("store", ["sqlite:///{folder}/ff.db", "sqlite:///:memory:", "memory://"])
 async def test_a_new_store_takes_the_ids_of_clients_that_spread_them_over_256(tmp_path: Path, store: str) -> None:
     config = ServerConfig(store_url=store.format(folder=tmp_path), single_node=True, hmac_secret=SECRET)

@@ -1,4 +1,4 @@
-"""What commands share that look at a store or a server: which one, and how to open it."""
+"""The ``--store`` and ``--server`` options: choosing what a command talks to, and opening it."""
 
 from __future__ import annotations
 

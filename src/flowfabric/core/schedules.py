@@ -24,6 +24,7 @@ from flowfabric.model.decisions import Decision, Drop, Get, GetFull, Need, chang
 from flowfabric.model.errors import NotFound, Validation, ValidationKind
 from flowfabric.model.events import Event, OperatorEvent
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import CLOCK_STEP_MS
 from flowfabric.model.operations.executions import AlreadySatisfied
 from flowfabric.model.operations.schedules import (
     SCHEDULE_TAG,
@@ -268,6 +269,28 @@ def backfill_schedule(command: BackfillSchedule, view: View, context: Context) -
     answer = BackfillResult.Started(tuple(ExecutionId.unchecked(ids[start]) for start in wanted), existing)
     counted = change(schedule, started_count=schedule.started_count + len(wanted))
     return Decision(answer, (counted,))
+
+
+def is_ahead(schedule: Schedule, now: int) -> bool:
+    """Whether it was planned by a clock that was ahead and has been set right: nothing would start until the time that
+    the clock showed."""
+    written = max(schedule.updated_at_ms, schedule.last_slot_ms or 0)
+    return not schedule.paused and written > now + CLOCK_STEP_MS
+
+
+class PlanScheduleAgain(_OneSchedule, gc=False):
+    """Start the schedule from now on, if it was planned in a future that did not come."""
+
+    next_at_ms: int | None
+
+
+def plan_schedule_again(command: PlanScheduleAgain, view: View, context: Context) -> Decision:
+    """Slots that were started in the wrong future have their executions already, and get no second ones."""
+    schedule = view.get(Schedule, (command.namespace, command.schedule_id))
+    if schedule is None or not is_ahead(schedule, context.now):
+        return Decision(False)
+    planned = change(schedule, next_at_ms=command.next_at_ms, last_slot_ms=None, updated_at_ms=context.now)
+    return Decision(True, (planned,))
 
 
 def _found(command: _OneSchedule, view: View) -> Schedule:

@@ -244,22 +244,29 @@ class EngineBase:
 
     async def _hear(self) -> None:
         async for topic in self.store.heard():
-            if topic is None:
-                self._lanes.stir()
-                self._streams.stir()
-                self._events.stir()
-                self._hasten_requests()
-                self._tell_of_credentials(None)
-            elif topic == hints.CREDENTIALS:
-                self._tell_of_credentials(None)
-            elif topic == hints.ENQUEUE:
-                self._hasten_requests()
-            elif topic.startswith(hints.LANE):
-                self._lanes.stir(topic[len(hints.LANE) :], HEARD)
-            elif topic.startswith(hints.STREAM):
-                self._streams.stir(int(topic[len(hints.STREAM) :]))
-            elif topic.startswith(hints.EVENTS):
-                self._events.wake(hints.event_kinds(topic))
+            try:
+                self._follow(topic)
+            except Exception:
+                # Anybody who may write to the database may send one: it must not deafen the process.
+                _log.warning("a notification was not understood: %.200r", topic, exc_info=True)
+
+    def _follow(self, topic: str | None) -> None:
+        if topic is None:
+            self._lanes.stir()
+            self._streams.stir()
+            self._events.stir()
+            self._hasten_requests()
+            self._tell_of_credentials(None)
+        elif topic == hints.CREDENTIALS:
+            self._tell_of_credentials(None)
+        elif topic == hints.ENQUEUE:
+            self._hasten_requests()
+        elif topic.startswith(hints.LANE):
+            self._lanes.stir(topic[len(hints.LANE) :], HEARD)
+        elif topic.startswith(hints.STREAM):
+            self._streams.stir(int(topic[len(hints.STREAM) :]))
+        elif topic.startswith(hints.EVENTS):
+            self._events.wake(hints.event_kinds(topic))
 
     async def drain(self, grace_ms: int) -> int:
         """Stop the timers and finish what is queued; how many tasks were still busy when the grace was over."""

@@ -195,7 +195,7 @@ _ANSWERING = (
     *_routed("give_answer", _EXECUTION, _OPERATOR, **_tells("by"), **_ONCE),
     *_routed("make_link", _EXECUTION, _OPERATOR, **_tells("by")),
     *_both("read_waitpoint_token", _EXECUTION, _OPERATOR, **_tells("waitpoint_id")),
-    *_both("deliver_signal", _EXECUTION, _SIGNAL),
+    *_both("deliver_signal", _EXECUTION, _SIGNAL, repeatable=False, repeatable_with="signal_id"),
     *_routed("look_at_link", _NOTHING),
     *_routed("answer_link", _NOTHING, **_ONCE),
 )
@@ -244,7 +244,7 @@ _WORKING = (
         _WORKER,
     ),
     *_called("append_frame append_frames", _HANDLE, _WORKER, repeatable=False, repeatable_with="number"),
-    *_called("delay wait_children", _HANDLE, _WORKER, **_ONCE),
+    *_called("delay wait_children decline", _HANDLE, _WORKER, **_ONCE),
     *_called("reserve_budget", _BUDGET, _WORKER, **_ONCE),
     *_routed("claim_for_worker", _NAMESPACE, _WORKER, **_ONCE),
     *_routed("issue_reclaim_grant", _EXECUTION, _WORKER, **_ONCE),

@@ -39,15 +39,17 @@ class Changes:
     async def listening(self) -> AsyncGenerator[None, None]:
         """Look at the outboxes until the last one has left."""
         self._listeners += 1
-        if self._task is None:
-            self._place = await self.place()
-            self._task = asyncio.create_task(self._look())
         try:
+            # Before anything is waited for: those who come together share one task.
+            if self._task is None:
+                self._task = asyncio.create_task(self._look())
+            if not self._place:
+                self._place = await self.place()
             yield
         finally:
             self._listeners -= 1
             if self._listeners == 0 and self._task is not None:
-                task, self._task = self._task, None
+                task, self._task, self._place = self._task, None, {}
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task

@@ -1,4 +1,4 @@
-"""What the server offers over HTTP: routes to operations, and what handlers need to serve them."""
+"""Routes to operations, and what their handlers need."""
 
 from __future__ import annotations
 

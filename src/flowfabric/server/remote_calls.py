@@ -14,7 +14,7 @@ from flowfabric.engine.checks import values
 from flowfabric.engine.operation_table import REMOTE, Operation, Subject
 from flowfabric.engine.wire.codec import Shapes, body_of, given, placed, result_of
 from flowfabric.engine.wire.error_codec import error_to_wire
-from flowfabric.model.errors import EngineError, NotFound, ResourceExhausted, State, StateKind
+from flowfabric.model.errors import EngineError, LimitReached, NotFound, State, StateKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId, ExecutionIdError, FlowId, decode_hook
 from flowfabric.model.limits import MAX_BULK, MAX_PAGE, MAX_PAYLOAD_BYTES
@@ -150,7 +150,7 @@ class Performer:
         """Few at a time: each may have a large result."""
         ids = options["execution_ids"]
         if len(ids) > MAX_BULK:
-            raise ResourceExhausted("execution_ids", MAX_BULK)
+            raise LimitReached("MAX_BULK", MAX_BULK)
 
         async def found() -> AsyncGenerator[bytes, None]:
             for start in range(0, len(ids), ENDS):
@@ -239,7 +239,7 @@ class Performer:
             options.setdefault("namespace", "default")
         await _check(call, operation, options)
         if name == "deliver_signal":
-            await _check_answer(call, options)
+            options |= await _check_answer(call, options)
         return options, within
 
     async def _done(self, call: Call, name: str, options: Mapping[str, Any]) -> Any:
@@ -353,11 +353,11 @@ def _decoder(kind: type[Struct]) -> msgspec.json.Decoder[Any]:
     return found
 
 
-async def _check_answer(call: Call, options: dict[str, Any]) -> None:
+async def _check_answer(call: Call, options: dict[str, Any]) -> Mapping[str, Any]:
     """As the doors for signals do it; that an approver has given another answer has a place among the engine's errors,
     so that apps elsewhere can tell it from other refusals."""
     try:
-        await check_answer(call, options)
+        return await check_answer(call, options)
     except Refused as error:
         if error.body.get("kind") != AlreadyAnswered.code:
             raise

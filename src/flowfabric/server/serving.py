@@ -132,13 +132,7 @@ async def open_engine(config: ServerConfig) -> Engine:
     )
     engine = await (patiently(open_once, config.store_patience_s) if kind == "valkey" else open_once())
     try:
-        seeded = await engine.seed_waitpoint_hmac_secret(kid=FIRST_KID, secret_hex=config.hmac_secret)
-        if isinstance(seeded, AlreadySeeded) and not seeded.same_secret:
-            _log.warning(
-                "the store holds another secret for key %s than FF_WAITPOINT_HMAC_SECRET; the stored one is used: "
-                "rotate keys with POST /v1/admin/rotate-waitpoint-secret",
-                seeded.kid,
-            )
+        await _give_first_key(engine, config.hmac_secret)
         await engine.seed_lanes(config.lanes)
         if (durability := engine.durability) is not None:
             _log.info("%s: %s", engine.backend_label, durability.sentence())
@@ -147,6 +141,21 @@ async def open_engine(config: ServerConfig) -> Engine:
         await engine.close()
         raise
     return engine
+
+
+async def _give_first_key(engine: Engine, secret: str) -> None:
+    """Give a store without a key the configured one. After a rotation the keys of the store decide, and the first one
+    may be gone."""
+    kids = await engine.list_waitpoint_hmac_kids()
+    if kids.current_kid not in (None, FIRST_KID):
+        return
+    seeded = await engine.seed_waitpoint_hmac_secret(kid=FIRST_KID, secret_hex=secret)
+    if isinstance(seeded, AlreadySeeded) and not seeded.same_secret:
+        _log.warning(
+            "the store holds another secret for key %s than FF_WAITPOINT_HMAC_SECRET; the stored one is used: "
+            "rotate keys with POST /v1/admin/rotate-waitpoint-secret",
+            seeded.kid,
+        )
 
 
 async def serve(config: ServerConfig) -> None:

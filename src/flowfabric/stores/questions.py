@@ -1,4 +1,4 @@
-"""What people and timers ask a store: lists, pages and what is due. Answers are rows; nothing is decided here."""
+"""Questions of people and timers to a store: lists, pages and what is due. Answers are rows."""
 
 from __future__ import annotations
 
@@ -337,6 +337,8 @@ class Due(Struct, frozen=True):
     partition: int | None = None
     #: Ids the caller knows to be stuck and does not want to see again this time.
     skip: frozenset[str] = frozenset()
+    #: Only what fell due at this time or later; for timers whose rows have one.
+    since: int | None = None
     #: Only those behind this one, by creation time and id: for ``unblock``, whose rows are looked at page by page.
     after: tuple[int, str] | None = None
 
@@ -420,7 +422,8 @@ class ScanEligible(Struct, frozen=True):
 
 
 class TrimHistory(Struct, frozen=True):
-    """Delete outbox rows, registry history, remembered answers, samples, kinds and expired bindings -> rows deleted."""
+    """Delete outbox rows, registry history, remembered answers, samples, kinds, expired bindings, audited acts and
+    refused requests -> rows deleted."""
 
     events_before_ms: int
     registry_before_ms: int
@@ -429,6 +432,8 @@ class TrimHistory(Struct, frozen=True):
     samples_before_ms: int = 0
     gone_before_ms: int = 0
     kinds_before_ms: int = 0
+    audit_before_ms: int = 0
+    refused_before_ms: int = 0
 
 
 class ListGates(Struct, frozen=True):

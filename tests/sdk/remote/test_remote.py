@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from flowfabric import App, BadOptions, Budget, Created, Ctx, Duplicate, Limit, RunFailed, ServerRefused, first
+from flowfabric.conditions import Count, CountKind, Wildcard
 from flowfabric.engine import Engine
 from flowfabric.model.errors import NotFound, State, Transport, Validation
 from flowfabric.model.operations.executions import ClaimPolicy
+from flowfabric.model.operations.schedules import Every
+from flowfabric.model.operations.suspension import Accepted, Fresh, SuspendArgs
 from flowfabric.model.streams.frames import DurableSummary, Frame
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.remote.engine import RemoteEngine
 from flowfabric.sdk.remote.http_client import Address
 from flowfabric.server import ServerConfig
+from tests.ports import free_port
 from tests.sdk.serving import serving
 
 SOON = seconds(20)
+POINT = "0bf9d4a8-7c2e-4a4b-9a55-0a7b6d2f6c11"
 
 
 @pytest.fixture
@@ -188,11 +193,8 @@ def test_tokens_are_for_servers() -> None:
 
 
 async def test_nobody_there() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
     with pytest.raises(Transport) as caught:
-        await RemoteEngine.open(f"http://127.0.0.1:{port}", patience_s=0.1)
+        await RemoteEngine.open(f"http://127.0.0.1:{free_port()}", patience_s=0.1)
     assert caught.value.retryable
 
 
@@ -242,6 +244,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[Any]] = set()
         #: Called with what the server answers; it is dropped, and the connection cut, if this says so.
         self.drops: Callable[[bytes], bool] = lambda data: False
+        #: What the client gets instead of what is dropped, if the connection is not to be cut.
+        self.instead = b""
 
     async def start(self) -> str:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -264,8 +268,10 @@ class Proxy:
     async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, answers: bool) -> None:
         while data := await source.read(65_536):
             if answers and self.drops(data):
-                self.cut()
-                return
+                if not self.instead:
+                    self.cut()
+                    return
+                data = self.instead
             target.write(data)
             await target.drain()
         target.close()
@@ -358,6 +364,56 @@ async def test_a_lost_answer_to_a_numbered_append_doubles_no_frame(url: str) -> 
         assert [each.fields["payload"] for each in page.frames[:-1]] == ["10", "20", "21", "30", "31", "32"]
 
 
+async def test_a_lost_answer_to_a_signal_delivers_it_once(url: str) -> None:
+    async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
+        await engine.create_execution()
+        handle = await engine.claim("default", policy=ClaimPolicy("w", "w-1"))
+        assert handle is not None
+        condition = Count(2, CountKind.DISTINCT_SIGNALS, ("legal",), Wildcard())
+        asked = SuspendArgs(waitpoints=[Fresh(POINT, "legal")], resume_condition=condition)
+        token = (await engine.suspend(handle, asked)).details.waitpoint_token
+        effects = []
+        for name in ("first", "second"):
+            proxy.drops = dropping(2)
+            answer = await engine.deliver_signal(
+                execution_id=handle.execution_id, waitpoint_id=POINT, waitpoint_token=token, signal_name=name
+            )
+            assert isinstance(answer, Accepted)
+            effects.append(answer.effect)
+        assert effects == ["appended_to_waitpoint", "resume_condition_satisfied"]
+        signals = (await engine.read_history(handle.execution_id)).signals
+        assert [each.signal_name for each in signals] == ["first", "second"]
+
+
+FROM_A_PROXY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 14\r\n\r\n<h1>sorry</h1>"
+
+
+async def test_only_what_may_be_repeated_is_repeated_after_the_answer_of_a_proxy(url: str) -> None:
+    async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
+        await engine.put_schedule(schedule_id="tick", execution_kind="tick", spec=Every(10**9), overlap="queue")
+        proxy.drops, proxy.instead = dropping(1), FROM_A_PROXY
+        made, *lost = await asyncio.gather(
+            engine.create_execution(execution_kind="once"),
+            engine.trigger_schedule(schedule_id="tick"),
+            engine.trigger_schedule(schedule_id="tick"),
+            return_exceptions=True,
+        )
+        assert isinstance(made, Created)
+        for each in lost:
+            assert isinstance(each, Transport)
+            assert "the answer was 503; the outcome is unknown" in str(each)
+        for kind, count in (("once", 1), ("tick", 2)):
+            assert len((await engine.search_executions(execution_kind=kind)).executions) == count
+
+
+async def test_what_a_server_has_not_begun_is_asked_again(url: str) -> None:
+    unbegun = msgspec.json.encode({"error": "later", "kind": "unavailable", "retryable": True, "begun": False})
+    async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
+        proxy.drops = dropping(2)
+        proxy.instead = b"HTTP/1.1 503 Busy\r\ncontent-length: %d\r\n\r\n%b" % (len(unbegun), unbegun)
+        await engine.debounce_execution("key", {"execution_kind": "once"}, wait_ms=1, at_most_ms=1)
+
+
 async def test_a_lost_answer_to_a_claim_is_given_again(url: str) -> None:
     async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
         for _ in range(7):
@@ -399,9 +455,7 @@ async def test_the_other_server_takes_over(url: str) -> None:
 
 async def test_a_worker_outlives_a_server(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/ff.db"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     app = App(f"http://127.0.0.1:{port}")
 
     @app.task

@@ -18,6 +18,7 @@ from flowfabric.model.errors import (
     ContentionKind,
     Contextual,
     EngineError,
+    LimitReached,
     NotFound,
     ResourceExhausted,
     State,
@@ -202,6 +203,11 @@ async def test_deep_json_is_refused(client: httpx.AsyncClient) -> None:
                 "kind": "resource_exhausted",
                 "retryable": True,
             },
+        ),
+        (
+            LimitReached("MAX_FLOW_NODES", 3),
+            400,
+            {"error": "limit_reached: MAX_FLOW_NODES=3", "kind": "limit_reached", "retryable": False},
         ),
         (
             Unavailable("x"),

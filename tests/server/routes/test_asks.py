@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -218,6 +219,39 @@ async def test_a_signal_that_comes_twice(app: App, client: httpx.AsyncClient) ->
         if when == "while it is open":
             await ask.answer(Verdict(ok=True), by="bob")
             assert await run.result(timeout=seconds(60)) == "published"
+
+
+@pytest.mark.parametrize("keys", [(None, None), ("k", "other")], ids=["without keys", "with keys of their own"])
+async def test_a_yes_and_a_no_of_one_approver_at_once(
+    app: App, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, keys: tuple[str | None, str | None]
+) -> None:
+    run, ask = await asked(app)
+    both_checked, deliver = asyncio.Barrier(2), app.engine.deliver_signal
+
+    async def together(**signal: Any) -> Any:
+        await both_checked.wait()
+        return await deliver(**signal)
+
+    monkeypatch.setattr(app.engine, "deliver_signal", together)
+    where = f"/v1/executions/{quote(ask.id, safe='')}/signal"
+    rest = dict.fromkeys(("signal_category", "source_type", "source_identity", "target_scope"), "x")
+    rest |= {"waitpoint_id": ask.waitpoint("ann"), "waitpoint_token": (await ask.token("ann")).reveal()}
+    told = await asyncio.gather(
+        *(
+            client.post(
+                where,
+                json={**rest, "signal_name": name, "payload": list(value)} | ({"idempotency_key": key} if key else {}),
+            )
+            for name, value, key in zip(("approve", "decline"), (b'{"ok": true}', b'{"ok": false}'), keys, strict=True)
+        )
+    )
+    assert sorted(next(iter(each.json())) for each in told) == ["Accepted", "Duplicate"]
+    monkeypatch.undo()
+    [given] = (await app.engine.read_history(ask.id)).signals
+    if given.signal_name == "approve":
+        assert [each.id for each in await app.asks(run)] == [ask.id], "it waits for the other approver"
+        await ask.answer(Verdict(ok=True), by="bob")
+    assert await run.result(timeout=seconds(60)) == ("published" if given.signal_name == "approve" else "rejected: ")
 
 
 async def ask_identity(app: App, ask: OpenAsk) -> dict[str, str]:

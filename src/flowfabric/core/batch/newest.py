@@ -7,21 +7,19 @@ from collections.abc import Iterator
 from itertools import chain
 
 from flowfabric.core.batch.view import View
+from flowfabric.model.limits import CLOCK_STEP_MS
 from flowfabric.model.records.executions import Attempt, Execution, Suspension
-
-#: How far the clock of one process may be behind that of another. A time further ahead is no clue: the clock of the
-#: store was set back since, or somebody wrote the row by hand.
-MOST_AHEAD_MS = 5_000
 
 
 def newest_ms(view: View, now: int) -> int:
-    """The newest time at which something happened to an execution of the batch; 0 if nothing did."""
+    """The newest time at which something happened to an execution of the batch; 0 if nothing did. A time further ahead
+    than clocks differ is no clue: the store's clock was set right since, or somebody wrote the row by hand."""
     times = chain(
         _of_executions(view.decided_upon(Execution)),
         _of_attempts(view.decided_upon(Attempt)),
         _of_suspensions(view.decided_upon(Suspension)),
     )
-    most = now + MOST_AHEAD_MS
+    most = now + CLOCK_STEP_MS
     return max((at for at in times if at is not None and at <= most), default=0)
 
 

@@ -1,4 +1,4 @@
-"""What an operator does to one execution: revoke its lease, move it in the queue, run it again."""
+"""An operator's acts on one execution: revoke its lease, move it in the queue, run it again."""
 
 from __future__ import annotations
 

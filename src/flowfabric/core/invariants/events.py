@@ -1,4 +1,4 @@
-"""What must hold of the log of events: its numbers, its times, and the ends it tells of."""
+"""Invariants of the log of events: its numbers, its times, and the ends it tells of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold for executions that wait, judged from stored rows alone; see ``executions`` for the rest.
+"""Invariants of executions that wait, judged from stored rows alone; see ``executions`` for the rest.
 
 ``I27`` a suspended execution holds no lease, ``I28`` no accepted signal is lost, ``I29`` a suspension ends once.
 """

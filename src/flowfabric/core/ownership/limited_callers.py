@@ -22,7 +22,7 @@ from flowfabric.core.documents import parse_document
 from flowfabric.core.executions import cancel, complete, create, debounce, operator, tags
 from flowfabric.core.flows import build, cancel as flow_cancel, submit
 from flowfabric.core.lanes import workers
-from flowfabric.core.leases import claim, grants, hold, reclaim
+from flowfabric.core.leases import claim, decline, grants, hold, reclaim
 from flowfabric.core.streams import append
 from flowfabric.core.suspension import pending_waitpoints, resume, signals, suspend
 from flowfabric.core.workflows import steps
@@ -327,6 +327,7 @@ CHECKS: Mapping[type, Check] = {
         _held,
         hold.Renew,
         hold.Progress,
+        decline.Decline,
         append.AppendFrame,
         append.AppendFrames,
         complete.Complete,

@@ -1,4 +1,4 @@
-"""What an execution waits for, as it is stored, and the two ways a wait is over: resumed, or ended with the rest."""
+"""The stored wait of an execution, and the two ways it is over: resumed, or ended with the execution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers hand in, checked at the door: a wrong value is a typed error before anything is touched."""
+"""Checks of single values: a wrong one is a typed error before anything is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers hand in to suspend and to signal, checked at the door."""
+"""Checks of arguments for suspending and signalling."""
 
 from __future__ import annotations
 

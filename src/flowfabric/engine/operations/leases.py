@@ -11,6 +11,7 @@ from flowfabric.ascending import ascending_bytes
 from flowfabric.core.executions.cancel import CancelHeld
 from flowfabric.core.executions.complete import FINAL_CLASSES, Complete, CompleteExecution, Fail, FailExecution
 from flowfabric.core.leases.claim import ClaimExecution, ClaimFromResumeGrant, ClaimResumedExecution, IssueGrantAndClaim
+from flowfabric.core.leases.decline import Decline
 from flowfabric.core.leases.fence import Fence
 from flowfabric.core.leases.grants import ClaimForWorker, IssueClaimGrant
 from flowfabric.core.leases.hold import Delay, Progress, Renew, RenewLease, WaitChildren
@@ -26,6 +27,7 @@ from flowfabric.model.operations.executions import (
     Cancelled,
     Claimed,
     Completed,
+    Declined,
     Delayed,
     FailOutcome,
     FailureClass,
@@ -45,7 +47,9 @@ from flowfabric.model.operations.executions import (
 from flowfabric.model.operations.workflows import NewStep
 from flowfabric.model.states import PublicState
 from flowfabric.model.streams.frames import AppendFrameOutcome, Frame
+from flowfabric.stores.questions import LiveWorkers
 
+_MAX_WORKERS = 10_000
 _CLASSES = frozenset(each.value for each in FailureClass)
 
 
@@ -347,6 +351,15 @@ class Leases(Claiming):
         gate = _fence(execution_id, attempt_index, fence, source)
         found = await self._submit(Delay(None, gate, values.time_ms(delay_until, "delay_until")))
         return Delayed(found, PublicState.DELAYED)
+
+    async def decline(self, handle: Handle, reason: str = "") -> Declined:
+        """Leave to other workers what this one's code does not know. The attempt goes on later, and no try is counted.
+        When every live worker of the lane has declined it for ten minutes, nothing changes, and the answer says that it
+        is to be failed."""
+        held = self._payload(handle)
+        workers = await self._ask(LiveWorkers(await self.now_ms(), _MAX_WORKERS))
+        answer: Declined = await self._submit(Decline(held, values.reason(reason), tuple(workers)))
+        return answer
 
     async def wait_children(self, handle: Handle) -> None:
         """Step back until the members this one depends on are done."""

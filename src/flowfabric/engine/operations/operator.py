@@ -1,4 +1,4 @@
-"""What operators and schedulers call: cancel, revoke, reprioritise, replay, block, and the worker registry."""
+"""Operators and schedulers: cancel, revoke, reprioritise, replay, block, and the worker registry."""
 
 from __future__ import annotations
 

@@ -16,9 +16,11 @@ from flowfabric.core.schedules import (
     DeleteSchedule,
     FireSchedule,
     PauseSchedule,
+    PlanScheduleAgain,
     PutSchedule,
     ResumeSchedule,
     TriggerSchedule,
+    is_ahead,
     spec_of,
 )
 from flowfabric.engine.checks import values
@@ -73,12 +75,18 @@ _Word = TypeVar("_Word", bound=StrEnum)
 _MAX_MS = 2**53
 #: Times a schedule may change under a call that has to work out its next slot.
 _RESUME_TRIES = 10
+#: How often some schedules are looked at for a plan that a wrong clock made, and how many.
+LOOK_AHEAD_MS, LOOKED_AHEAD = 30_000, 100
 #: Runs that are told of a schedule at once.
 MAX_RUNS_SHOWN = 100
 
 
 class Schedules(Timers):
     """The part of the engine that starts things by the clock."""
+
+    #: When schedules were last looked at for a wrong plan, and where that goes on.
+    _looked_ahead_ms: int = 0
+    _looked_ahead_at: tuple[str, str] | None = None
 
     async def put_schedule(
         self,
@@ -296,7 +304,20 @@ class Schedules(Timers):
         now = await self.now_ms()
         due: list[Schedule] = await self._ask(DueSchedules(now, limit + len(resting), self._filter.namespace))
         fired = [self._fire(each, now, poison) for each in due if "\x1f".join(each.key) not in resting]
-        return sum(await asyncio.gather(*fired[:limit]))
+        started = sum(await asyncio.gather(*fired[:limit]))
+        if not self._looked_ahead_ms <= now < self._looked_ahead_ms + LOOK_AHEAD_MS:
+            self._looked_ahead_ms = now
+            await self._plan_again(now)
+        return started
+
+    async def _plan_again(self, now: int) -> None:
+        """Look at some schedules, at others each time, and plan again what was planned by a clock that was ahead."""
+        found: list[Schedule] = await self._ask(SearchSchedules(LOOKED_AHEAD, after=self._looked_ahead_at))
+        self._looked_ahead_at = found[-1].key if len(found) == LOOKED_AHEAD else None
+        for each in found:
+            if is_ahead(each, now):
+                _log.warning("schedule %s of %s was planned ahead of time: again", each.schedule_id, each.namespace)
+                await self._submit(PlanScheduleAgain(*each.key, cron.following(_spec_of(each), now)))
 
     async def _fire(self, schedule: Schedule, now: int, poison: Poison) -> int:
         name = "\x1f".join(schedule.key)

@@ -16,7 +16,7 @@ from flowfabric.core.workflows.steps import Advance, ForkExecution, shown
 from flowfabric.engine.checks import steps as step_checks, values
 from flowfabric.engine.operations.create import Intake
 from flowfabric.model.decisions import Get, GetFull, Select
-from flowfabric.model.errors import NotFound, ResourceExhausted
+from flowfabric.model.errors import LimitReached, NotFound
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_BULK, MAX_PAGE, MAX_STEPS_PER_EXECUTION
@@ -67,7 +67,7 @@ class Steps(Intake):
         told = step_checks.brought(identity, steps, known_steps)
         started = tuple(self._child(child, identity.partition) for child in values.sequence(children, "children"))
         if len(started) > MAX_BULK:
-            raise ResourceExhausted("children", MAX_BULK)
+            raise LimitReached("MAX_BULK", MAX_BULK)
         uuid = identity.uuid_text
         flow = CreateFlow(
             identity.partition,
@@ -179,7 +179,7 @@ class Steps(Intake):
             values.execution_id(each, "execution_ids") for each in values.sequence(execution_ids, "execution_ids")
         ]
         if len(identities) > MAX_BULK:
-            raise ResourceExhausted("execution_ids", MAX_BULK)
+            raise LimitReached("MAX_BULK", MAX_BULK)
         if not identities:
             return []
         view = await self._view(*[GetFull(each) for each in dict.fromkeys(identities)])
@@ -239,7 +239,7 @@ class Steps(Intake):
 def _step_names(names: Sequence[str]) -> list[str]:
     found = [values.text(each, "names") for each in values.sequence(names, "names")]
     if len(found) > MAX_STEPS_PER_EXECUTION:
-        raise ResourceExhausted("names", MAX_STEPS_PER_EXECUTION)
+        raise LimitReached("MAX_STEPS_PER_EXECUTION", MAX_STEPS_PER_EXECUTION)
     return list(dict.fromkeys(found))
 
 

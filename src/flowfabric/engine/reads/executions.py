@@ -1,4 +1,4 @@
-"""What can be read: states, snapshots, results, pages. Reads take no locks and see what is committed."""
+"""Reading executions: states, snapshots, results, pages. Reads take no locks and see what is committed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,14 @@ from flowfabric.engine.reads.search import place
 from flowfabric.model.decisions import Get, GetFull, Select
 from flowfabric.model.errors import NotFound
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import MAX_COUNTED, MAX_KINDS_SAMPLED, MAX_KINDS_WINDOW_MS, MAX_LEASES_SHOWN, MAX_PAGE
+from flowfabric.model.limits import (
+    MAX_COUNTED,
+    MAX_KINDS_SAMPLED,
+    MAX_KINDS_WINDOW_MS,
+    MAX_LEASES_SHOWN,
+    MAX_PAGE,
+    RETENTION_MS,
+)
 from flowfabric.model.ownership import places, shown_id, shown_ids, shown_policy
 from flowfabric.model.quoting import quoted
 from flowfabric.model.reads.overview import (
@@ -46,6 +53,7 @@ from flowfabric.model.states import SCOPE_NAMED, BlockingReason, canonical_publi
 from flowfabric.stores.questions import (
     CountEnded,
     CountUnended,
+    Due,
     ListNamespaces,
     LiveWorkers,
     SearchExecutions,
@@ -122,7 +130,18 @@ class Overview(FlowLists):
         now = await self.now_ms()
         workers = await self._ask(LiveWorkers(now, MAX_PAGE))
         queues = await self.queue_depths()
-        return Pulse(now, *counts, len(workers), queues)
+        return Pulse(now, *counts, len(workers), queues, await self._retention_late_ms(now))
+
+    async def _retention_late_ms(self, now: int) -> int:
+        purge = await self._ask(Due("purge", now, 1))
+        retention = await self._ask(Due("retention", now - RETENTION_MS, 1))
+        view = await self._view(*map(GetFull, (*purge, *retention)))
+        late = [0]
+        if purge and (first := view.full(purge[0])) is not None:
+            late.append(now - (first.purge_at_ms or now))
+        if retention and (first := view.full(retention[0])) is not None:
+            late.append(now - RETENTION_MS - (first.terminal_at_ms or now))
+        return max(late)
 
     async def count_ended(self, after: int | None = None, stretch_ms: int = 60_000) -> EndedCounts:
         """How many ended and how, by stretches of time, behind the place of an earlier answer; without one, the last

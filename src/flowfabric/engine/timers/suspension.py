@@ -1,4 +1,4 @@
-"""What falls due for suspended executions: timeouts, and waitpoints that nobody suspended on."""
+"""Timers of suspended executions: timeouts, and waitpoints that no suspension ever used."""
 
 from __future__ import annotations
 

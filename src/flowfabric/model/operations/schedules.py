@@ -1,4 +1,4 @@
-"""What is said about schedules: when, what to do if two would overlap or some were missed, and answers."""
+"""Schedules: when they fire, what happens to overlaps and missed slots, and the results of their operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored: one small struct per row.
+"""Records of executions, attempts and leases: one small struct per row.
 
 A record holds stored literals as plain ``str``, exactly as the row has them, because rows may be written by people with
 SQL; rules read them through the sets of ``model.states``. Hot records are narrow: fields that few rules read

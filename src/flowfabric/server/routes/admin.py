@@ -1,4 +1,4 @@
-"""What only administrators do."""
+"""Routes for administrators only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an execution was given, went through and recorded; and starting again from the middle."""
+"""An execution's input, history and records; and starting it again from the middle."""
 
 from __future__ import annotations
 

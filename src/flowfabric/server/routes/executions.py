@@ -247,7 +247,7 @@ async def signal(call: Call) -> Answer:
     identity, body = call.execution_id, call.body
     call.same("execution_id", body.execution_id, identity)
     options = {"execution_id": identity, **arguments(body, "execution_id")}
-    await check_answer(call, options)
+    options |= await check_answer(call, options)
     return tagged(await call.engine.deliver_signal(**options))
 
 

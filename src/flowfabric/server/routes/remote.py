@@ -21,7 +21,7 @@ from flowfabric.model.operations.executions import ClaimPolicy, ExecutionContext
 from flowfabric.model.secrets import Discreet
 from flowfabric.server.http.limits import Made
 from flowfabric.server.http.pieces import PIECE_BYTES, STEP_BYTES, Pieces, in_pieces, sliced
-from flowfabric.server.http.problems import refused, unauthorized
+from flowfabric.server.http.problems import UNBEGUN, refused, unauthorized
 from flowfabric.server.http.request import BULK, LARGE
 from flowfabric.server.http.response import Answer, Streamed, encode, plain
 from flowfabric.server.operations import Call, Route, check_caller
@@ -338,7 +338,8 @@ async def _while_open(call: Call, claiming: Any) -> list[Handle]:
         await asyncio.wait((task, closing), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise refused(503, "the server is shutting down; claim from another one", kind="unavailable", retryable=True)
+        text = "the server is shutting down; claim from another one"
+        raise refused(503, text, kind="unavailable", retryable=True, **UNBEGUN)
     finally:
         closing.cancel()
         if not task.done():

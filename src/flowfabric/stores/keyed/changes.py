@@ -1,4 +1,4 @@
-"""What a commit changes: for every record how it was and how it will be. Nothing is written here."""
+"""The changes of a commit: every record before and after. Nothing is written here."""
 
 from __future__ import annotations
 
@@ -70,7 +70,6 @@ _OWNED = (
     Step,
     PastLease,
     Attempt,
-    Binding,
     Reservation,
     BudgetAsk,
     Burst,
@@ -333,6 +332,10 @@ def _trimmed_history(question: TrimHistory) -> Reading[Trimmed]:
         (KindDefinition, index.KINDS_BY_AGE, question.kinds_before_ms),
     )
     moves = yield from _old(by_age, question.limit)
+    # Ids of audited acts ascend with time, so only the first ones can be old. Requests are made in SQL stores only.
+    acts = yield Range(index.AUDIT, limit=question.limit, loose=True)
+    entries = yield Rows(AuditEntry, [act for (act,) in acts])
+    moves += [_gone(each) for each in entries if each is not None and each.at_ms < question.audit_before_ms]
     events = {}
     for kind in OUTBOXES:
         numbers = yield from _old_events(kind, question.events_before_ms, question.limit)
@@ -352,8 +355,12 @@ def _old(by_age: Iterable[tuple[Any, str, int]], limit: int) -> Reading[list[Mov
     for kind, family, before_ms in by_age:
         entries = yield Range(family, high=(before_ms,), limit=limit, loose=True)
         found = yield Rows(kind, [key for _, key in entries])
-        moves += [Move(kind, each.key, each, None) for each in found if each is not None]
+        moves += [_gone(each) for each in found if each is not None]
     return moves
+
+
+def _gone(record: Any) -> Move:
+    return Move(type(record), record.key, record, None)
 
 
 def _old_events(kind: Any, before_ms: int, limit: int) -> Reading[list[int]]:

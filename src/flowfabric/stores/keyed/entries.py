@@ -1,4 +1,4 @@
-"""What each record contributes to which index.
+"""Index entries of each kind of record.
 
 An entry says where a record stands: ``(family, name, value)``. A family is one kind of index, a name picks one sorted
 run of it, and the value is the record's place in that run. Entries follow from the record alone, so that an index can

@@ -378,6 +378,8 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
     def _Due(self, q: ask.Due) -> Asked:  # noqa: N802
         text = Text()
         source, order = self._due_source(q, text)
+        if q.since is not None:
+            text.add(f"{order} >= {text.mark(q.since)}")
         if q.lane_id is not None:
             text.add(f"e.lane_id = {text.mark(q.lane_id)}")
         if q.partition is not None:
@@ -485,6 +487,8 @@ _DUE: Mapping[str, tuple[str, str, str]] = {
 
 def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
     """``(table and condition, time)`` of what goes by age, outboxes apart."""
+    # Ids of audited acts ascend with time, so only the first ones can be old.
+    oldest = f"SELECT audit_id FROM ff_audit ORDER BY audit_id LIMIT {int(question.limit)}"
     return [
         ("ff_worker_registry_event WHERE event_at_ms < ?1", question.registry_before_ms),
         ("ff_exec_idempotency WHERE expires_at_ms <= ?1", question.now),
@@ -494,6 +498,8 @@ def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
         ("ff_sample WHERE minute_ms < ?1", question.samples_before_ms),
         ("ff_worker_gone WHERE gone_at_ms < ?1", question.gone_before_ms),
         ("ff_kind_definition WHERE announced_at_ms < ?1", question.kinds_before_ms),
+        (f"ff_audit WHERE at_ms < ?1 AND audit_id IN ({oldest})", question.audit_before_ms),
+        ("ff_enqueue_request WHERE refused_at_ms < ?1", question.refused_before_ms),
     ]
 
 

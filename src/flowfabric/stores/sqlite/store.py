@@ -19,6 +19,7 @@ from flowfabric.model.partitions import PartitionCounts
 from flowfabric.stores import migrate as migrations, questions
 from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.protocol import Conflict, Filling, Versions
+from flowfabric.stores.server_clock import RisingClock
 from flowfabric.stores.sql.events import RAISE_HORIZON, old_events
 from flowfabric.stores.sql.questions import SqlQuestions, trims
 from flowfabric.stores.sql.schema import OUTBOXES
@@ -61,7 +62,7 @@ class SqliteStore:
             # Nobody tells of commits by another engine on the same database in memory.
             self.event_poll_s = IN_MEMORY_POLL_S
         self._clock = clock
-        self._last_now = 0
+        self._rising_clock = RisingClock()
         self._writer = _connect(location)
         self._reader = self._writer
         self._synchronous = synchronous
@@ -134,11 +135,10 @@ class SqliteStore:
     def _now(self) -> int:
         if self._clock is not None:
             return self._clock()
-        self._last_now = max(self._last_now, time.time_ns() // 1_000_000)
-        return self._last_now
+        return self._rising_clock.process_ms()
 
     async def server_time_ms(self) -> int:
-        """The store's time: the process clock, which never runs backwards here."""
+        """The store's time: the process clock, kept from running backwards."""
         return self._now()
 
     # -- batches -------------------------------------------------------------------------------------------------
