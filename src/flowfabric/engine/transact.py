@@ -17,6 +17,7 @@ from msgspec import Struct
 from flowfabric.core.admission.admit import companions
 from flowfabric.core.batch.follow_up import followers, slots_left
 from flowfabric.core.batch.graph_view import Missing
+from flowfabric.core.batch.newest import newest_ms
 from flowfabric.core.batch.prefetch import bound_by_creation, ending
 from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context
@@ -98,6 +99,7 @@ async def _decide_and_commit(
     needs += [need for caller in callers or () if caller is not None for need in caller.needs()]
     created = bound_by_creation(commands)
     store = settings.store
+    reached = 0
     for _ in range(MAX_ROUNDS):
         if needs:
             await transaction.load(_merged(needs), view)
@@ -105,10 +107,14 @@ async def _decide_and_commit(
             while bound and (more := companions(view, bound)):
                 await transaction.load(more, view)
         written_ms = max([each.last_mutation_at_ms or 0 for each in view.loaded(Execution)], default=0)
-        context = settings.context(await transaction.now(written_ms))
+        now = await transaction.now(written_ms)
+        now = max(now, reached, newest_ms(view, now))
+        context = settings.context(now)
         decided, needs = _decide(view, commands, callers, context)
         needs = needs or view.unproved()
-        if not needs:
+        # Held records are known only once something was decided upon them.
+        reached = newest_ms(view, now)
+        if not needs and reached <= now:
             break
         view.restart()
     else:

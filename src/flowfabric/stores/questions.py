@@ -166,7 +166,7 @@ class QueueDepths(Struct, frozen=True):
 
 
 class ListAudit(Struct, frozen=True):
-    """Acts before an id, descending -> ``list[AuditEntry]``."""
+    """Acts before the one with an id, the last first -> ``list[AuditEntry]``; none if there is no such act."""
 
     after: str | None
     limit: int
@@ -220,6 +220,8 @@ class ListSuspended(Struct, frozen=True):
     partition: int
     after: str | None
     limit: int
+    #: When that one was suspended; without it the time is looked up, if it is suspended still.
+    after_ms: int | None = None
 
 
 class LiveSteps(Struct, frozen=True):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from flowfabric import App, Ask, Budget, Ctx, days, seconds
+from flowfabric import App, Ask, Budget, BudgetAsked, ClaimPolicy, Ctx, days, seconds
 from flowfabric.model.operations.access import Scope
 from flowfabric.model.records.executions import SigningKey
 from flowfabric.sdk.asks.ask import OpenAsk
@@ -307,6 +307,31 @@ async def test_budgets_that_ask(app: App, client: httpx.AsyncClient) -> None:
         assert (told["said"], told["repeated"]) == ("approve", True)
         refused = await client.post(again[0], json={"value": False, **again[1]})
         assert (refused.status_code, refused.json()["kind"]) == (409, "already_answered")
+
+
+@pytest.mark.parametrize("door", ["http", "python"])
+async def test_a_budget_asks_beside_waitpoints_of_the_run(app: App, client: httpx.AsyncClient, door: str) -> None:
+    """The answer goes to the waitpoint that asks, not to one that the run holds for itself."""
+    engine, budget = app.engine, "11111111-1111-4111-8111-111111111111"
+    await engine.create_budget(
+        budget_id=budget, dimensions=["a"], hard_limits=[10], soft_limits=[0], on_hard_limit="ask", namespace="acme"
+    )
+    wanted = {"namespace": "acme", "lane_id": "own", "execution_kind": "op", "policy": {"budget_ids": [budget]}}
+    made = await engine.create_execution(**wanted)
+    handle = await engine.claim("own", (), ClaimPolicy("w", "w-1", 60_000))
+    assert handle is not None
+    for number in range(4):
+        await engine.create_waitpoint(handle, f"mine {number}", 60_000)
+    question = await engine.reserve_budget(handle, budget, {"a": 20})
+    assert isinstance(question, BudgetAsked)
+    [ask] = await app.asks(str(made.execution_id))
+    if door == "http":
+        assert (await client.post(path(ask, "answer"), json={"value": True})).json() == {"said": "approve"}
+    else:
+        await ask.answer(True)
+    assert await engine.read_execution_state(made.execution_id) == "resumable"
+    [heard] = (await engine.read_history(made.execution_id)).signals
+    assert (heard.waitpoint_id, heard.signal_name) == (question.details.waitpoint_id, "approved")
 
 
 async def test_foreign_questions_look_absent(app: App) -> None:

@@ -631,6 +631,11 @@ class View(GraphView):
         """Records of a kind as they were read, without what was folded."""
         return [record for record in self._loaded.get(kind, {}).values() if record is not None]
 
+    def decided_upon(self, kind: type[_RecordType]) -> list[_RecordType]:
+        """Records of a kind as they were read or held."""
+        held = [record for (each, _), record in self._believed.items() if each is kind and record is not None]
+        return self.loaded(kind) + held
+
     def fresh_work(self) -> dict[str, list[Execution]]:
         """Executions this batch leaves claimable, by lane: whom to wake."""
         current = self._current.get(Execution, {})

@@ -14,6 +14,7 @@ from flowfabric.core.executions.create import clamp_priority
 from flowfabric.core.executions.terminal import current_attempt, lost_lease
 from flowfabric.core.flows.reconcile import SettleDependencies
 from flowfabric.core.leases import lease
+from flowfabric.core.suspension.waits import last_sequence
 from flowfabric.model import states as lit
 from flowfabric.model.decisions import Act, Change, Decision, Drop, Get, GetFull, Need, Select, change
 from flowfabric.model.errors import Contention, ContentionKind, NotFound, State, StateKind
@@ -223,6 +224,7 @@ def _started_over(execution: Execution, now: int, raw_fields: str, skipped: bool
         delay_until_ms=None,
         lease_reclaim_count=0,
         signal_count=None,
+        earlier_signals=last_sequence(execution) or None,
         purge_at_ms=None,
         raw_fields=raw_fields,
         last_mutation_at_ms=now,

@@ -110,6 +110,11 @@ def has_waits(execution: Execution) -> bool:
     return execution.signal_count is not None or execution.lifecycle_phase == lit.SUSPENDED
 
 
+def last_sequence(execution: Execution) -> int:
+    """The number of its last signal. Replays begin to count anew, numbers go on."""
+    return (execution.earlier_signals or 0) + (execution.signal_count or 0)
+
+
 def waits_dropped(view: View, execution: Execution, now: int, reason: str) -> tuple[Act, ...]:
     """An execution that ends leaves no suspension and no open waitpoint. One that never had any pays nothing."""
     if not has_waits(execution):

@@ -387,6 +387,18 @@ def lease_cursor(value: Any) -> tuple[int, str] | tuple[None, None]:
     )
 
 
+def suspended_cursor(value: Any) -> tuple[int | None, str | None]:
+    """A place among suspended executions: when the one before was suspended, if the cursor says so, and its UUID."""
+    if value is None:
+        return None, None
+    time, dot, identity = value.partition(".") if type(value) is str else ("", "", value)
+    if not dot:
+        return None, execution_id(value, "cursor").uuid_text
+    if not (time.isascii() and time.isdigit()) or len(time) > 19:
+        raise invalid(f"cursor: {quoted(value)} is not the next_cursor of a page, nor the id of an execution")
+    return time_ms(int(time), "cursor"), execution_id(identity, "cursor").uuid_text
+
+
 def scanner_filter(value: Any) -> ScannerFilter:
     """What a scan is narrowed to; nothing means everything."""
     if value is None:

@@ -211,7 +211,7 @@ class Doors(EngineBase):
         return answer
 
     async def list_audit(self, after: str | None = None, limit: int = 100) -> AuditPage:
-        """Acts, newest first."""
+        """Acts, the one that was committed last first, behind the ``audit_id`` of one of them."""
         size = values.integer(limit, "limit", 1, MAX_PAGE)
         found = await self._ask(ListAudit(values.optional_text(after, "after"), size + 1))
         page = tuple(found[:size])

@@ -319,14 +319,16 @@ class Reads(EngineBase):
     async def list_suspended(
         self, partition: int, cursor: ExecutionId | str | None = None, limit: int = 100
     ) -> SuspendedPage:
-        """Suspended executions of a partition, longest waiting first."""
+        """Suspended executions of a partition, longest waiting first. The cursor is the ``next_cursor`` of a page, or
+        the id of an execution that is suspended."""
         size = min(values.integer(limit, "limit", 0, 2**31), MAX_PAGE)
         if size == 0:
             return SuspendedPage((), None)
-        after = None if cursor is None else values.execution_id(cursor, "cursor").uuid_text
-        found = await self._ask(ListSuspended(values.partition(partition), after, size + 1))
+        after_ms, after = values.suspended_cursor(cursor)
+        found = await self._ask(ListSuspended(values.partition(partition), after, size + 1, after_ms))
         entries = tuple(SuspendedEntry(ExecutionId.unchecked(each), at, why) for each, at, why in found[:size])
-        return SuspendedPage(entries, entries[-1].execution_id if len(found) > size else None)
+        last = entries[-1] if len(found) > size else None
+        return SuspendedPage(entries, None if last is None else f"{last.suspended_at_ms}.{last.execution_id}")
 
     async def list_expired_leases(
         self,

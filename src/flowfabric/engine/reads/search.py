@@ -69,9 +69,11 @@ class Searching(EngineBase):
         ``query`` is a search as people type it: ``charge tag:team=red error:"timed out" since:2h``. A tag without a dot
         in its name is also found as ``user.`` and that name. ``roots`` leaves out what others started.
 
-        A cursor stays good: what is created meanwhile comes before the first page, and nothing is shown twice. What is
-        sought in texts (part of a kind, an error, a worker) and by its end is sought among ``WINDOW`` executions for
-        each page, which may be short or empty therefore and still have a cursor.
+        A cursor stays good, and nothing is shown twice. What is created meanwhile comes before the first page, except
+        what falls into the millisecond that the cursor stands at, or is committed late: that may come behind it.
+
+        What is sought in texts (part of a kind, an error, a worker) and by its end is sought among ``WINDOW``
+        executions for each page, which may be short or empty therefore and still have a cursor.
         """
         size = values.integer(limit, "limit", 1, MAX_PAGE)
         said = await self._said(query)

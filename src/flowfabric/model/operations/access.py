@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar, Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from flowfabric.model.secrets import Discreet
 from flowfabric.model.waitpoint_tokens import Token
@@ -108,7 +108,7 @@ class KeptAnswer(Discreet, Struct, gc=False):
 
 
 class AuditEntry(Struct, gc=False):
-    """Who has done what (``ff_audit``). Ids ascend with time."""
+    """Who has done what (``ff_audit``)."""
 
     audit_id: str
     at_ms: int
@@ -117,6 +117,8 @@ class AuditEntry(Struct, gc=False):
     #: What it was done to, as a JSON object.
     subject: str
     status: int
+    #: Rises from act to act as they are committed, whichever process commits them; the store gives it.
+    number: int | UnsetType = UNSET
 
     @property
     def key(self) -> str:

@@ -444,7 +444,8 @@ class SuspendedPage(Struct, frozen=True):
     """Suspended executions, longest waiting first."""
 
     entries: tuple[SuspendedEntry, ...]
-    next_cursor: ExecutionId | None
+    #: Behind the last entry, also if that one is suspended again or ends meanwhile.
+    next_cursor: str | None
 
 
 class WorkerEntry(Struct, frozen=True):

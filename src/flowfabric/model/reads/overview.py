@@ -178,6 +178,8 @@ class SuspensionLine(Struct, frozen=True):
     closed_at: int | None
     close_reason: str | None
     attempt_index: int | None
+    #: Ids of its waitpoints, the primary one first.
+    waitpoints: tuple[str, ...] = ()
 
 
 class WaitpointLine(Struct, frozen=True):
@@ -205,6 +207,7 @@ class SignalLine(Struct, frozen=True):
     effect: str
     payload: bytes | None
     payload_encoding: str
+    waitpoint_id: str = ""
 
 
 class SpendLine(Struct, frozen=True):

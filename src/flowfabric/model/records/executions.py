@@ -82,6 +82,8 @@ class Execution(Struct, gc=False):
     parent: str | None = None
     #: When an execution that was asked to cancel is ended anyway; empty unless it was asked.
     cancel_at_ms: int | None = None
+    #: Signals recorded before its last replay, which begins to count anew; their numbers go on.
+    earlier_signals: int | None = None
     #: Highest epoch among earlier attempts; worked out when the row is read, never stored.
     epoch_floor: int = 0
     payload: bytes | None | UnsetType = UNSET

@@ -103,8 +103,9 @@ async def set_fairness(call: Call) -> Answer:
 
 async def suspended(call: Call) -> Answer:
     """Who waits for a signal."""
+    cursor = call.query.cursor or None
     try:
-        cursor = ExecutionId(call.query.cursor) if call.query.cursor else None
+        ExecutionId((cursor or "{fp:0}:00000000-0000-0000-0000-000000000000").rpartition(".")[2])
     except ExecutionIdError as error:
         raise refused(400, f"invalid cursor: {error}") from None
     return plain(await call.engine.list_suspended(call.query.partition, cursor, call.query.limit))

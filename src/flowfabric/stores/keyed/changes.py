@@ -160,6 +160,7 @@ def _puts(plan: _Plan, writes: Writes, copied: bool) -> Reading[list[Any]]:
         records, repeatable = writes.records[kind], KINDS[kind].repeatable
         changed = [key for key, fields in puts.items() if fields is not None]
         stored = dict(zip(changed, (yield Originals(kind, changed)), strict=True)) if changed else {}
+        number = (yield from _last_act()) if kind is AuditEntry else 0
         for key, fields in puts.items():
             record = records[key]
             # What the batch wrote about an execution before it purged it went with the execution.
@@ -167,6 +168,8 @@ def _puts(plan: _Plan, writes: Writes, copied: bool) -> Reading[list[Any]]:
                 continue
             if fields is None:
                 own = _new(record) if copied else record
+                if kind is AuditEntry:
+                    own = replace(record, number=(number := number + 1))
                 if repeatable:
                     if_absent.append(own)
                 else:
@@ -179,6 +182,12 @@ def _puts(plan: _Plan, writes: Writes, copied: bool) -> Reading[list[Any]]:
                 record = _new(record) if before is None else _changed(before, record, fields)
             plan.move(kind, key, stored[key], record, fields)
     return if_absent
+
+
+def _last_act() -> Reading[int]:
+    """The number of the last act. Two commits cannot both go on from it: one of them will be a conflict."""
+    entries = yield Range(index.AUDIT, limit=1, backwards=True)
+    return entries[0][0] if entries and isinstance(entries[0][0], int) else 0
 
 
 def _owner(record: Any) -> str | None:

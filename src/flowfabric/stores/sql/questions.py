@@ -134,7 +134,10 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         text = Text()
         text.add(f"t.partition_key = CAST({text.mark(q.partition)} AS integer)")
         text.add("t.closed_at_ms IS NULL")
-        if q.after is not None:
+        if q.after is not None and q.after_ms is not None:
+            marks = f"{text.mark(q.after_ms)}, {text.mark(self._uuid(q.after))}"
+            text.add(f"(t.suspended_at_ms, t.execution_id) > ({marks})")
+        elif q.after is not None:
             after = text.mark(self._uuid(q.after))
             position = (
                 f"(SELECT c.suspended_at_ms FROM ff_suspension_current c WHERE c.partition_key = ?1 "

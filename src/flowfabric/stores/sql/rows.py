@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from flowfabric.model.decisions import BLOCKED, NAMING
+from flowfabric.model.operations.access import AuditEntry
 from flowfabric.model.records.executions import EXECUTION_WIDE_FIELDS, Attempt, Execution, StreamHead
 from flowfabric.model.states import (
     ENDED_PHASES,
@@ -240,7 +241,12 @@ def stored_fields(table: Table, fields: tuple[str, ...]) -> tuple[Column, ...]:
     return tuple(column for field in fields if (column := table.column(field)) is not None)
 
 
-_OPTIONAL: Mapping[Any, tuple[str, ...]] = {Execution: EXECUTION_WIDE_FIELDS, Attempt: ("last_instance_id", "policy")}
+_OPTIONAL: Mapping[Any, tuple[str, ...]] = {
+    Execution: EXECUTION_WIDE_FIELDS,
+    Attempt: ("last_instance_id", "policy"),
+    # The table numbers acts by itself.
+    AuditEntry: ("number",),
+}
 
 
 @cache

@@ -217,12 +217,11 @@ class SearchQuestions:
 
     def _ListAudit(self, q: ask.ListAudit) -> Asked:  # noqa: N802
         text = Text()
-        identity = f"t.audit_id{self._dialect.bytewise}"
         if q.after is not None:
-            text.add(f"{identity} < {text.mark(q.after)}")
+            text.add(f"t.number < (SELECT a.number FROM ff_audit a WHERE a.audit_id = {text.mark(q.after)})")
         sql = (
             f"SELECT {self._audit.select_list} FROM ff_audit t WHERE {text.where()} "
-            f"ORDER BY {identity} DESC LIMIT {int(q.limit)}"
+            f"ORDER BY t.number DESC LIMIT {int(q.limit)}"
         )
         return Asked(sql, text.params, lambda rows: [self._audit.read(row) for row in rows])
 
