@@ -20,6 +20,7 @@ _MODULES = {
     "model.errors": (
         "Bug BugKind Conflict ConflictKind Contention ContentionKind Contextual EngineError ErrorClass LimitReached "
         "NotFound RequiresDevMode ResourceExhausted State StateKind StreamBackpressure StreamDisconnected StreamGap "
+        "WrongLoop "
         "Timeout Transport TransportKind Unavailable Validation ValidationKind"
     ),
     "model.reads.explain": (

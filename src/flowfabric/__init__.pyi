@@ -25,6 +25,7 @@ from flowfabric.model.errors import (
     Unavailable as Unavailable,
     Validation as Validation,
     ValidationKind as ValidationKind,
+    WrongLoop as WrongLoop,
 )
 from flowfabric.model.handles import (
     BackendTag as BackendTag,

@@ -43,6 +43,7 @@ from flowfabric import (
     Unavailable,
     Validation,
     ValidationKind,
+    WrongLoop,
 )
 from flowfabric.engine.operation_table import OPERATIONS, Operation
 from flowfabric.engine.timers.loop import TIMERS
@@ -75,6 +76,7 @@ def all_errors() -> Iterator[tuple[EngineError, str]]:
         yield Transport("", kind), f"TransportKind.{kind.name}"
     yield RequiresDevMode(), "TransportKind.PROTOCOL"
     yield StreamGap(), "ValidationKind.INVALID_INPUT"
+    yield WrongLoop(), "ValidationKind.INVALID_INPUT"
     for error in (
         Unavailable(""),
         ResourceExhausted("", 0),

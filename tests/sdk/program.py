@@ -13,6 +13,8 @@ from pathlib import Path
 
 from flowfabric.sdk.app import App
 from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.errors import StepFailed
+from flowfabric.sdk.options import Retry
 
 app = App(sys.argv[1] if __name__ == "__main__" else "memory://")
 
@@ -95,6 +97,34 @@ def logs_in_process(fails: bool, ctx: Ctx) -> None:
     ctx.log.info("in %s", "a process")
     if fails:
         raise ValueError("told to")
+
+
+@app.step(run_in="process")
+def where_it_runs(n: int, ctx: Ctx) -> tuple[int, str]:
+    """The process, and whether a step is known as one there."""
+    ctx.log.info("as a step")
+    return os.getpid(), f"{n} {ctx.idempotency_key.partition(':')[2]}"
+
+
+@app.step(run_in="process", retry=Retry(3, first=timedelta(0), give_up_on=(ValueError,)))
+def fails_there(log: str, permanent: bool) -> None:
+    """Fail, for good or not."""
+    with Path(log).open("a") as file:
+        file.write("tried\n")
+    raise ValueError("no") if permanent else OSError("not now")
+
+
+@app.workflow
+async def steps_in_processes(log: str) -> tuple[int, str, list[str]]:
+    """Steps there, and what becomes of their errors."""
+    process, told = await where_it_runs(1)
+    errors = []
+    for permanent in (True, False):
+        try:
+            await fails_there(log, permanent)
+        except StepFailed as error:
+            errors.append(str(error))
+    return process, told, errors
 
 
 @app.task(run_in="process")

@@ -70,6 +70,59 @@ async def test_a_handler_in_a_thread_says_the_same_without_waiting(app: App) -> 
     assert json.loads(summary.document_json) == {"n": 5}
 
 
+@one_store
+@pytest.mark.parametrize("end", ["raises", "exits", "times out", "in a workflow", "is given back"])
+async def test_what_was_emitted_is_kept_however_the_attempt_ends(
+    app: App, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emitted, again = asyncio.Event(), False
+
+    async def talk(ctx: Ctx) -> None:
+        nonlocal again
+        if again:
+            return
+        again = True
+        for n in range(5):
+            await ctx.emit(str(n))
+        emitted.set()
+        if end in ("times out", "is given back"):
+            await asyncio.sleep(3600)
+        raise SystemExit if end == "exits" else ValueError("no")
+
+    if end == "in a workflow":
+
+        @app.workflow(name="talks")
+        async def flow(ctx: Ctx = injected) -> None:
+            await talk(ctx)
+
+        run = flow
+    else:
+
+        @app.task(name="talks", timeout=timedelta(milliseconds=50) if end == "times out" else None)
+        async def task(ctx: Ctx = injected) -> None:
+            await talk(ctx)
+
+        run = task
+
+    async def append_later(*args: Any) -> Any:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return await append(*args)
+
+    async with app:
+        append = app.engine.append_frames
+        monkeypatch.setattr(app.engine, "append_frames", append_later)
+        async with app.worker(drain_grace=timedelta(0)):
+            started = await run.start()
+            await emitted.wait()
+            if end != "is given back":
+                with pytest.raises(RunFailed):
+                    await started.result(timeout=SOON)
+        async with app.worker():
+            frames = [frame async for frame in started.frames()]
+    assert "".join(frame.text for frame in frames) == "01234"
+
+
 async def test_readers_see_frames_while_the_run_goes_on(app: App) -> None:
     go = asyncio.Event()
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from flowfabric.engine.batcher import Batcher
 from flowfabric.engine.transact import Outcome
+from flowfabric.model.errors import Transport, Unavailable
 
 
 class Commits:
     """Batches that commit when they are let go; each command is answered with itself."""
 
-    def __init__(self, parallel: int) -> None:
+    def __init__(self, parallel: int, **options: int) -> None:
         self.batches: list[list[Any]] = []
         self._doors: list[asyncio.Event] = []
         self._begins: asyncio.Queue[None] = asyncio.Queue()
         #: What goes wrong in whoever is told of a commit.
         self.trouble: Exception | None = None
-        self.batcher = Batcher(self._run, self._told, self._told, parallel)
+        self.batcher = Batcher(self._run, self._told, self._told, parallel, **options)
 
     def _told(self, *_: Any) -> None:
         trouble, self.trouble = self.trouble, None
@@ -131,3 +134,51 @@ async def test_a_fault_behind_a_commit_stops_nobody() -> None:
         async with asyncio.timeout(20):
             assert await call == number
     await commits.batcher.close()
+
+
+# -- ends that leave nobody waiting ----------------------------------------------------------------------------------
+
+
+async def _told(call: asyncio.Task[Any]) -> BaseException | None:
+    async with asyncio.timeout(20):
+        await asyncio.wait((call,))
+    return call.exception()
+
+
+@pytest.mark.parametrize("how", ["abandoned", "its runner is cancelled"])
+async def test_giving_up_tells_those_who_wait(how: str) -> None:
+    commits = Commits(1, max_queue=2)
+    [taken] = commits.call("taken")
+    await commits.begun(1)
+    calls = commits.call("queued", "queued too", "waits for room")
+    many = asyncio.create_task(commits.batcher.call_all(["waits for room", "as well"]))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    if how == "abandoned":
+        commits.batcher.abandon()
+    else:
+        commits.batcher._runners[0].cancel()
+    found = await _told(taken)
+    assert isinstance(found, Transport)
+    assert "outcome unknown" in str(found)
+    for call in (*calls, many):
+        assert isinstance(await _told(call), Unavailable)
+    async with asyncio.timeout(20):
+        await commits.batcher.close()
+    assert commits.batches == [["taken"]]
+
+
+async def test_many_calls_that_wait_for_room_hear_of_the_end() -> None:
+    commits = Commits(1, max_queue=1)
+    calls = commits.call(0, 1)
+    await commits.begun(1)
+    many = asyncio.create_task(commits.batcher.call_all([2, 3]))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(commits.batcher.close())
+    await asyncio.sleep(0)
+    commits.let_go(0)
+    await commits.begun(2)
+    commits.let_go(1)
+    assert isinstance(await _told(many), Unavailable)
+    assert await asyncio.gather(*calls) == [0, 1]
+    await closing

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from flowfabric.engine import forks, hints
 from flowfabric.engine.batcher import CLOSED, Abandoned, Batcher
 from flowfabric.engine.checks import values
 from flowfabric.engine.observer import Observer
+from flowfabric.engine.own_loop import OwnLoop
 from flowfabric.engine.record_cache import HeldRecords
 from flowfabric.engine.transact import Outcome, Settings, run_batch
 from flowfabric.engine.waiters import HEARD, EventWaiters, LaneWaiters, StreamWaiters
@@ -64,6 +64,8 @@ class EngineBase:
         self._listener: asyncio.Task[None] | None = None
         self._timer: Any = None
         self._closed = False
+        #: The one task that closes, whoever waits for it.
+        self._closing: asyncio.Task[None] | None = None
         #: Told of what happens here, if somebody wants to know.
         self.observer: Observer | None = None
         #: Commands under way that nobody waits for.
@@ -73,6 +75,7 @@ class EngineBase:
         self._offering = False
         #: Why nothing can be read any more, once the store is let go.
         self._down = ""
+        self._own_loop = OwnLoop()
         forks.remember(self)
 
     @property
@@ -87,9 +90,11 @@ class EngineBase:
     _within: frozenset[str] | None = None
 
     async def _submit(self, command: Any, abandoned: Abandoned | None = None) -> Any:
+        self._own_loop.check()
         return await self._batcher.call(command, abandoned)
 
     async def _submit_many(self, commands: Sequence[Any]) -> list[Any]:
+        self._own_loop.check()
         return await self._batcher.call_all(commands)
 
     def _owner(self, namespace: str | None) -> str | None:
@@ -195,6 +200,7 @@ class EngineBase:
     # -- reads ---------------------------------------------------------------------------------------------------
 
     async def _view(self, *needs: Need) -> View:
+        self._own_loop.check()
         self._check_open()
         view = View()
         try:
@@ -215,6 +221,7 @@ class EngineBase:
         return frozenset(each.execution_id for each in found if each is not None and each.namespace not in own)
 
     async def _ask(self, question: Any) -> Any:
+        self._own_loop.check()
         self._check_open()
         try:
             return await self.store.query(question)
@@ -272,10 +279,18 @@ class EngineBase:
     async def drain(self, grace_ms: int) -> int:
         """Stop the timers and finish what is queued; how many tasks were still busy when the grace was over."""
         grace_ms = values.time_ms(grace_ms, "grace_ms")
+        self._own_loop.check()
         busy = [asyncio.ensure_future(self._batcher.close())]
         if self._timer is not None:
             busy.append(asyncio.ensure_future(self._timer.stop()))
-        _, late = await asyncio.wait(busy, timeout=grace_ms / 1000)
+        try:
+            _, late = await asyncio.wait(busy, timeout=grace_ms / 1000)
+        except asyncio.CancelledError:
+            for task in busy:
+                task.cancel()
+            raise
+        if late:
+            self._abandon()
         for task in late:
             task.cancel()
         return len(late)
@@ -283,21 +298,40 @@ class EngineBase:
     def leave_to_parent(self) -> None:
         """After a fork the connections are still the parent's."""
         self._closed, self._down = True, forks.FORKED
-        self._batcher.abandon(forks.FORKED)
+        self._own_loop = OwnLoop()
+        self._batcher.forget(forks.FORKED)
+
+    def _abandon(self) -> None:
+        """Finish nothing any more: those who wait are told at once."""
+        self._batcher.abandon()
+        if self._timer is not None:
+            self._timer.abandon()
 
     async def close(self) -> None:
-        """Finish what is under way and let go of the store. Safe to call twice."""
-        if self._closed:
+        """Finish what is under way and let go of the store. Safe to call twice, and to be waited for by several. If a
+        call is cancelled, what is under way is given up, and the store let go of all the same."""
+        if self._down == forks.FORKED:
             return
-        self._closed = True
+        self._own_loop.check()
+        if self._closing is None:
+            self._closed = True
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="flowfabric-close")
+        try:
+            await asyncio.shield(self._closing)
+        except asyncio.CancelledError:
+            if not self._closing.done():
+                self._abandon()
+                await asyncio.wait((self._closing,))
+            raise
+
+    async def _close(self) -> None:
         self._events.stir()
         if self._timer is not None:
             await self._timer.stop()
         await self._batcher.close()
         if self._listener is not None:
             self._listener.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._listener
+            await asyncio.wait((self._listener,))
         self._down = CLOSED
         for waiters in (self._lanes, self._streams, self._events):
             waiters.rounds.stop()

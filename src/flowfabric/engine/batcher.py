@@ -59,6 +59,8 @@ class Batcher:
         #: Runners that are about to take what waits.
         self._hungry = 0
         self._patience: asyncio.TimerHandle | None = None
+        #: What runners have taken and not answered yet.
+        self._taken: dict[int, list[_Item]] = {}
         self._closed = False
         #: What is said once it is closed.
         self._why = CLOSED
@@ -88,21 +90,22 @@ class Batcher:
         """The answers to many commands, or their errors, in order. Cheaper than as many calls side by side."""
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Any]] = []
-        for command in commands:
-            if self._closed:
-                raise Unavailable(self._why)
-            while len(self._queue) >= self._max_queue:
-                await self._wait_for_room()
-            future: asyncio.Future[Any] = loop.create_future()
-            futures.append(future)
-            self._queue.append((command, future, None))
-            if not self._hungry:
-                self._feed()
         try:
+            for command in commands:
+                while len(self._queue) >= self._max_queue and not self._closed:
+                    await self._wait_for_room()
+                if self._closed:
+                    raise Unavailable(self._why)
+                future: asyncio.Future[Any] = loop.create_future()
+                futures.append(future)
+                self._queue.append((command, future, None))
+                if not self._hungry:
+                    self._feed()
             await asyncio.wait(futures)
-        except asyncio.CancelledError:
+        except BaseException:
             for future in futures:
-                future.cancel()
+                if not future.cancel() and not future.cancelled():
+                    future.exception()
             raise
         return [future.exception() or future.result() for future in futures]
 
@@ -136,6 +139,14 @@ class Batcher:
             self._start_another()
 
     async def _work(self) -> None:
+        try:
+            await self._serve()
+        except BaseException:
+            # Cancelled, with the loop or because nobody wants to wait any more: the rest would wait for ever.
+            self.abandon()
+            raise
+
+    async def _serve(self) -> None:
         while True:
             while not self._queue:
                 self._hungry -= 1
@@ -146,6 +157,7 @@ class Batcher:
                 await waiter
             await self._gather()
             taken = self._take()
+            self._taken[id(taken)] = taken
             self._hungry -= 1
             try:
                 await self._run_one(taken)
@@ -153,6 +165,7 @@ class Batcher:
                 # Whoever is told of commits has a fault. Those who were answered keep their answer, and work goes on.
                 _log.exception("work after a batch failed")
                 _fail(taken, error)
+            del self._taken[id(taken)]
             self._hungry += 1
 
     async def _gather(self) -> None:
@@ -214,15 +227,30 @@ class Batcher:
                 abandoned(answer)
         self._committed(commands, outcome)
 
-    def abandon(self, why: str) -> None:
+    def forget(self, why: str) -> None:
         """Take nothing more, and forget what is under way: that is the business of the process this one came from."""
         self._closed, self._why = True, why
         self._queue.clear()
         self._runners.clear()
         self._idle.clear()
 
+    def abandon(self) -> None:
+        """Stop at once. What waits was not begun; what is being written may have been done, and its callers are told
+        so."""
+        self._closed = True
+        if self._patience is not None:
+            self._patience.cancel()
+        queued = list(self._queue)
+        self._queue.clear()
+        _fail(queued, Unavailable(self._why))
+        for taken in self._taken.values():
+            _fail(taken, Transport("engine", TransportKind.TRANSPORT, "closed during a commit, outcome unknown"))
+        self._give_room(len(self._room))
+        for runner in self._runners:
+            runner.cancel()
+
     async def close(self) -> None:
-        """Finish what is queued, then stop."""
+        """Finish what is queued, then stop. Safe to call again, also after a call that was cancelled."""
         self._closed = True
         if self._patience is not None:
             self._patience.cancel()

@@ -193,7 +193,7 @@ class CallersEngine(Engine):
 
     async def _submit(self, command: Any, abandoned: Abandoned | None = None) -> Any:
         note = self._note
-        answer = await self._batcher.call(FromOutside(command, self._within, note), abandoned)
+        answer = await super()._submit(FromOutside(command, self._within, note), abandoned)
         if note is None:
             return answer
         is_remembered = isinstance(answer, Remembered)
@@ -203,7 +203,7 @@ class CallersEngine(Engine):
         return note.receipt.read(answer.data) if is_remembered and note.receipt is not None else answer
 
     async def _submit_many(self, commands: Sequence[Any]) -> list[Any]:
-        return await self._batcher.call_all([FromOutside(each, self._within) for each in commands])
+        return await super()._submit_many([FromOutside(each, self._within) for each in commands])
 
 
 #: The public operations of the engine: what a store must carry.

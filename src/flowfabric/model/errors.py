@@ -3,6 +3,8 @@
     EngineError
     ├── NotFound             the thing named by an id does not exist
     ├── Validation           the input was refused                              kind: ValidationKind
+    │   ├── StreamGap        events behind a cursor are gone
+    │   └── WrongLoop        an engine was called from another event loop than its own
     ├── Contention           a race was lost or the state has moved             kind: ContentionKind
     ├── Conflict             a record that is already there stands in the way   kind: ConflictKind
     ├── State                legal, but not in the state it is in               kind: StateKind
@@ -434,6 +436,24 @@ class StreamGap(Validation):
         return (
             "events after the cursor are no longer kept",
             "Subscribe with the cursor `oldest` to read what is left, or with an empty one to start now.",
+        )
+
+
+class WrongLoop(Validation):
+    """The engine belongs to the event loop it was first used on, and was called from another one, or from a process
+    that was forked off since."""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(ValidationKind.INVALID_INPUT, detail)
+
+    @property
+    def code(self) -> str:
+        return "wrong_event_loop"
+
+    def _sentence(self) -> tuple[str, str]:
+        return (
+            "the engine belongs to another event loop",
+            "Open it on the loop and in the process that use it; from other threads, call it through app.sync.",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
@@ -88,6 +89,9 @@ class App:
         self._schedules: Schedules | None = None
         self._metrics: WorkerMetrics | None = None
         self._opened = 0
+        #: Held by whoever opens the engine, so that two who begin together open one.
+        self._opening = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._sync: BlockingApp | None = None
 
     def __repr__(self) -> str:
@@ -171,14 +175,22 @@ class App:
 
     async def open(self) -> Self:
         """Open the store. Opening an open app again only counts; the last ``close`` closes it."""
+        loop = asyncio.get_running_loop()
+        if not self._opened:
+            self._loop, self._opening = loop, asyncio.Lock()
+        elif self._loop is not loop:
+            raise NotOpen(
+                "the app is already open on another event loop; await its methods there, or let each loop have an app "
+                "of its own"
+            )
         self._opened += 1
-        if self._engine is None:
-            try:
-                engine = await self.open_engine()
-            except BaseException:
-                self._opened -= 1
-                raise
-            self.attach(engine)
+        try:
+            async with self._opening:
+                if self._engine is None:
+                    self.attach(await self.open_engine())
+        except BaseException:
+            self._opened -= 1
+            raise
         return self
 
     def move(self, url: str, token: str | None = None, *, patience: timedelta | None = None) -> None:
@@ -214,6 +226,7 @@ class App:
         if self._engine is not None:
             raise BadOptions("the app is already open", option="engine")
         self._opened += 1
+        self._loop = asyncio.get_running_loop()
         self.attach(engine)
         return self
 
@@ -233,11 +246,13 @@ class App:
         self._opened = max(0, self._opened - 1)
         if self._opened or self._engine is None:
             return
-        if self._completions is not None:
-            await self._completions.close()
-        engine = self._engine
+        engine, completions = self._engine, self._completions
         self._engine = self._gates = self._completions = None
-        await engine.close()
+        try:
+            if completions is not None:
+                await completions.close()
+        finally:
+            await engine.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -34,6 +34,8 @@ T = TypeVar("T")
 #: Frames and bytes that may wait to be written before ``emit`` waits too; and frames one write may carry.
 MOST_WAITING, MOST_BYTES = 512, 1_048_576
 MOST_AT_ONCE = 500
+#: How long an attempt that ends without having waited for its output may take to write it.
+SETTLE_S = 3.0
 _SUMMARY = DurableSummary()
 
 
@@ -248,6 +250,7 @@ class Stream:
         self._bytes += len(raw)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="flowfabric-frames")
+            self._job.writing.add(self)
         while len(self._waiting) > MOST_WAITING or self._bytes > MOST_BYTES:
             await asyncio.wait((self._writer, self._room_made()), return_when=asyncio.FIRST_COMPLETED)
             self._refuse_after_error()
@@ -259,9 +262,11 @@ class Stream:
         self._refuse_after_error()
 
     async def settle(self) -> None:
-        """Write what is waiting although the handler has failed; errors are ignored here."""
+        """Write what is waiting although the handler may have failed, within some seconds; errors are ignored here."""
         with contextlib.suppress(Exception):
-            await self.flush()
+            async with asyncio.timeout(SETTLE_S):
+                await self.flush()
+        self.drop()
 
     def drop(self) -> None:
         """Discard what is waiting; only frames that are already being sent are written."""
@@ -301,6 +306,7 @@ class Stream:
                 raise
         finally:
             self._writer = None
+            self._job.writing.discard(self)
 
 
 class Spending:
@@ -325,7 +331,7 @@ class Spending:
         # All steps of a workflow and all tries of a step spend under one lease: the number tells their calls apart.
         call = f"{job.handle.payload.lease_id}:{next(job.spends)}"
         # A budget that asks takes the lease.
-        await job.settle_logs()
+        await job.settle()
         try:
             for budget_id in await self._budgets():
                 self._reservations.append(await self._reserved(budget_id, f"{call}:{budget_id}"))

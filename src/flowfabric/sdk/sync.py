@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -44,6 +45,7 @@ class Portal:
     """A thread with an event loop, and the way to let it do something."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="flowfabric-sync", daemon=True)
         self._thread.start()
@@ -61,6 +63,12 @@ class Portal:
         else:
             work.close()
             raise BlocksLoop("a blocking call in a coroutine would block its event loop; await the async one instead")
+        if self._process != os.getpid():
+            work.close()
+            raise NotOpen(
+                "app.sync was opened before this process was forked, and its thread stayed behind; open the app after "
+                "the fork, in each process"
+            )
         if self._loop.is_closed():
             work.close()
             raise NotOpen("app.sync was closed; write `with app.sync as blocking:` around this")

@@ -22,7 +22,7 @@ from flowfabric.sdk.definitions.depends import injected
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.errors import RunCancelled
 from flowfabric.sdk.options import Retry
-from flowfabric.sdk.worker import worker as worker_module
+from flowfabric.sdk.worker import Worker, worker as worker_module
 from tests.contract.probe import shared_stores_only
 
 SOON = seconds(20)
@@ -334,6 +334,40 @@ async def test_handlers_that_do_not_stop_are_left_behind(app: App, monkeypatch: 
         await asyncio.sleep(0.1)
         for run in runs:
             assert await run.status() is PublicState.WAITING
+
+
+@one_store
+@pytest.mark.parametrize("as_block", [False, True])
+async def test_a_cancel_while_it_drains_hastens_it(app: App, as_block: bool) -> None:
+    began = asyncio.Event()
+
+    @app.task
+    async def hold() -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    async def serve(worker: Worker) -> None:
+        if not as_block:
+            await worker.run()
+            return
+        async with worker:
+            await began.wait()
+
+    async with app:
+        worker = app.worker(drain_grace=LONG)
+        serving = asyncio.create_task(serve(worker))
+        run = await hold.start()
+        await began.wait()
+        worker.stop()
+        await until(lambda: worker._claimer is not None and worker._claimer.done())
+        for _ in range(3):  # a second and a third one change nothing
+            serving.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert worker.running == 0
+        assert await run.status() is PublicState.WAITING
+        assert await counts(app, run) == ("0", "0", "1")
 
 
 async def test_an_idle_worker_stops_at_once(app: App) -> None:

@@ -212,6 +212,20 @@ async def test_a_function_in_a_process_that_does_not_stop_is_killed(app: App, mo
 
 
 @one_store
+async def test_steps_in_processes(app: App, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with app, app.worker(processes=1):
+        run = await program.steps_in_processes.start(str(log))
+        process, told, errors = await run.result(timeout=SOON)
+        logged = [(line.text, line.step) async for line in run.logs()]
+    assert process != os.getpid()
+    assert told == "1 where_it_runs"
+    assert errors == ["ValueError: no", "OSError: not now"]
+    assert lines(log) == ["tried"] * (1 + 4)
+    assert logged == [("as a step", "where_it_runs")]
+
+
+@one_store
 async def test_what_a_process_has_no_engine_for(app: App) -> None:
     async with app, app.worker(processes=1):
         with pytest.raises(RunFailed, match=r"ctx.emit is not available with run_in"):

@@ -292,6 +292,8 @@ class _Turns:
 
     async def _sleep(self, seconds: float) -> None:
         self._wake.clear()
+        if self._stopping:
+            return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 
@@ -299,4 +301,9 @@ class _Turns:
         """Finish the item under way, then end."""
         self._stopping = True
         self._wake.set()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.wait((self._task,))
+
+    def abandon(self) -> None:
+        """End without finishing anything."""
+        self._stopping = True
+        self._task.cancel()

@@ -111,6 +111,7 @@ class Calls:
         self._queue: deque[OneCall] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
         self._scheduled = False
+        self._closed = False
 
     async def call(self, call: OneCall) -> Raw:
         """Make a call; what the operation says."""
@@ -123,6 +124,9 @@ class Calls:
 
     def _pump(self) -> None:
         self._scheduled = False
+        if self._closed:
+            self._fail_queued()
+            return
         while self._queue and len(self._under_way) < IN_FLIGHT:
             batch: list[OneCall] = []
             size = 0
@@ -147,6 +151,13 @@ class Calls:
             self._pump()
 
     async def _send(self, batch: list[OneCall]) -> None:
+        try:
+            await self._send_patiently(batch)
+        finally:
+            # Cancelled because the engine closes, in a pause as well: nobody waits for what will not come.
+            _fail(batch, out_of_reach(Lost("the engine was closed")))
+
+    async def _send_patiently(self, batch: list[OneCall]) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_s
         patience = Patience(LONGEST_PAUSE_S)
@@ -163,9 +174,6 @@ class Calls:
                 lost = f"{error}; the outcome is unknown"
                 _fail([each for each in batch if each not in again], out_of_reach(Lost(lost)))
                 batch = again
-            except asyncio.CancelledError:
-                _fail(batch, out_of_reach(Lost("the engine was closed")))
-                raise
             except Exception as error:
                 if not isinstance(error, Unavailable | ResourceExhausted) or loop.time() >= until:
                     _fail(batch, error)
@@ -216,10 +224,14 @@ class Calls:
 
     async def close(self) -> None:
         """Let nobody wait for what will not come."""
+        self._closed = True
         for task in list(self._under_way):
             task.cancel()
         if self._under_way:
             await asyncio.wait(self._under_way)
+        self._fail_queued()
+
+    def _fail_queued(self) -> None:
         _fail(list(self._queue), out_of_reach(Lost("the engine was closed")))
         self._queue.clear()
 

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from flowfabric.engine import Engine, forks
 from flowfabric.engine.operation_table import REMOTE
+from flowfabric.engine.own_loop import OwnLoop
 from flowfabric.engine.wire.codec import Shapes, body_of, result_of
 from flowfabric.model.errors import EngineError, Transport, TransportKind, Unavailable, Validation, ValidationKind
 from flowfabric.model.handles import Handle
@@ -110,6 +111,7 @@ class RemoteEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._why_closed = "engine_closed"
+        self._own_loop = OwnLoop()
         forks.remember(self)
         self.partitions = PartitionCounts()
         self.backend_label = ""
@@ -138,11 +140,13 @@ class RemoteEngine:
     def leave_to_parent(self) -> None:
         """After a fork the connections are still the parent's."""
         self._closed, self._why_closed = True, forks.FORKED
+        self._own_loop = OwnLoop()
 
     async def close(self) -> None:
         """Close all connections."""
         if self._why_closed == forks.FORKED:
             return
+        self._own_loop.check()
         self._closed = True
         self._servers.close()
         for task in list(self._tasks):
@@ -196,6 +200,7 @@ class RemoteEngine:
             await patience.rest()
 
     def _check_open(self) -> None:
+        self._own_loop.check()
         if self._closed:
             raise Unavailable(self._why_closed)
 

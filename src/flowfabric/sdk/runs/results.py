@@ -39,6 +39,8 @@ SAFETY_S = 10.0
 _RETRY_S = 1.0
 #: Why a run has expired that had no deadline.
 ATTEMPT_TIMEOUT = "attempt_timeout"
+#: One look is always made, even with no time left; this is how long it may take while nothing answers.
+LOOK_S = 5.0
 _CLOSED_MEANWHILE = "the app was closed while waiting for a result"
 
 
@@ -75,7 +77,8 @@ class Completions:
             self._ready = loop.create_future()
             self._task = loop.create_task(self._listen(self._ready), name="flowfabric-completions")
         if self._ready is not None:
-            await asyncio.shield(self._ready)
+            # Those who wait may give up, and whoever hears for all of them may be cancelled: neither ends the other.
+            await asyncio.wait((self._ready,))
 
     async def _listen(self, ready: asyncio.Future[None]) -> None:
         while True:
@@ -114,8 +117,7 @@ class Completions:
         self._closed = True
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait((self._task,))
         for futures in self._waiting.values():
             for future in futures:
                 if not future.done():
@@ -125,9 +127,41 @@ class Completions:
 
 async def result_of(run: Run[Any], timeout: timedelta | None) -> Any:
     """The result of a run, or the error that says how it ended."""
+    if timeout is None:
+        return await _result(run)
+    waits = _Deadline(timeout)
+    # The store or the server may be away, and calls wait for it much longer than that.
+    try:
+        async with waits.look:
+            return await _result(run, waits)
+    except TimeoutError:
+        if not waits.look.expired():
+            raise
+        raise ResultTimeout(
+            f"run {run.id}: its state could not be read within {timeout}, the store or server does not respond; wait "
+            "again",
+            run=run.id,
+        ) from None
+
+
+class _Deadline:
+    """Until when somebody waits, and until when the looks may take."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        self.timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        begin = self._loop.time()
+        self._end = begin + duration(timeout, "timeout", zero=True).total_seconds()
+        self.look = asyncio.timeout_at(max(self._end, begin + LOOK_S))
+
+    def seen(self) -> float:
+        """A look has succeeded; how much time is left. The last look may begin at the end of it."""
+        self.look.reschedule(self._end + LOOK_S)
+        return self._end - self._loop.time()
+
+
+async def _result(run: Run[Any], waits: _Deadline | None = None) -> Any:
     completions = run.app.completions
-    loop = asyncio.get_running_loop()
-    deadline = None if timeout is None else loop.time() + duration(timeout, "timeout", zero=True).total_seconds()
     while True:
         # Waiting starts before looking, so that an end in between is not missed.
         with completions.parked(run.id) as told:
@@ -140,12 +174,12 @@ async def result_of(run: Run[Any], timeout: timedelta | None) -> Any:
             if state in ENDED:
                 break
             rest = SAFETY_S * random.uniform(0.75, 1.25)
-            if deadline is not None:
-                rest = min(rest, deadline - loop.time())
+            if waits is not None:
+                rest = min(rest, waits.seen())
                 if rest <= 0:
                     raise ResultTimeout(
-                        f"run {run.id} is {state.value} after {timeout}; it goes on: wait again, cancel it, or see "
-                        "explain()",
+                        f"run {run.id} is {state.value} after {waits.timeout}; it goes on: wait again, cancel it, or "
+                        "see explain()",
                         run=run.id,
                     )
             await asyncio.wait((told,), timeout=rest)

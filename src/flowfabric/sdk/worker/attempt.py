@@ -22,7 +22,7 @@ from flowfabric.model.operations.workflows import NewStep
 from flowfabric.model.streams.frames import MAX_FRAME_BYTES, Frame, FrameContent
 from flowfabric.model.trace import PARENT_TAG, TraceContext
 from flowfabric.sdk.backoff import Patience
-from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.context import Ctx, Stream
 from flowfabric.sdk.definitions.depends import Dependencies
 from flowfabric.sdk.definitions.tasks import Definition, Task, Workflow
 from flowfabric.sdk.errors import (
@@ -120,6 +120,7 @@ class Job:
         "taken_at",
         "task",
         "worker",
+        "writing",
     )
 
     def __init__(
@@ -140,6 +141,8 @@ class Job:
         self._alarm: asyncio.TimerHandle | None = None
         self._appends: Appends | None = None
         self._logs: Logs | None = None
+        #: Output that is being written.
+        self.writing: set[Stream] = set()
         self.lost_because: BaseException | None = None
         self.lease = Lease(handle, claimed_at, self.lose, self.ask_to_end)
         #: Whether the execution was asked to cancel, and what to call when it is.
@@ -179,6 +182,12 @@ class Job:
         if self._logs is None:
             self._logs = Logs(self)
         return self._logs
+
+    async def settle(self) -> None:
+        """Store what was emitted and logged so far."""
+        for stream in list(self.writing):
+            await stream.settle()
+        await self.settle_logs()
 
     async def settle_logs(self) -> None:
         """Store the lines that were logged so far."""
@@ -282,7 +291,7 @@ class Job:
         attempt is no longer ours to say.
         """
         self.open_handler = False
-        await self.settle_logs()
+        await self.settle()
         patience = Patience()
         while True:
             try:
@@ -337,7 +346,7 @@ class Job:
 
     async def keep_error(self, kind: str, message: str, trace: str, category: str) -> None:
         """The error as a frame, behind what was logged."""
-        await self.settle_logs()
+        await self.settle()
         document = {
             "type": kind,
             "message": message[:MAX_REASON],
@@ -363,7 +372,7 @@ class Job:
         """Put the execution back into its queue. The attempt goes on elsewhere under its own number; neither a
         failure nor a lost worker is counted."""
         self.open_handler = False
-        await self.settle_logs()
+        await self.settle()
         self.ended = True
         patience = Patience()
         for _ in range(GIVE_BACK_TRIES):
@@ -465,24 +474,35 @@ async def run_task(job: Job, task: Task[..., Any]) -> bytes:
     arguments = task.signature.unpack(job.context.input_payload)
     options = task.options
     if options.run_in == "process":
-        key = job.handle.execution_id.uuid_text
-        facts = Facts(task.name, job.execution_id, job.attempt, job.context.tags, key, job.app.stored_logs)
-        begins = functools.partial(job.limit, options)
-        return await job.worker.processes.call(task, job.context.input_payload, facts, job.logs.add, begins)
+        return await call_in_process(
+            job, task, job.context.input_payload, begins=functools.partial(job.limit, options)
+        )
     job.limit(options)
     wanted = task.signature.injected
     if not wanted:
         return task.signature.dump_result(await call_function(job.worker, task, arguments, {}))
     ctx = Ctx(job, task.name)
-    try:
-        async with job.worker.dependencies.attempt(ctx) as scope:
-            result = await call_function(job.worker, task, arguments, await scope.resolve(wanted))
-    except Exception:
-        await ctx.stream.settle()
-        raise
+    async with job.worker.dependencies.attempt(ctx) as scope:
+        result = await call_function(job.worker, task, arguments, await scope.resolve(wanted))
     data = task.signature.dump_result(result)
     await ctx.flush()
     return data
+
+
+async def call_in_process(
+    job: Job,
+    definition: Definition[..., Any],
+    payload: bytes,
+    step: str | None = None,
+    begins: Callable[[], None] = lambda: None,
+) -> bytes:
+    """Call a definition's function in a process of the worker's; its result as JSON. ``step`` is the name of a step's
+    call, ``begins`` is called when there is a process for it."""
+    uuid = job.handle.execution_id.uuid_text
+    key = uuid if step is None else f"{uuid}:{step}"
+    tags, stored = job.context.tags, job.app.stored_logs
+    facts = Facts(definition.name, job.execution_id, job.attempt, tags, key, stored, step)
+    return await job.worker.processes.call(definition, payload, facts, job.logs.add, begins)
 
 
 async def call_function(

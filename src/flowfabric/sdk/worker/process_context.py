@@ -25,7 +25,7 @@ class ProcessCtx(Ctx):
         self._name = facts.task
         self._stopped = stopped
         self._log = None
-        self._step = None
+        self._step = facts.step
         #: What was logged, to be stored by the worker.
         self.lines: list[LogLine] = []
 
@@ -53,7 +53,7 @@ class ProcessCtx(Ctx):
 
     @property
     def idempotency_key(self) -> str:
-        """The same text in every attempt of this run."""
+        """The same text in every attempt of this run, or of this step in it."""
         return self._facts.idempotency_key
 
     @property

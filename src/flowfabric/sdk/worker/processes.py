@@ -36,6 +36,7 @@ class Facts(msgspec.Struct):
     tags: dict[str, str]
     idempotency_key: str
     stored_logs: int | None = None
+    step: str | None = None
 
 
 class Call(msgspec.Struct, tag=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import hashlib
 import logging
 import os
@@ -123,6 +124,8 @@ class Worker:
         self._returning: set[asyncio.Task[None]] = set()
         self._next_look: asyncio.TimerHandle | None = None
         self._shared: WorkerShared | None = None
+        #: The context the worker was started in: every attempt begins in a copy of it.
+        self._context = contextvars.Context()
         self._kinds: Definitions = {}
         self._announced_at = 0.0
         self.watch: LoopWatch | None = None
@@ -141,14 +144,7 @@ class Worker:
     async def run(self) -> None:
         """Work until ``stop`` is called; returns when everything is finished or given back."""
         await self._start()
-        main = self._main
-        assert main is not None
-        try:
-            await asyncio.shield(main)
-        except asyncio.CancelledError:
-            self.stop(now=True)
-            await main
-            raise
+        await self._finish()
 
     def stop(self, *, now: bool = False) -> None:
         """Take no more work. What runs may finish within the grace; with ``now``, or after a second call with it, it is
@@ -169,12 +165,29 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop(now=kind is not None)
-        if self._main is not None:
-            await self._main
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """Return when everything is finished or given back. A cancel hastens that, but does not skip it."""
+        main = self._main
+        assert main is not None
+        cancelled: asyncio.CancelledError | None = None
+        while not main.done():
+            try:
+                await asyncio.wait((main,))
+            except asyncio.CancelledError as told:
+                cancelled = told
+                self.stop(now=True)
+        error = None if main.cancelled() else main.exception()
+        if cancelled is not None:
+            raise cancelled
+        if error is not None:
+            raise error
 
     async def _start(self) -> None:
         if self._main is not None:
             raise BadOptions("a worker can start only once; create another one", option="worker")
+        self._context = contextvars.copy_context()
         self._main = asyncio.get_running_loop().create_task(self._work(), name=f"flowfabric-worker-{self.name}")
         ready = asyncio.ensure_future(self._ready.wait())
         try:
@@ -182,7 +195,8 @@ class Worker:
         except asyncio.CancelledError:
             # Whoever gives up while the worker starts leaves none behind.
             self.stop(now=True)
-            await asyncio.wait((self._main,))
+            with contextlib.suppress(Exception):
+                await self._finish()
             raise
         finally:
             ready.cancel()
@@ -203,12 +217,16 @@ class Worker:
             _log.info("%r serves %s with concurrency %d", self, ", ".join(self.lanes), self.concurrency)
             if self.capabilities:
                 _log.info("capabilities %s: %s", self.capability_digest, ", ".join(self.capabilities))
-            self._claimer = asyncio.get_running_loop().create_task(self._claim_all(shared), name="flowfabric-claims")
+            claimer = asyncio.get_running_loop().create_task(self._claim_all(shared), name="flowfabric-claims")
+            self._claimer = claimer
             try:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await self._claimer
+                await asyncio.wait((claimer,))
             finally:
+                claimer.cancel()
+                await asyncio.wait((claimer,))
                 await self._drain()
+            if not claimer.cancelled():
+                claimer.result()
             _log.info("%r has stopped", self)
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> WorkerShared:
@@ -387,7 +405,11 @@ class Worker:
         for job in jobs:
             shared.renewal.add(job.lease)
         ids = [job.handle.execution_id for job in jobs]
-        contexts = await self._contexts(shared.engine, ids, jobs)
+        try:
+            contexts = await self._contexts(shared.engine, ids, jobs)
+        except asyncio.CancelledError:
+            await self._give_back(jobs)
+            raise
         for job, identity in zip(jobs, ids, strict=True):
             context = contexts.get(identity)
             if context is None:
@@ -431,7 +453,9 @@ class Worker:
             if self.metrics is not None:
                 self.metrics.started(job.handle.payload.lane_id, time.monotonic() - job.taken_at)
                 self.metrics.running.add()
-            job.task = loop.create_task(self._run(job), name=f"{job.kind} {job.execution_id}")
+            # Not in the context of whatever has made room: that may be an attempt of somebody else's.
+            context = self._context.copy()
+            job.task = loop.create_task(self._run(job), name=f"{job.kind} {job.execution_id}", context=context)
         self._queue.extendleft(reversed(waiting))
 
     def _look(self) -> None:

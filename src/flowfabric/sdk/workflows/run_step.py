@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowfabric.model.policy import backoff_delay_ms
 from flowfabric.sdk.context import Ctx
-from flowfabric.sdk.worker.attempt import Job, call_function
+from flowfabric.sdk.errors import StepFailed
+from flowfabric.sdk.worker.attempt import Job, call_function, call_in_process
+from flowfabric.sdk.worker.processes import RemoteError
 
 if TYPE_CHECKING:
     from flowfabric.sdk.definitions.tasks import Step
@@ -29,7 +31,11 @@ async def run_step(job: Job, name: str, step: Step[..., Any], args: tuple[Any, .
             async with asyncio.timeout(timeout.total_seconds()):
                 return await _try(job, name, step, arguments)
         except Exception as error:
-            if tries == retry.most or retry.gives_up(error):
+            remote = error.remote if isinstance(error, RemoteError) else None
+            if tries == retry.most or (retry.gives_up(error) if remote is None else remote.permanent):
+                if remote is not None:
+                    # What will be remembered of it, so that the workflow meets the same error now and later.
+                    raise StepFailed(str(error), step=name, type=remote.type) from error
                 raise
             _log.info("step %s of %r failed and will be retried: %r", name, job, error)
             pause_ms = backoff_delay_ms(retry.policy().backoff, tries, random.uniform(0.5, 1.0))
@@ -39,6 +45,9 @@ async def run_step(job: Job, name: str, step: Step[..., Any], args: tuple[Any, .
 
 async def _try(job: Job, name: str, step: Step[..., Any], arguments: dict[str, Any]) -> Any:
     worker = job.worker
+    if step.options.run_in == "process":
+        payload = step.signature.dump(arguments)
+        return step.signature.load_result(await call_in_process(job, step, payload, name))
     if not step.signature.injected:
         return await call_function(worker, step, arguments, {})
     context = Ctx(job, step.name, name)
