@@ -474,9 +474,7 @@ async def run_task(job: Job, task: Task[..., Any]) -> bytes:
     arguments = task.signature.unpack(job.context.input_payload)
     options = task.options
     if options.run_in == "process":
-        return await call_in_process(
-            job, task, job.context.input_payload, begins=functools.partial(job.limit, options)
-        )
+        return await call_in_process(job, task, job.context.input_payload, begins=functools.partial(job.limit, options))
     job.limit(options)
     wanted = task.signature.injected
     if not wanted:
