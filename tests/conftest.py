@@ -24,13 +24,10 @@ from hypothesis import HealthCheck, settings
 from flowfabric.engine import Engine
 from tests.databases import Administrator, Shelf, with_database
 from tests.reporting import listen
+from tests.selection import left_to_full, longest_first
 from tests.servers import PostgreSQL, Valkey, die_with_parent, scratch_parent
 
 FULL_RUN_TIMEOUT_S = 1800
-
-# How quick a machine is says nothing about the code.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,11 +54,25 @@ def full() -> bool:
     return full_run()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests time in a full run. Every test runs in both: those with long counts ask ``full_run()`` how long."""
-    for item in items:
-        if full_run() and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(FULL_RUN_TIMEOUT_S))
+# How quick a machine is says nothing about the code. A plain run finds the same each time, a full one looks further.
+settings.register_profile(
+    "untimed", deadline=None, derandomize=not full_run(), suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("untimed")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give tests time in a full run, and leave some to it. Others with long counts ask ``full_run()`` how long."""
+    if full_run():
+        for item in items:
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(FULL_RUN_TIMEOUT_S))
+    elif not any("::" in argument for argument in config.args):
+        left = set(left_to_full(items))
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
+    longest_first(items)
 
 
 # --------------------------------------------------------------------------------------------------------------- SQLite

@@ -17,6 +17,8 @@ class Forwarder:
         self._target = target
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        #: Set once nothing more is carried over the connections that stand.
+        self._frozen = asyncio.Event()
 
     @property
     def port(self) -> int:
@@ -30,6 +32,11 @@ class Forwarder:
         for connection in self._connections:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def freeze(self) -> None:
+        """Carry nothing more over the connections that stand, and do not close them: as if the machine had vanished."""
+        self._frozen.set()
+        self._frozen = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, LOOPBACK, 0)
@@ -51,7 +58,11 @@ class Forwarder:
             if self._target is not None:
                 inner, outer = await asyncio.open_connection(LOOPBACK, self._target)
                 try:
-                    ways = [asyncio.create_task(_carry(reader, outer)), asyncio.create_task(_carry(inner, writer))]
+                    frozen = self._frozen
+                    ways = [
+                        asyncio.create_task(_carry(reader, outer, frozen)),
+                        asyncio.create_task(_carry(inner, writer, frozen)),
+                    ]
                     try:
                         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
                     finally:
@@ -63,7 +74,9 @@ class Forwarder:
         writer.transport.abort()
 
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frozen: asyncio.Event) -> None:
     while data := await reader.read(65_536):
+        if frozen.is_set():
+            await asyncio.Event().wait()
         writer.write(data)
         await writer.drain()

@@ -32,6 +32,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
+from tests.ports import LOOPBACK, free_port
+
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 READY_POLL_S = 0.02
@@ -39,7 +41,6 @@ RESTART_PAUSE_S = 0.1
 LOG_TAIL_CHARACTERS = 3000
 
 IS_ROOT = os.geteuid() == 0
-LOOPBACK = "127.0.0.1"
 
 
 class ServerError(RuntimeError):
@@ -111,13 +112,6 @@ def remove_leftovers(parent: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- processes
-
-
-def free_port() -> int:
-    """A port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def die_with_parent(stop_signal: signal.Signals) -> Callable[[], object] | None:
@@ -350,8 +344,13 @@ class Valkey(Server):
 
     def is_ready(self, process: subprocess.Popen[bytes]) -> bool:
         with socket.create_connection((LOOPBACK, self.port), 1) as connection:
-            connection.sendall(b"PING\r\n")
-            return connection.recv(16).startswith(b"+PONG")
+            # It answers to INFO while it still reads its files, and to PING only afterwards.
+            connection.sendall(b"PING\r\nINFO server\r\n")
+            with connection.makefile("rb") as answers:
+                if not answers.readline().startswith(b"+PONG"):
+                    return False
+                information = answers.read(int(answers.readline().removeprefix(b"$")))
+        return f"\r\nprocess_id:{process.pid}\r\n".encode() in information
 
 
 # ------------------------------------------------------------------------------------------------------------ binaries

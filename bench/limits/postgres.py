@@ -14,6 +14,7 @@ import asyncpg
 
 from bench.limits.batcher import MAX_BATCH, Batcher
 from bench.shape import INSTANCE, LANE, LEASE_MS, NAMESPACE, NEW_COLUMNS, PAYLOAD, RAW_FIELDS, RESULT, WORKER, now_ms
+from flowfabric.ascending import ascending_uuid
 
 CONNECTIONS = 2
 #: As the engine's own connections: plans by key whatever the statistics say, made once.
@@ -117,7 +118,7 @@ class Statements:
 
     async def create(self, payloads: list[bytes]) -> list[None]:
         """Store executions."""
-        ids = [uuid.uuid4() for _ in payloads]
+        ids = [uuid.UUID(ascending_uuid()) for _ in payloads]
         raw = [RAW_FIELDS] * len(payloads)
         await self._connection.execute(CREATE, self._partition, now_ms(), ids, payloads, raw)
         return [None] * len(payloads)

@@ -13,6 +13,7 @@ from typing import Any
 
 from bench.limits.batcher import MAX_BATCH
 from bench.shape import INSTANCE, LANE, LEASE_MS, NAMESPACE, NEW_COLUMNS, PAYLOAD, RAW_FIELDS, RESULT, WORKER, now_ms
+from flowfabric.ascending import ascending_uuid
 
 CREATE = f"""
 INSERT INTO ff_exec_core ({NEW_COLUMNS})
@@ -85,7 +86,7 @@ class Statements:
     def create(self, payloads: list[bytes]) -> list[None]:
         """Store executions."""
         now = now_ms()
-        rows = [(uuid.uuid4().bytes, now, payload, RAW_FIELDS) for payload in payloads]
+        rows = [(uuid.UUID(ascending_uuid()).bytes, now, payload, RAW_FIELDS) for payload in payloads]
         self.connection.executemany(CREATE, rows)
         return [None] * len(payloads)
 
@@ -94,7 +95,7 @@ class Statements:
         now, run = now_ms(), self.connection.executemany
         keys = [row[0] for row in self.connection.execute(NEXT, (len(wanted),))]
         run(CLAIM_CORE, [(now, key) for key in keys])
-        run(CLAIM_ATTEMPT, [(key, now, str(uuid.uuid4()), str(uuid.uuid4())) for key in keys])
+        run(CLAIM_ATTEMPT, [(key, now, ascending_uuid(), ascending_uuid()) for key in keys])
         run(LEASE_EVENT, [(_text(key), "acquired", now, None) for key in keys])
         found: list[bytes | None] = [*keys]
         return found + [None] * (len(wanted) - len(keys))

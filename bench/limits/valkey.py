@@ -20,6 +20,7 @@ from bench import stamps
 from bench.limits.batcher import MAX_BATCH, Batcher
 from bench.shape import LANE, LEASE_MS, NAMESPACE, PAYLOAD, RESULT, now_ms
 from bench.stamps import MOMENTS, Stamp, time_bytes
+from flowfabric.ascending import ascending_uuid
 from flowfabric.model.events import CompletionEvent, LeaseEvent
 from flowfabric.model.records.executions import Attempt, Execution
 from flowfabric.stores.keyed import entries
@@ -144,7 +145,7 @@ class Statements:
         """Store executions."""
         arguments = [time_bytes(now_ms()), self.version()]
         for payload in payloads:
-            identity = uuid.uuid4()
+            identity = uuid.UUID(ascending_uuid())
             arguments += (identity.bytes, str(identity).encode(), payload)
         await self._call("create", *arguments)
         return [None] * len(payloads)
@@ -152,7 +153,7 @@ class Statements:
     async def claim(self, wanted: list[None]) -> list[Key | None]:
         """Take as many executions as are wanted, or all there are."""
         now = now_ms()
-        ids = [str(uuid.uuid4()).encode() for _ in range(2 * len(wanted))]
+        ids = [ascending_uuid().encode() for _ in range(2 * len(wanted))]
         rows = await self._call("claim", time_bytes(now), time_bytes(now + LEASE_MS), self.version(), *ids)
         found: list[Key | None] = list(zip(rows[::2], rows[1::2], strict=True))
         return found + [None] * (len(wanted) - len(found))

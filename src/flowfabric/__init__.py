@@ -18,8 +18,9 @@ _MODULES = {
     ),
     "model.operations.access": "CredentialCreated CredentialInfo CredentialPage CredentialRevoked Scope",
     "model.errors": (
-        "Bug BugKind Conflict ConflictKind Contention ContentionKind Contextual EngineError ErrorClass NotFound "
-        "RequiresDevMode ResourceExhausted State StateKind StreamBackpressure StreamDisconnected StreamGap WrongLoop "
+        "Bug BugKind Conflict ConflictKind Contention ContentionKind Contextual EngineError ErrorClass LimitReached "
+        "NotFound RequiresDevMode ResourceExhausted State StateKind StreamBackpressure StreamDisconnected StreamGap "
+        "WrongLoop "
         "Timeout Transport TransportKind Unavailable Validation ValidationKind"
     ),
     "model.reads.explain": (
@@ -38,11 +39,11 @@ _MODULES = {
     ),
     "model.operations.executions": (
         "GrantCheck AlreadySatisfied Blocked CancelFlowHeader CancelFlowResult Cancelled Cancelling ClaimGrant "
-        "ClaimPolicy Claimed Completed Created Delayed Duplicate ExecutionContext ExecutionInfo ExecutionSnapshot "
-        "ExpiryMark FailureClass GrantIssued GrantNotFound Granted LeaseRenewal Marked Moved NoWork NotReclaimable "
-        "NotRegistered OperatorLease PriorityChanged ReclaimCapExceeded ReclaimGrant Reclaimed Refreshed Registered "
-        "Rejected Renewed Replayed ResumeGrant ResumeToken RetryScheduled Revoked ScannerFilter TerminalFailed "
-        "Unblocked"
+        "ClaimPolicy Claimed Completed Created Declined Delayed Duplicate ExecutionContext ExecutionInfo "
+        "ExecutionSnapshot ExpiryMark FailureClass GrantIssued GrantNotFound Granted LeaseRenewal Marked Moved NoWork "
+        "NotReclaimable NotRegistered OperatorLease PriorityChanged ReclaimCapExceeded ReclaimGrant Reclaimed "
+        "Refreshed Registered Rejected Renewed Replayed ResumeGrant ResumeToken RetryScheduled Revoked ScannerFilter "
+        "TerminalFailed Unblocked"
     ),
     "model.handles": "BackendTag Handle HandleKind HandlePayload",
     "model.ids": (

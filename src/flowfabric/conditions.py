@@ -1,4 +1,4 @@
-"""What a suspended execution can wait for; given to ``Engine.suspend`` as ``resume_condition``."""
+"""Conditions that a suspended execution waits for; given to ``Engine.suspend`` as ``resume_condition``."""
 
 from flowfabric.model.conditions import (
     AllOf,

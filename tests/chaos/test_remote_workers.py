@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from tests import valkey_rows
 from tests.chaos.processes import Peer
 from tests.chaos.remote_worker import application
 from tests.chaos.stores import SHARED
+from tests.ports import free_port
 
 WORKERS = 10
 #: Processes that the workers share.
@@ -33,20 +33,12 @@ UNDER_WAY = 24
 _GRANTS = (LEASE_ACQUIRED, LEASE_RECLAIMED)
 
 
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in found:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in found]
-
-
 class Pair:
     """Two servers, of which one at a time may be dead."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._ports = free_ports(2)
+        self._ports = [free_port(), free_port()]
         self._servers: list[Peer] = []
         self.killed = 0
 

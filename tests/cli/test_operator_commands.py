@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -390,7 +392,12 @@ def test_the_database(url: str, tmp_path: Path, capsys: Output) -> None:
     assert json.loads(typed(capsys, "db", "plan", "--json"))["pending"] == []
     assert json.loads(typed(capsys, "db", "check", "--json"))["store"] == "sqlite"
     (tmp_path / "empty.db").write_bytes(b"")
-    assert "migrations are missing" in typed(capsys, "db", "check", "--url", f"sqlite:///{tmp_path}/empty.db", code=3)
+    empty = f"sqlite:///{tmp_path}/empty.db"
+    assert "migrations are missing" in typed(capsys, "db", "check", "--url", empty, code=3)
+    for asked in (("list",), ("doctor",), ("lanes", "pause", "default"), ("token", "create", "ci", "--scope", "read")):
+        assert "flowfabric db migrate" in complaint(capsys, *asked, "--url", empty, code=1)
+    with contextlib.closing(sqlite3.connect(tmp_path / "empty.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,), "a command makes no tables"
     (tmp_path / "torn.db").write_bytes(b"not a database" * 1000)
     assert "not a database" in complaint(capsys, "db", "plan", "--url", f"sqlite:///{tmp_path}/torn.db", code=1)
     assert "the store itself" in complaint(capsys, "db", "migrate", "--url", "http://127.0.0.1:1")

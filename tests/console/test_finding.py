@@ -171,15 +171,16 @@ async def test_words(shop: Shop, pages: Pages, engine: Engine) -> None:
         "tag:team=red",
         "tag:team=red tag:tier=gold",
         "PAIN state:failed ns:words",
-        uuid[:8],
-        f"id:{uuid[:6]} paint",
+        uuid[:23],
+        uuid[-8:],
+        f"id:{uuid[-6:]} paint",
         "error:nopaint",
         'error:"bucket is"',
         "worker:painter since:1h",
     ):
         await box.fill(query)
         await shows(watched, len(await stored(engine, query=query)))
-        await expect(watched.at(".list-row .mono").filter(has_text=uuid[:8])).to_be_visible()
+        await expect(watched.at(".list-row .mono").filter(has_text=uuid[-8:])).to_be_visible()
     await expect(watched.at("[data-detail]").first).to_have_text("NoPaint: the bucket is empty")
     await expect(watched.at(".list-row .cell-tags").first).to_have_text("team=red, tier=gold")
     watched.provoked.add(400)

@@ -101,7 +101,7 @@ async (frames) => {
 #: How much longer much may take than nothing at all, frame by frame.
 TIMES = 8
 #: How many there are. Filling a store with them takes most of the time.
-MANY = 100_000 if full_run() else 25_000
+MANY = 100_000 if full_run() else 8_000
 #: Of a row.
 HEIGHT = 37
 #: The way to the end passes everything; on a busy machine that takes a while.

@@ -51,7 +51,7 @@ class Flowing:
     async def add(self, name: str, **arguments: Any) -> ExecutionId:
         """One more member."""
         identity = ExecutionId.for_flow(self.flow_id, self.engine.partitions)
-        arguments.setdefault("lane_id", f"{identity.uuid_text[:8]}-{name}")
+        arguments.setdefault("lane_id", f"{identity.uuid_text[-8:]}-{name}")
         await self.engine.create_execution(execution_id=identity, **arguments)
         await self.engine.add_execution_to_flow(flow_id=self.flow_id, execution_id=identity)
         self.members[name] = identity

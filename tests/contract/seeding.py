@@ -128,7 +128,7 @@ def member_id(engine: Engine, flow: Flow) -> ExecutionId:
 async def member(engine: Engine, flow: Flow, **arguments: Any) -> ExecutionId:
     """A fresh execution that belongs to the flow; a lane of its own by default, so that it can be claimed by it."""
     execution_id = member_id(engine, flow)
-    arguments.setdefault("lane_id", f"member-{execution_id.uuid_text[:8]}")
+    arguments.setdefault("lane_id", f"member-{execution_id.uuid_text[-8:]}")
     await engine.create_execution(execution_id=execution_id, **arguments)
     await alter(engine, execution_id, flow_id=flow.flow_id)
     return execution_id
@@ -136,7 +136,7 @@ async def member(engine: Engine, flow: Flow, **arguments: Any) -> ExecutionId:
 
 def lane_of(execution_id: ExecutionId) -> str:
     """The lane of a ``member``."""
-    return f"member-{execution_id.uuid_text[:8]}"
+    return f"member-{execution_id.uuid_text[-8:]}"
 
 
 def edge(flow: Flow, upstream: ExecutionId, downstream: ExecutionId, policy: str = "{}") -> Edge:

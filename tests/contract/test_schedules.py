@@ -463,3 +463,20 @@ async def test_the_timer_loop_fires_when_due(open_engine: Callable[..., Any]) ->
     handle = await engine.claim("lane", (), policy(max_wait=SOON_S * 1_000))
     assert handle is not None
     assert await engine.server_time_ms() >= now + 300
+
+
+async def test_what_a_clock_planned_that_was_ahead_is_planned_again(
+    engine: Engine, probe: Probe, clock: ManualClock
+) -> None:
+    await put(engine, overlap="queue")
+    due_at(clock, SLOT + 24 * HOUR)
+    assert await engine.run_timer("schedules") == 1
+    assert (await shown(engine)).next_at_ms == SLOT + 25 * HOUR
+    # The clock is set right.
+    due_at(clock, SLOT + 5)
+    await engine.run_timer("schedules")
+    assert (await shown(engine)).next_at_ms == SLOT + HOUR
+    due_at(clock, SLOT + HOUR)
+    assert await engine.run_timer("schedules") == 1
+    assert len(await started(probe)) == 2
+    assert (await shown(engine)).next_at_ms == SLOT + 2 * HOUR

@@ -13,9 +13,11 @@ from flowfabric import ClaimPolicy
 from flowfabric.cli.application import loaded
 from flowfabric.engine import Engine
 from flowfabric.engine.timers.loop import TIMERS
+from flowfabric.sdk.worker.worker import UNWIND_S
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.environment import VARIABLES
 from flowfabric.server.routes import ROUTES
+from flowfabric.server.serving import LEAST_GRACE_S
 from flowfabric.telemetry.worker import WorkerMetrics
 from tests.server.conftest import client_of
 
@@ -114,7 +116,8 @@ def parsed(*arguments: str) -> str:
 
 def test_they_name_variables_that_are_read() -> None:
     known = {each.name for each in VARIABLES} | {timer.variable for timer in TIMERS}
-    for path in (DEPLOY / "flowfabric.service", DEPLOY / "Containerfile"):
+    known.add("FF_URL")
+    for path in (each for each in DEPLOY.iterdir() if each.suffix != ".json"):
         named = set(re.findall(r"\bFF_[A-Z_]+", path.read_text()))
         assert named <= known, path.name
         assert named, path.name
@@ -131,10 +134,39 @@ def test_the_unit() -> None:
     assert program == f"/opt/flowfabric/bin/{next(iter(project['scripts']))}"
     assert unit["Service"]["WorkingDirectory"] == f"/var/lib/{unit['Service']['StateDirectory']}"
     assert unit["Service"]["Type"] == "exec", "it says nothing to systemd when it is ready"
-    # As long as a shutdown may take: requests, streams and the engine, each within the grace.
-    assert int(unit["Service"]["TimeoutStopSec"]) > 3 * ServerConfig().grace_ms / 1000
+    # As long as a shutdown may take.
+    assert int(unit["Service"]["TimeoutStopSec"]) > ServerConfig().grace_ms / 1000 + 2 * LEAST_GRACE_S
     assert unit["Service"]["EnvironmentFile"]
     assert unit["Install"]["WantedBy"] == "multi-user.target"
+
+
+def test_the_unit_of_a_worker() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string((DEPLOY / "flowfabric-worker.service").read_text())
+    _, *arguments = unit["Service"]["ExecStart"].split()
+    assert parsed(*arguments) == "worker"
+    assert unit["Service"]["WorkingDirectory"] == f"/var/lib/{unit['Service']['StateDirectory']}"
+    drain_s = int(arguments[arguments.index("--drain-seconds") + 1])
+    assert int(unit["Service"]["TimeoutStopSec"]) > drain_s + UNWIND_S
+
+
+def test_the_manifest() -> None:
+    text = (DEPLOY / "kubernetes.yaml").read_text()
+    paths = {each.path for each in ROUTES}
+    assert set(re.findall(r"path: (/\w+)", text)) == {"/livez", "/readyz"} <= paths
+    server, _, worker = text.split("\n---\n")
+    server_kill_s, worker_kill_s = (
+        int(re.findall(r"terminationGracePeriodSeconds: (\d+)", each)[0]) for each in (server, worker)
+    )
+    (hook_s,) = re.findall(r'sleep, "(\d+)"', server)
+    (grace_s,) = re.findall(r'FF_SHUTDOWN_GRACE_S, value: "(\d+)"', server)
+    assert server_kill_s > int(hook_s) + int(grace_s) + 2 * LEAST_GRACE_S
+    (command,) = re.findall(r"command: \[flowfabric, (.+)\]", worker)
+    arguments = command.replace('"', "").split(", ")
+    assert parsed(*arguments) == "worker"
+    assert worker_kill_s > int(arguments[-1]) + UNWIND_S
+    assert f":{ServerConfig().port}" in server
 
 
 def test_the_container() -> None:
@@ -160,8 +192,8 @@ def test_the_container() -> None:
         for each in copied.split():
             assert (ROOT / each).exists(), each
     (asked,) = re.findall(r"http://127\.0\.0\.1:(\d+/\w+)", lines)
-    assert asked == f"{ServerConfig().port}/healthz"
-    assert "/healthz" in {each.path for each in ROUTES}
+    assert asked == f"{ServerConfig().port}/livez"
+    assert "/livez" in {each.path for each in ROUTES}
 
 
 def test_the_guides_mention_them() -> None:

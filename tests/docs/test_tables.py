@@ -3,6 +3,7 @@
 ``./dev run python -m tests.docs.test_tables`` writes the tables of errors and operations anew.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 from enum import StrEnum
@@ -24,6 +25,7 @@ from flowfabric import (
     EligibilityState,
     EngineError,
     LifecyclePhase,
+    LimitReached,
     NotFound,
     OwnershipState,
     PublicState,
@@ -78,6 +80,7 @@ def all_errors() -> Iterator[tuple[EngineError, str]]:
     for error in (
         Unavailable(""),
         ResourceExhausted("", 0),
+        LimitReached("", 0),
         Timeout("", 0),
         StreamDisconnected(""),
         StreamBackpressure(),
@@ -86,15 +89,35 @@ def all_errors() -> Iterator[tuple[EngineError, str]]:
 
 
 def is_raised(error: EngineError, kind: str) -> bool:
-    """Whether any code outside the list of errors names the kind, or the class where it has no kinds."""
-    named = kind if "." in kind and type(error) is not RequiresDevMode else f"{type(error).__name__}("
-    return any(named in text for text in sources())
+    """Whether any code makes an error of the kind, or of the class where it has no kinds."""
+    by_class = "." not in kind or isinstance(error, RequiresDevMode | StreamGap)
+    return (type(error).__name__ if by_class else kind) in made()
 
 
 @cache
-def sources() -> tuple[str, ...]:
-    """The engine's code, without the list of errors itself."""
-    return tuple(path.read_text() for path in SOURCE.rglob("*.py") if path != SOURCE / "model" / "errors.py")
+def made() -> frozenset[str]:
+    """Classes that are called and kinds that are named, outside the list of errors and what only tells them: where
+    errors are compared with kinds, or become answers of the server and its clients."""
+    telling = ("model/errors.py", "server/http/problems.py", "engine/wire/error_codec.py")
+    found: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        if path in [SOURCE / each for each in telling]:
+            continue
+        tree = ast.parse(path.read_text())
+        asked = {
+            id(part)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Compare | ast.MatchValue)
+            for part in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            if id(node) in asked:
+                continue
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                found.add(node.func.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                found.add(f"{node.value.id}.{node.attr}")
+    return frozenset(found)
 
 
 def error_row(error: EngineError, kind: str) -> str:

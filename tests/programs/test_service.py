@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.ports import free_port
 from tests.programs.outside import Outside
 from tests.programs.running import TIMEOUT_S, Program, kill
-from tests.servers import free_port
 
 TEA = {"number": 1, "item": "tea", "euros": 5}
 PIANO = {"number": 2, "item": "piano", "euros": 5000}

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
+from flowfabric import gather
+from flowfabric.model.errors import Transport, TransportKind
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.app import App
 from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.definitions.depends import injected
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.errors import BudgetExceeded, RunCancelled, RunFailed
-from flowfabric.sdk.options import Budget
+from flowfabric.sdk.options import Budget, Retry
 
 SOON = seconds(20)
 
@@ -179,3 +182,99 @@ async def _until(condition: Any) -> None:
     while not await condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("store_url", ["memory", "remote"], indirect=True)
+async def test_every_call_in_a_workflow_is_charged(app: App) -> None:
+    budget = Budget("team", tokens=100_000)
+    tries: list[int] = []
+
+    @app.step
+    async def think(tokens: int, ctx: Ctx = injected) -> None:
+        async with ctx.spend(tokens=tokens):
+            pass
+
+    @app.step
+    def think_twice(ctx: Ctx = injected) -> None:
+        for used in (30, 40):
+            with ctx.spend(tokens=100) as call:
+                call.settle(tokens=used)
+
+    @app.step
+    async def think_in_one(ctx: Ctx = injected) -> None:
+        call = ctx.spend(tokens=100)
+        async with call:
+            call.settle(tokens=1)
+        async with call:
+            pass
+
+    @app.step(retry=Retry(2, first=seconds(0)))
+    async def think_again(ctx: Ctx = injected) -> None:
+        tries.append(ctx.attempt)
+        async with ctx.spend(tokens=5):
+            pass
+        if len(tries) < 3:
+            raise ValueError("once more")
+
+    @app.workflow
+    async def agent() -> None:
+        for _ in range(3):
+            await think(1_000)
+        await gather(think(10_000), think(20_000), think_twice())
+        await think_again()
+        await think_in_one()
+
+    async with app, app.worker():
+        await (await agent.using(budget=budget).start()).result(timeout=SOON)
+        assert await _usage(app, budget) == ({"tokens": 3_000 + 30_000 + 70 + 15 + 101}, {})
+
+
+@pytest.mark.parametrize("store_url", ["memory"], indirect=True)
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+async def test_a_store_that_does_not_answer_once(app: App, done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = Budget("team", tokens=100)
+    attempts: list[int] = []
+
+    @app.task
+    async def think(ctx: Ctx = injected) -> None:
+        attempts.append(ctx.attempt)
+        async with ctx.spend(tokens=60) as call:
+            call.settle(tokens=50)
+
+    async with app, app.worker():
+        for name in ("reserve_budget", "settle_reservation"):
+            _unanswered_once(app, name, done, monkeypatch)
+        await (await think.using(budget=budget).start()).result(timeout=SOON)
+        assert await _usage(app, budget) == ({"tokens": 50}, {})
+    assert attempts == [1]
+
+
+def _unanswered_once(app: App, name: str, done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call of an operation is not answered, whether it was done or not."""
+    real, calls = getattr(app.engine, name), itertools.count()
+
+    async def call(*args: Any) -> Any:
+        if next(calls):
+            return await real(*args)
+        if done:
+            await real(*args)
+        raise Transport("memory", TransportKind.TRANSPORT, "the connection was lost")
+
+    monkeypatch.setattr(app.engine, name, call)
+
+
+@pytest.mark.parametrize("store_url", ["memory"], indirect=True)
+async def test_what_one_budget_refuses_comes_back_to_the_others(app: App) -> None:
+    wide, narrow = Budget("wide", tokens=100), Budget("narrow", tokens=10)
+    seen: list[Any] = []
+
+    @app.task
+    async def think(ctx: Ctx = injected) -> None:
+        with pytest.raises(BudgetExceeded):
+            async with ctx.spend(tokens=50):
+                pass
+        seen.append([await _usage(app, each) for each in (wide, narrow)])
+
+    async with app, app.worker():
+        await (await think.using(budget=[wide, narrow]).start()).result(timeout=SOON)
+    assert seen == [[({}, {}), ({}, {})]]

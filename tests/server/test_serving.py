@@ -13,7 +13,7 @@ from flowfabric.model.errors import Validation
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.operations.suspension import AlreadySeeded
 from flowfabric.model.partitions import PartitionCounts
-from flowfabric.server import ServerConfig, create_app
+from flowfabric.server import ServerConfig, create_app, serving
 from flowfabric.server.serving import Running, open_engine
 from tests.server.conftest import client_of
 from tests.server.making import at, created, creation
@@ -48,6 +48,34 @@ async def test_a_longer_secret_signs_as_well(secret: str) -> None:
     given = {"FF_STORE_URL": "memory://", "FF_WAITPOINT_HMAC_SECRET": secret}
     async with await open_engine(ServerConfig.from_environment(given)) as engine:
         assert await engine.seed_waitpoint_hmac_secret(kid="k1", secret_hex=secret) == AlreadySeeded("k1", True)
+
+
+async def test_a_shutdown_has_one_grace_for_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "LEAST_GRACE_S", 0.01)
+    config = ServerConfig(store_url="memory://", port=0, hmac_secret=SECRET, grace_ms=60_000)
+    engine = await open_engine(config)
+    server = create_app(engine, config)
+    running = Running(server, config, server)
+    task = asyncio.create_task(running.run())
+    await running.started()
+    with server.stream_ops.one():
+        running.stop()
+        await task
+        # Requests have taken all of it.
+        assert running._listener.began is not None
+        running._listener.began -= 60
+        await asyncio.wait_for(running.drain(), 20)
+    await engine.close()
+
+
+async def test_a_server_starts_after_any_number_of_rotations(tmp_path: Path) -> None:
+    config = ServerConfig(store_url=f"sqlite:///{tmp_path}/ff.db", single_node=True, hmac_secret=SECRET)
+    for kid in ("k2", "k3", "k4"):
+        async with await open_engine(config) as engine:
+            await engine.rotate_waitpoint_hmac_secret_all(new_kid=kid, new_secret_hex="cd" * 32, grace_ms=0)
+    async with await open_engine(config) as engine:
+        kids = await engine.list_waitpoint_hmac_kids()
+        assert (kids.current_kid, kids.verifying) == ("k4", ())
 
 
 @pytest.mark.parametrize("store", ["sqlite:///{folder}/ff.db", "sqlite:///:memory:", "memory://"])

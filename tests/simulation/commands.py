@@ -55,10 +55,16 @@ class _Recorder(Engine):
 _recorder = _Recorder(MemoryStore(clock=lambda: START_MS))
 
 
+def _entropy(count: int = 1) -> bytes:
+    return ENTROPY * 16 * count
+
+
 def captured(call: Callable[[Engine], Any]) -> Any:
     """The command that a call would submit."""
     with (
         mock.patch("os.urandom", lambda size: ENTROPY * size),
+        mock.patch("flowfabric.engine.operations.claim.ascending_bytes", _entropy),
+        mock.patch("flowfabric.engine.operations.leases.ascending_bytes", _entropy),
         mock.patch("flowfabric.engine.operations.leases._jitter", return_value=1.0),
     ):
         try:

@@ -23,10 +23,11 @@ from tests.simulation.situations import SITUATIONS, enter, meetings, position, r
 from tests.simulation.test_model import PATIENCE_S
 from tests.simulation.world import World
 
-EXAMPLES = {"memory": 250, "sqlite": 60, "postgres": 20, "valkey": 25}
-FULL_FACTOR = 20
+#: Examples of a plain run by store, and of a full one.
+EXAMPLES = {"memory": 100, "sqlite": 24, "postgres": 8, "valkey": 10}
+FULL_EXAMPLES = {"memory": 5_000, "sqlite": 1_200, "postgres": 400, "valkey": 500}
 #: Of all pairs of commands in all situations, every how many-th is run.
-STRIDE = {"memory": 23, "sqlite": 149, "postgres": 997, "valkey": 499}
+STRIDE = {"memory": 67, "sqlite": 449, "postgres": 2_999, "valkey": 1_499}
 FULL_STRIDE = {"memory": 1, "sqlite": 7, "postgres": 23, "valkey": 11}
 
 
@@ -87,7 +88,7 @@ def test_random_batches(worlds: tuple[World, World], request: pytest.FixtureRequ
     store = request.node.callspec.params["worlds"]
 
     @settings(
-        max_examples=EXAMPLES[store] * (FULL_FACTOR if full_run() else 1),
+        max_examples=(FULL_EXAMPLES if full_run() else EXAMPLES)[store],
         derandomize=not full_run(),
         database=None,
         deadline=None,

@@ -1,4 +1,4 @@
-"""Filled databases for tests of plans: filled once by each worker, and copied for each test."""
+"""Filled databases for tests of plans: filled once by each worker, and copied for tests that write."""
 
 from __future__ import annotations
 
@@ -29,13 +29,18 @@ class Filled:
         self._template = template
         self._names: dict[Fill, str] = {}
 
-    @contextlib.contextmanager
-    def copy(self, fill: Fill) -> Iterator[str]:
-        """The address of a database with this content, gone after the block."""
+    def shared(self, fill: Fill) -> str:
+        """The address of the database with this content, for those who only read."""
         if fill not in self._names:
             name = self._made(self._template)
             self._administrator.run(_filled(with_database(self._server.dsn, name), fill))
             self._names[fill] = name
+        return with_database(self._server.dsn, self._names[fill])
+
+    @contextlib.contextmanager
+    def copy(self, fill: Fill) -> Iterator[str]:
+        """The address of a database of one's own with this content, gone after the block."""
+        self.shared(fill)
         name = self._made(self._names[fill])
         try:
             yield with_database(self._server.dsn, name)
@@ -72,13 +77,27 @@ def filled_databases(postgres_server: Any, postgres_administrator: Any, postgres
 
 
 @contextlib.asynccontextmanager
+async def planner_of(filled: Filled, fill: Fill) -> AsyncIterator[Any]:
+    """A connection with the settings of a writer that can only plan, to the database with this content."""
+    async with _writer(filled.shared(fill)) as connection:
+        await connection.execute("SET default_transaction_read_only = on")
+        yield connection
+
+
+@contextlib.asynccontextmanager
 async def writer_of(filled: Filled, fill: Fill) -> AsyncIterator[Any]:
-    """A connection with the settings of a writer, to a database with this content."""
+    """A connection with the settings of a writer, to a database of its own with this content."""
     with filled.copy(fill) as dsn:
-        async with await Engine.open(dsn) as engine, engine.store.raw() as connection:
-            for name, value in WRITER_SETTINGS.items():
-                await connection.execute(f"SET {name} = '{value}'")
+        async with _writer(dsn) as connection:
             yield connection
+
+
+@contextlib.asynccontextmanager
+async def _writer(dsn: str) -> AsyncIterator[Any]:
+    async with await Engine.open(dsn) as engine, engine.store.raw() as connection:
+        for name, value in WRITER_SETTINGS.items():
+            await connection.execute(f"SET {name} = '{value}'")
+        yield connection
 
 
 class FilledFiles:

@@ -17,7 +17,7 @@ from flowfabric.stores import questions as ask
 from flowfabric.stores.postgres import load_downstream, load_sql
 from flowfabric.stores.sqlite import store as sqlite_store
 from flowfabric.stores.sqlite.load import _LIVE_MEMBERS, DESCENDANTS, DOWNSTREAM, _select_by
-from tests.stores.conftest import Filled, FilledFiles, sqlite_of, writer_of
+from tests.stores.conftest import Filled, FilledFiles, planner_of, sqlite_of
 from tests.stores.test_plans import plan, steps
 
 FLOW = str(uuid4())
@@ -42,8 +42,8 @@ async def fill(engine: Engine) -> None:
 
 @pytest.fixture
 async def postgres(filled_databases: Filled) -> AsyncIterator[Any]:
-    """A connection with the settings of a writer, to a filled database."""
-    async with writer_of(filled_databases, fill) as connection:
+    """A connection with the settings of a writer, to the filled database: it plans and changes nothing."""
+    async with planner_of(filled_databases, fill) as connection:
         yield connection
 
 

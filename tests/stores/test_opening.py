@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowfabric import Validation
+from flowfabric import App, Validation
 from flowfabric.engine import Engine
 from flowfabric.model.partitions import PartitionCounts
 
@@ -64,6 +64,16 @@ async def test_tables_can_be_checked_instead_of_made(url: str) -> None:
         await engine.create_execution()
     async with await Engine.open(url, single_node=True, migrate="check") as engine:
         assert [each.waiting for each in await engine.queue_depths()] == [1]
+
+
+async def test_the_environment_decides_for_every_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FF_MIGRATE", "check")
+    with pytest.raises(Validation, match="flowfabric db migrate"):
+        await Engine.open(url, single_node=True)
+    async with await Engine.open(url, single_node=True, migrate="apply") as engine:
+        await engine.ping()
+    async with App(url) as app:
+        await app.engine.ping()
 
 
 @pytest.mark.parametrize("how", ["apply", "check"])

@@ -52,7 +52,7 @@ from flowfabric.stores.sqlite import store as sqlite_store
 from flowfabric.stores.sqlite.load import _CANDIDATES, _CANDIDATES_WITHIN, _SETS, _SETS_WITHIN
 from flowfabric.stores.tables.executions import ATTEMPT, EXECUTION
 from tests.contract.seeding import seed
-from tests.stores.conftest import Filled, FilledFiles, sqlite_of, writer_of
+from tests.stores.conftest import Filled, FilledFiles, planner_of, sqlite_of, writer_of
 
 TIMERS = (
     "intake",
@@ -122,7 +122,14 @@ async def fill(engine: Engine) -> None:
 
 @pytest.fixture
 async def postgres(filled_databases: Filled) -> AsyncIterator[Any]:
-    """A connection with the settings of a writer, to a filled database."""
+    """A connection with the settings of a writer, to the filled database: it plans and changes nothing."""
+    async with planner_of(filled_databases, fill) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def own_postgres(filled_databases: Filled) -> AsyncIterator[Any]:
+    """The same on a database of its own, which the test may change."""
     async with writer_of(filled_databases, fill) as connection:
         yield connection
 
@@ -143,18 +150,20 @@ async def test_claims_walk_the_claim_index(postgres: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 50])
-async def test_claims_from_a_queue_of_a_million_start_no_helpers(postgres: Any, limit: int) -> None:
+async def test_claims_from_a_queue_of_a_million_start_no_helpers(own_postgres: Any, limit: int) -> None:
     """With statistics of a large table, and helpers that seem to cost nothing."""
-    await postgres.execute(
+    await own_postgres.execute(
         "UPDATE pg_class SET reltuples = 1000000 WHERE relname LIKE 'ff_exec_core%'; "
         "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_index_scan_size = 0; "
         "SET min_parallel_table_scan_size = 0"
     )
     # A claim that is alone locks nothing, which is what lets a plan be parallel.
     alone = load_sql.CLAIM_PLAIN.removesuffix(load_sql.SKIPPING)
-    assert "Gather" not in await plan(postgres, alone, "waiting", limit, 1)
-    await postgres.execute("SET max_parallel_workers_per_gather = 2")
-    assert "Gather" in await plan(postgres, f"/* again */ {alone}", "waiting", limit, 1), "the setting is what counts"
+    assert "Gather" not in await plan(own_postgres, alone, "waiting", limit, 1)
+    await own_postgres.execute("SET max_parallel_workers_per_gather = 2")
+    assert "Gather" in await plan(own_postgres, f"/* again */ {alone}", "waiting", limit, 1), (
+        "the setting is what counts"
+    )
 
 
 async def test_claims_within_namespaces_walk_an_index_of_their_own(postgres: Any) -> None:
@@ -305,19 +314,27 @@ async def test_visible_lanes_are_found_by_jumping_through_an_index(postgres: Any
         assert "lane_id" in condition, "a lane is jumped over, however many executions it has"
 
 
-async def test_samples_are_read_and_deleted_by_their_minute(postgres: Any) -> None:
+async def test_samples_are_read_and_deleted_by_their_minute(own_postgres: Any) -> None:
     from flowfabric.stores.postgres import store
 
-    await postgres.execute("INSERT INTO ff_sample SELECT m * 60000, '{}' FROM generate_series(1, 1500) m")
-    await postgres.execute("ANALYZE ff_sample")
+    await own_postgres.execute("INSERT INTO ff_sample SELECT m * 60000, '{}' FROM generate_series(1, 1500) m")
+    await own_postgres.execute("ANALYZE ff_sample")
     asked = store._QUESTIONS.compile(ListSamples(60_000 * 1_400, 1_001))
-    page = await plan(postgres, store._dollars(asked.sql), *asked.params)
+    page = await plan(own_postgres, store._dollars(asked.sql), *asked.params)
     [(old, before)] = [each for each in trims(TrimHistory(1, 1, 1, 10, 1)) if each[0].startswith("ff_sample ")]
-    gone = await plan(postgres, store._dollars(f"SELECT ctid FROM {old} LIMIT 10"), before)
+    gone = await plan(own_postgres, store._dollars(f"SELECT ctid FROM {old} LIMIT 10"), before)
     for found in (page, gone):
         assert "ff_sample_pkey" in found
         assert "Seq Scan" not in found
         assert '"Sort"' not in found
+
+
+@pytest.mark.parametrize("table", ["ff_worker_registry_event", "ff_enqueue_request", "ff_audit", "ff_kept_answer"])
+async def test_what_goes_by_age_is_found_by_index(postgres: Any, table: str) -> None:
+    from flowfabric.stores.postgres import store
+
+    [(old, before)] = [each for each in trims(TrimHistory(1, 1, 1, 10, 1)) if each[0].startswith(f"{table} ")]
+    assert "Seq Scan" not in await plan(postgres, store._dollars(f"SELECT ctid FROM {old} LIMIT 10"), before)
 
 
 @pytest.mark.parametrize("timer", TIMERS)

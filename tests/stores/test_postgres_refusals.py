@@ -14,6 +14,7 @@ from flowfabric import Transport
 from flowfabric.engine import Engine
 from flowfabric.model.errors import TransportKind
 from flowfabric.stores.migration_plan import plan
+from flowfabric.stores.postgres.store import _translated
 from tests.databases import Administrator
 
 
@@ -81,3 +82,10 @@ async def test_a_server_that_is_not_there_may_come_back() -> None:
     with pytest.raises(Transport, match="cannot open the database") as caught:
         await Engine.open("postgresql://127.0.0.1:1/x")
     assert caught.value.retryable
+
+
+@pytest.mark.parametrize("committing", [False, True])
+def test_an_unknown_completion_is_an_unknown_outcome(committing: bool) -> None:
+    found = _translated(asyncpg.StatementCompletionUnknownError("x"), committing)
+    assert isinstance(found, Transport)
+    assert found.kind is TransportKind.TRANSPORT, "another kind would be tried again, command by command"

@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import full_run
 from tests.databases import with_database
+from tests.ports import free_port
 from tests.servers import (
     OWNER_FILE,
     SCRATCH_PREFIX,
@@ -227,3 +228,22 @@ def test_copied_programs_can_be_run_by_everybody(tmp_path: Path) -> None:
     open_to_everybody(tmp_path)
     modes = [path.stat().st_mode & 0o777 for path in (program.parent, program, data)]
     assert modes == [0o755, 0o755, 0o644]
+
+
+# ---------------------------------------------------------------------------------------------------------------- ports
+
+
+def test_another_server_on_the_port_is_not_taken_for_ours() -> None:
+    with Valkey(in_memory=True) as server, subprocess.Popen(["sleep", "60"]) as other:
+        assert server.process is not None
+        try:
+            assert server.is_ready(server.process)
+            assert not server.is_ready(other)
+        finally:
+            other.kill()
+
+
+def test_ports_of_two_processes_differ() -> None:
+    ask = "from tests.ports import free_port; print(*(free_port() for _ in range(50)))"
+    said = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    assert not {int(port) for port in said.split()} & {free_port() for _ in range(50)}

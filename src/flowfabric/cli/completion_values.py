@@ -1,4 +1,4 @@
-"""What the scripts for shells offer beyond commands and options: ids of runs, files with apps, and states."""
+"""Values offered by shell completion: ids of runs, files with apps, and states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands share that look at a store or a server: which one, and how to open it."""
+"""The ``--store`` and ``--server`` options: choosing what a command talks to, and opening it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from flowfabric.cli.terminal import Misused
 from flowfabric.sdk.app import App
 from flowfabric.stores.environment import ConfigError, store_url
 from flowfabric.stores.kinds import SCHEMES
+from flowfabric.stores.migrate import CHECK
 
 if TYPE_CHECKING:
     from flowfabric.stores.valkey.durability import Durability
@@ -122,10 +123,19 @@ def named_store(url: str | None) -> str | None:
 
 
 def app_at(url: str, token: str | None, namespace: str = "default") -> App:
-    """An app without definitions, for a store or a server."""
+    """An app without definitions, for a store or a server. It leaves the tables of a store that is there as they are:
+    those who deploy bring them up to date."""
     if not is_server(url):
-        return App(url, namespace=namespace)
+        return App(url, namespace=namespace, engine_options={"migrate": CHECK} if _is_there(url) else {})
     return App(url, namespace=namespace, token=token, engine_options={"patience_s": PATIENCE_S})
+
+
+def _is_there(url: str) -> bool:
+    """Whether there is a store at an address: a SQLite file may still have to be made."""
+    if url.startswith("memory:"):
+        return False
+    path = url.removeprefix("sqlite:///")
+    return path == url or (not path.startswith((":", "file:")) and os.path.exists(path))
 
 
 def on_store(

@@ -1,4 +1,4 @@
-"""What is typed after a task's name: ``name=Ann times=3``, ``Ann 3``, or JSON."""
+"""Arguments typed after a task's name: ``name=Ann times=3``, ``Ann 3``, or JSON."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What may happen: pure rules. No clock, no input or output, no randomness, no logging."""
+"""The rules, pure: no clock, no input or output, no randomness, no logging."""

@@ -11,6 +11,7 @@ from flowfabric.core.context import Context, saturate
 from flowfabric.model.decisions import Decision, Get, Need, change, insert
 from flowfabric.model.errors import NotFound, Validation, ValidationKind
 from flowfabric.model.operations.access import (
+    RESULT,
     AuditEntry,
     Credential,
     CredentialInfo,
@@ -94,13 +95,14 @@ class KeepAnswer(Struct, gc=False):
 
 
 def keep_answer(command: KeepAnswer, view: View, context: Context) -> Decision:
-    """The first answer stays until its time is over."""
+    """The first answer stays until its time is over; it takes the place of the result it was made of."""
     wanted = command.wanted
     wanted.expires_at_ms = saturate(context.now + command.kept_ms)
     stored = view.get(KeptAnswer, wanted.key)
     if stored is None:
         return Decision(wanted, (insert(wanted),))
-    if stored.expires_at_ms > context.now:
+    is_result = stored.status == RESULT and stored.fingerprint == wanted.fingerprint
+    if stored.expires_at_ms > context.now and not is_result:
         return Decision(stored)
     fields = {name: getattr(wanted, name) for name in ("fingerprint", "status", "media", "body", "expires_at_ms")}
     return Decision(wanted, (change(stored, **fields),))

@@ -1,4 +1,4 @@
-"""What every rule is told besides its command: the time, and the store's name in shown ids."""
+"""The context of a rule beside its command: the time, and the store's name in shown ids."""
 
 from __future__ import annotations
 

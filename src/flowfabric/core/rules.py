@@ -12,7 +12,7 @@ from flowfabric.core.context import Context
 from flowfabric.core.executions import cancel, complete, create, debounce, due, enqueue, operator, retention, tags
 from flowfabric.core.flows import build, cancel as flow_cancel, cascade, reconcile, status, submit
 from flowfabric.core.lanes import fairness, lane_state, workers
-from flowfabric.core.leases import claim, grants, hold, reclaim
+from flowfabric.core.leases import claim, decline, grants, hold, reclaim
 from flowfabric.core.streams import append
 from flowfabric.core.suspension import pending_waitpoints, resume, signals, signing, suspend
 from flowfabric.core.workflows import orphans, steps
@@ -38,6 +38,7 @@ RULES: Mapping[type, Rule] = {
     hold.Progress: hold.progress,
     hold.Delay: hold.delay,
     hold.WaitChildren: hold.wait_children,
+    decline.Decline: decline.decline,
     append.AppendFrame: append.append_frame,
     append.AppendFrames: append.append_frames,
     complete.Complete: complete.complete,
@@ -121,9 +122,11 @@ RULES: Mapping[type, Rule] = {
     schedules.ResumeSchedule: schedules.resume_schedule,
     schedules.DeleteSchedule: schedules.delete_schedule,
     schedules.FireSchedule: schedules.fire_schedule,
+    schedules.PlanScheduleAgain: schedules.plan_schedule_again,
     schedules.TriggerSchedule: schedules.trigger_schedule,
     schedules.BackfillSchedule: schedules.backfill_schedule,
     enqueue.AcceptRequest: enqueue.accept_request,
+    enqueue.AcceptRequests: enqueue.accept_requests,
     enqueue.RetryRequest: enqueue.retry_request,
     enqueue.DropRequest: enqueue.drop_request,
     debounce.DebounceExecution: debounce.debounce_execution,

@@ -24,6 +24,7 @@ from flowfabric.model.decisions import Decision, Drop, Get, GetFull, Need, chang
 from flowfabric.model.errors import NotFound, Validation, ValidationKind
 from flowfabric.model.events import Event, OperatorEvent
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import CLOCK_STEP_MS
 from flowfabric.model.operations.executions import AlreadySatisfied
 from flowfabric.model.operations.schedules import (
     SCHEDULE_TAG,
@@ -36,6 +37,7 @@ from flowfabric.model.operations.schedules import (
     SchedulePaused,
     ScheduleResumed,
     SkipReason,
+    former_slot_uuid,
     slot_jitter_ms,
     slot_uuid,
 )
@@ -246,8 +248,13 @@ def backfill_schedule(command: BackfillSchedule, view: View, context: Context) -
     starts = [start for start in command.starts if ahead is None or start < ahead]
     uuids = {start: slot_uuid(schedule.namespace, schedule.schedule_id, start) for start in starts}
     ids = {start: f"{{fp:{schedule.partition}}}:{uuid}" for start, uuid in uuids.items()}
-    view.require([Get(Lane, schedule.lane_id), *(Get(Execution, each) for each in ids.values())])
-    wanted = [start for start in starts if view.execution(ids[start]) is None]
+    former = {
+        start: f"{{fp:{schedule.partition}}}:{former_slot_uuid(schedule.namespace, schedule.schedule_id, start)}"
+        for start in starts
+    }
+    both = (*ids.values(), *former.values())
+    view.require([Get(Lane, schedule.lane_id), *(Get(Execution, each) for each in both)])
+    wanted = [start for start in starts if view.execution(ids[start]) is view.execution(former[start]) is None]
     existing = len(starts) - len(wanted)
     if command.dry_run:
         first, last = (starts[0], starts[-1]) if starts else (None, None)
@@ -262,6 +269,28 @@ def backfill_schedule(command: BackfillSchedule, view: View, context: Context) -
     answer = BackfillResult.Started(tuple(ExecutionId.unchecked(ids[start]) for start in wanted), existing)
     counted = change(schedule, started_count=schedule.started_count + len(wanted))
     return Decision(answer, (counted,))
+
+
+def is_ahead(schedule: Schedule, now: int) -> bool:
+    """Whether it was planned by a clock that was ahead and has been set right: nothing would start until the time that
+    the clock showed."""
+    written = max(schedule.updated_at_ms, schedule.last_slot_ms or 0)
+    return not schedule.paused and written > now + CLOCK_STEP_MS
+
+
+class PlanScheduleAgain(_OneSchedule, gc=False):
+    """Start the schedule from now on, if it was planned in a future that did not come."""
+
+    next_at_ms: int | None
+
+
+def plan_schedule_again(command: PlanScheduleAgain, view: View, context: Context) -> Decision:
+    """Slots that were started in the wrong future have their executions already, and get no second ones."""
+    schedule = view.get(Schedule, (command.namespace, command.schedule_id))
+    if schedule is None or not is_ahead(schedule, context.now):
+        return Decision(False)
+    planned = change(schedule, next_at_ms=command.next_at_ms, last_slot_ms=None, updated_at_ms=context.now)
+    return Decision(True, (planned,))
 
 
 def _found(command: _OneSchedule, view: View) -> Schedule:

@@ -12,8 +12,8 @@ from flowfabric.core.admission.admit import LetGo
 from flowfabric.core.admission.charge import LET_GO_QUOTA
 from flowfabric.core.batch.view import View
 from flowfabric.core.ownership.limited_callers import unwrapped
-from flowfabric.engine import hints
-from flowfabric.engine.batcher import Abandoned, Batcher
+from flowfabric.engine import forks, hints
+from flowfabric.engine.batcher import CLOSED, Abandoned, Batcher
 from flowfabric.engine.checks import values
 from flowfabric.engine.observer import Observer
 from flowfabric.engine.own_loop import OwnLoop
@@ -76,9 +76,10 @@ class EngineBase:
         #: Slots of quotas that were left and not yet offered.
         self._slots_left: dict[str, int] = {}
         self._offering = False
-        #: Set when the store is let go: nothing can be read any more.
-        self._down = False
+        #: Why nothing can be read any more, once the store is let go.
+        self._down = ""
         self._own_loop = OwnLoop()
+        forks.remember(self)
 
     @property
     def partitions(self) -> PartitionCounts:
@@ -233,7 +234,7 @@ class EngineBase:
 
     def _check_open(self) -> None:
         if self._down:
-            raise Unavailable("engine is closed")
+            raise Unavailable(self._down)
 
     async def now_ms(self) -> int:
         """The time that decides."""
@@ -264,22 +265,29 @@ class EngineBase:
 
     async def _hear_all(self) -> None:
         async for topic in self.store.heard():
-            if topic is None:
-                self._lanes.stir()
-                self._streams.stir()
-                self._events.stir()
-                self._hasten_requests()
-                self._tell_of_credentials(None)
-            elif topic == hints.CREDENTIALS:
-                self._tell_of_credentials(None)
-            elif topic == hints.ENQUEUE:
-                self._hasten_requests()
-            elif topic.startswith(hints.LANE):
-                self._lanes.stir(topic[len(hints.LANE) :], HEARD)
-            elif topic.startswith(hints.STREAM):
-                self._streams.stir(int(topic[len(hints.STREAM) :]))
-            elif topic.startswith(hints.EVENTS):
-                self._events.wake(hints.event_kinds(topic))
+            try:
+                self._follow(topic)
+            except Exception:
+                # Anybody who may write to the database may send one: it must not deafen the process.
+                _log.warning("a notification was not understood: %.200r", topic, exc_info=True)
+
+    def _follow(self, topic: str | None) -> None:
+        if topic is None:
+            self._lanes.stir()
+            self._streams.stir()
+            self._events.stir()
+            self._hasten_requests()
+            self._tell_of_credentials(None)
+        elif topic == hints.CREDENTIALS:
+            self._tell_of_credentials(None)
+        elif topic == hints.ENQUEUE:
+            self._hasten_requests()
+        elif topic.startswith(hints.LANE):
+            self._lanes.stir(topic[len(hints.LANE) :], HEARD)
+        elif topic.startswith(hints.STREAM):
+            self._streams.stir(int(topic[len(hints.STREAM) :]))
+        elif topic.startswith(hints.EVENTS):
+            self._events.wake(hints.event_kinds(topic))
 
     async def drain(self, grace_ms: int) -> int:
         """Stop the timers and finish what is queued; how many tasks were still busy when the grace was over."""
@@ -300,6 +308,12 @@ class EngineBase:
             task.cancel()
         return len(late)
 
+    def leave_to_parent(self) -> None:
+        """After a fork the connections are still the parent's."""
+        self._closed, self._down = True, forks.FORKED
+        self._own_loop = OwnLoop()
+        self._batcher.forget(forks.FORKED)
+
     def _abandon(self) -> None:
         """Finish nothing any more: those who wait are told at once."""
         self._batcher.abandon()
@@ -309,6 +323,8 @@ class EngineBase:
     async def close(self) -> None:
         """Finish what is under way and let go of the store. Safe to call twice, and to be waited for by several. If a
         call is cancelled, what is under way is given up, and the store let go of all the same."""
+        if self._down == forks.FORKED:
+            return
         self._own_loop.check()
         if self._closing is None:
             self._closed = True
@@ -331,7 +347,7 @@ class EngineBase:
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.wait((self._listener,))
-        self._down = True
+        self._down = CLOSED
         for waiters in (self._lanes, self._streams, self._events):
             waiters.rounds.stop()
         self._lanes.stir()

@@ -12,13 +12,15 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from flowfabric.engine.transact import Outcome
 from flowfabric.model.errors import Bug, BugKind, Contention, EngineError, Transport, TransportKind, Unavailable
 from flowfabric.model.limits import MAX_BATCH, MAX_QUEUE
 
 _log = logging.getLogger("flowfabric.engine")
+
+CLOSED: Final = "engine is closed"
 
 #: Takes an answer whose caller has stopped waiting.
 Abandoned: TypeAlias = Callable[[Any], None]
@@ -61,16 +63,18 @@ class Batcher:
         #: What runners have taken and not answered yet.
         self._taken: dict[int, list[_Item]] = {}
         self._closed = False
+        #: What is said once it is closed.
+        self._why = CLOSED
 
     async def call(self, command: Any, abandoned: Abandoned | None = None) -> Any:
         """The answer to a command, once it is durable; or the error it met, nothing having changed. If the caller stops
         waiting when it is too late to take the command back, ``abandoned`` gets the answer."""
         if self._closed:
-            raise Unavailable("engine is closed")
+            raise Unavailable(self._why)
         while len(self._queue) >= self._max_queue:
             await self._wait_for_room()
             if self._closed:
-                raise Unavailable("engine is closed")
+                raise Unavailable(self._why)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._queue.append((command, future, abandoned))
         if not self._hungry:
@@ -92,7 +96,7 @@ class Batcher:
                 while len(self._queue) >= self._max_queue and not self._closed:
                     await self._wait_for_room()
                 if self._closed:
-                    raise Unavailable("engine is closed")
+                    raise Unavailable(self._why)
                 future: asyncio.Future[Any] = loop.create_future()
                 futures.append(future)
                 self._queue.append((command, future, None))
@@ -226,6 +230,13 @@ class Batcher:
                 abandoned(answer)
         self._committed(commands, outcome)
 
+    def forget(self, why: str) -> None:
+        """Take nothing more, and forget what is under way: that is the business of the process this one came from."""
+        self._closed, self._why = True, why
+        self._queue.clear()
+        self._runners.clear()
+        self._idle.clear()
+
     def abandon(self) -> None:
         """Stop at once. What waits was not begun; what is being written may have been done, and its callers are told
         so."""
@@ -234,7 +245,7 @@ class Batcher:
             self._patience.cancel()
         queued = list(self._queue)
         self._queue.clear()
-        _fail(queued, Unavailable("engine is closed"))
+        _fail(queued, Unavailable(self._why))
         for taken in self._taken.values():
             _fail(taken, Transport("engine", TransportKind.TRANSPORT, "closed during a commit, outcome unknown"))
         self._give_room(len(self._room))

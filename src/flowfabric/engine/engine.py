@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from flowfabric.core.ownership.limited_callers import Limited
+from flowfabric.core.batch.notes import Note, Remembered
+from flowfabric.core.ownership.limited_callers import FromOutside
 from flowfabric.engine.batcher import Abandoned
 from flowfabric.engine.checks import values
 from flowfabric.engine.operations.access import Credentials, Doors
@@ -127,7 +128,12 @@ class Engine(
         own = values.namespaces(namespaces)
         if own is None:
             raise values.invalid("namespaces: pass the namespaces the caller is limited to")
-        return LimitedEngine(self, own)
+        return CallersEngine(self, own)
+
+    def noting(self, note: Note) -> Engine:
+        """This engine for one call of a server: what the note says is stored in the call's own commit, and a call that
+        was made before under the note's key gives its result again."""
+        return CallersEngine(self, self._within, note)
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,24 +181,29 @@ class Engine(
         )
 
 
-class LimitedEngine(Engine):
-    """An engine for a caller who is limited to some namespaces. It shares everything with the one it was made from."""
+class CallersEngine(Engine):
+    """An engine for a caller from outside. It shares everything with the one it was made from."""
 
-    __slots__ = ("_within",)
+    __slots__ = ("_note", "_within")
 
-    def __init__(self, engine: Engine, within: frozenset[str]) -> None:
+    def __init__(self, engine: Engine, within: frozenset[str] | None, note: Note | None = None) -> None:
         self.__dict__ = engine.__dict__
         self._within = within
+        self._note = note
 
     async def _submit(self, command: Any, abandoned: Abandoned | None = None) -> Any:
-        return await super()._submit(self._limited(command), abandoned)
+        note = self._note
+        answer = await super()._submit(FromOutside(command, self._within, note), abandoned)
+        if note is None:
+            return answer
+        is_remembered = isinstance(answer, Remembered)
+        if note.changed or answer is not None:
+            # What a call does in further commits was noted in its first. ``None`` says that it has to look again.
+            self._note = None
+        return note.receipt.read(answer.data) if is_remembered and note.receipt is not None else answer
 
     async def _submit_many(self, commands: Sequence[Any]) -> list[Any]:
-        return await super()._submit_many([self._limited(each) for each in commands])
-
-    def _limited(self, command: Any) -> Limited:
-        assert self._within is not None
-        return Limited(command, self._within)
+        return await super()._submit_many([FromOutside(each, self._within) for each in commands])
 
 
 #: The public operations of the engine: what a store must carry.

@@ -1,4 +1,4 @@
-"""What processes tell each other after a commit: lanes with new work, streams that grew, events that were written.
+"""Hints to other processes after a commit: lanes with new work, streams that grew, events that were written.
 
 A hint says where to look, nothing more. Losing one costs latency, never work.
 """

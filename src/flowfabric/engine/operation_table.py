@@ -77,6 +77,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     repeatable_with: str | None = None
     audited: bool = False
     tells: tuple[str, ...] = ()
+    #: Whether it is made of many acts, each with a commit of its own.
+    many: bool = False
 
     def may_repeat(self, options: Mapping[str, Any]) -> bool:
         """Whether a call with these arguments may be made again after a lost answer."""
@@ -139,6 +141,8 @@ _STARTING = (
 
 #: Workers read what their runs need.
 _READING = (
+    # Whoever starts a run under an id that is taken is told if another task has it.
+    *_called("read_execution_kinds", _EXECUTION, _READ, _SUBMIT, _WORKER),
     *_both(
         "read_execution_state read_execution_info get_execution_result describe_execution read_steps read_stream "
         "tail_stream read_summary explain preview_actions read_history read_errors list_pending_waitpoints",
@@ -174,7 +178,9 @@ _READING = (
 )
 
 _STEERING = (
-    *_both("cancel_execution request_cancel revoke_lease", _EXECUTION, _OPERATOR, **_AUDITED),
+    *_both("cancel_execution request_cancel", _EXECUTION, _OPERATOR, **_AUDITED),
+    # Without a lease's id, a repetition would take the next one away.
+    *_both("revoke_lease", _EXECUTION, _OPERATOR, **_AUDITED, repeatable=False, repeatable_with="expected_lease_id"),
     *_both("replay_execution", _EXECUTION, _OPERATOR, **_AUDITED, **_ONCE),
     *_called("resume_execution", _EXECUTION, _OPERATOR, **_AUDITED, **_ONCE),
     *_both("fork_execution", _EXECUTION, _OPERATOR, **_tells("at"), **_ONCE),
@@ -182,8 +188,8 @@ _STEERING = (
     *_both("set_execution_tags", _EXECUTION, _OPERATOR, **_tells("tags")),
     *_both("cancel_flow", _FLOW, _OPERATOR, **_tells("policy")),
     *_both("set_flow_tags", _FLOW, _OPERATOR, **_tells("tags")),
-    *_routed("cancel_executions", _NAMESPACE, _OPERATOR, **_AUDITED),
-    *_routed("replay_executions", _NAMESPACE, _OPERATOR, **_AUDITED, **_ONCE),
+    *_routed("cancel_executions", _NAMESPACE, _OPERATOR, **_AUDITED, many=True),
+    *_routed("replay_executions", _NAMESPACE, _OPERATOR, **_AUDITED, **_ONCE, many=True),
     *_both("set_lane_state", _LANE, _OPERATOR, **_tells("state", "reason"), **_EVERYWHERE),
     *_both("set_lane_fairness", _LANE, _OPERATOR, **_tells("by"), **_EVERYWHERE),
 )
@@ -195,7 +201,7 @@ _ANSWERING = (
     *_routed("give_answer", _EXECUTION, _OPERATOR, **_tells("by"), **_ONCE),
     *_routed("make_link", _EXECUTION, _OPERATOR, **_tells("by")),
     *_both("read_waitpoint_token", _EXECUTION, _OPERATOR, **_tells("waitpoint_id")),
-    *_both("deliver_signal", _EXECUTION, _SIGNAL),
+    *_both("deliver_signal", _EXECUTION, _SIGNAL, repeatable=False, repeatable_with="signal_id"),
     *_routed("look_at_link", _NOTHING),
     *_routed("answer_link", _NOTHING, **_ONCE),
 )
@@ -211,7 +217,7 @@ _BUDGETS = (
         **_tells("scope_type", "scope_id", "dimensions", "hard_limits", "soft_limits"),
     ),
     *_both("set_budget_limits", _BUDGET, _OPERATOR, **_tells("hard_limits", "soft_limits")),
-    *_both("reset_budget", _BUDGET, _OPERATOR, **_AUDITED),
+    *_both("reset_budget", _BUDGET, _OPERATOR, **_AUDITED, **_ONCE),
     *_both("get_budget_status", _BUDGET, _READ, _WORKER),
     *_both("list_budgets list_quota_policies", _NAMESPACE, _READ),
     *_both(
@@ -244,8 +250,8 @@ _WORKING = (
         _WORKER,
     ),
     *_called("append_frame append_frames", _HANDLE, _WORKER, repeatable=False, repeatable_with="number"),
-    *_called("delay wait_children", _HANDLE, _WORKER, **_ONCE),
-    *_called("reserve_budget", _BUDGET, _WORKER, **_ONCE),
+    *_called("delay wait_children decline", _HANDLE, _WORKER, **_ONCE),
+    *_called("reserve_budget", _BUDGET, _WORKER, repeatable=False, repeatable_with="idempotency_key"),
     *_routed("claim_for_worker", _NAMESPACE, _WORKER, **_ONCE),
     *_routed("issue_reclaim_grant", _EXECUTION, _WORKER, **_ONCE),
     *_routed("remote_claim", _NAMESPACE, _WORKER, repeatable=False, repeatable_with="key"),
@@ -272,7 +278,7 @@ _SERVER = (
     # Each of its calls asks for scopes of its own.
     *_routed("remote_hello remote_calls", _NOTHING, *Scope),
     *_routed("version", _NOTHING, _READ),
-    *_routed("me openapi docs healthz readyz metrics", _NOTHING),
+    *_routed("me openapi docs livez healthz readyz metrics", _NOTHING),
 )
 
 OPERATIONS: Mapping[str, Operation] = _table(

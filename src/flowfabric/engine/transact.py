@@ -10,13 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec import Struct
 
 from flowfabric.core.admission.admit import companions
 from flowfabric.core.batch.follow_up import followers, slots_left
 from flowfabric.core.batch.graph_view import Missing
+from flowfabric.core.batch.newest import newest_ms
 from flowfabric.core.batch.prefetch import bound_by_creation, ending
 from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context
@@ -24,7 +25,7 @@ from flowfabric.core.executions.complete import Complete, Fail
 from flowfabric.core.executions.create import CreateExecution, CreateExecutions
 from flowfabric.core.flows.submit import SubmitFlow
 from flowfabric.core.lanes.fairness import arrive
-from flowfabric.core.ownership.limited_callers import checked, unwrapped
+from flowfabric.core.ownership.limited_callers import Callers, unwrapped
 from flowfabric.core.rules import RULES
 from flowfabric.core.suspension.pending_waitpoints import CreateWaitpoint
 from flowfabric.core.suspension.signals import DeliverSignal
@@ -40,9 +41,6 @@ from flowfabric.model.records.executions import Binding, Execution, Flow, Lane, 
 from flowfabric.stores.protocol import Conflict, Store, Transaction
 
 _log = logging.getLogger("flowfabric.engine")
-
-#: The namespaces that the caller of each command is limited to; ``None`` if no caller is.
-Limits: TypeAlias = Sequence[frozenset[str] | None] | None
 
 #: What a holder says when it ends its execution.
 ENDINGS = frozenset({Complete, Fail})
@@ -77,14 +75,14 @@ class Settings(Struct, frozen=True):
 async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
     """Decide and commit, again after each lost race, within bounds."""
     store = settings.store
-    commands, limits = unwrapped(commands)
+    commands, callers = unwrapped(commands)
     for attempt in range(MAX_TRIES):
         trusting = store.holds and attempt == 0
         assumed = Assumed(settings.held, _hoped_absent(commands)) if trusting else None
         view = View(assumed, arrive, hopeful=attempt == 0)
         try:
             async with store.transaction(trusting=trusting) as transaction:
-                return await _decide_and_commit(settings, transaction, commands, limits, view)
+                return await _decide_and_commit(settings, transaction, commands, callers, view)
         except Conflict as conflict:
             _log.debug("batch of %d conflicted with another writer (try %d): %s", len(commands), attempt + 1, conflict)
             settings.held.drop(view.believed())
@@ -95,11 +93,13 @@ async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
 
 
 async def _decide_and_commit(
-    settings: Settings, transaction: Transaction, commands: Sequence[Any], limits: Limits, view: View
+    settings: Settings, transaction: Transaction, commands: Sequence[Any], callers: Callers, view: View
 ) -> Outcome:
     needs = _first_needs(view, commands)
+    needs += [need for caller in callers or () if caller is not None for need in caller.needs()]
     created = bound_by_creation(commands)
     store = settings.store
+    reached = 0
     for _ in range(MAX_ROUNDS):
         if needs:
             await transaction.load(_merged(needs), view)
@@ -107,10 +107,14 @@ async def _decide_and_commit(
             while bound and (more := companions(view, bound)):
                 await transaction.load(more, view)
         written_ms = max([each.last_mutation_at_ms or 0 for each in view.loaded(Execution)], default=0)
-        context = settings.context(await transaction.now(written_ms))
-        decided, needs = _decide(view, commands, limits, context)
+        now = await transaction.now(written_ms)
+        now = max(now, reached, newest_ms(view, now))
+        context = settings.context(now)
+        decided, needs = _decide(view, commands, callers, context)
         needs = needs or view.unproved()
-        if not needs:
+        # Held records are known only once something was decided upon them.
+        reached = newest_ms(view, now)
+        if not needs and reached <= now:
             break
         view.restart()
     else:
@@ -222,16 +226,16 @@ def _merged(needs: Iterable[Need]) -> list[Need]:
 
 
 def _decide(
-    view: View, commands: Sequence[Any], limits: Limits, context: Context
+    view: View, commands: Sequence[Any], callers: Callers, context: Context
 ) -> tuple[list[Decision | EngineError], list[Need]]:
     decided: list[Decision | EngineError] = []
     needs: list[Need] = []
     for position, command in enumerate(commands):
         folds = view.folds
         try:
-            within = None if limits is None else limits[position]
-            own = command if within is None else checked(command, view, within)
-            decision = RULES[type(command)](own, view, context)
+            caller = None if callers is None else callers[position]
+            rule = RULES[type(command)]
+            decision = rule(command, view, context) if caller is None else caller.decided(rule, view, context)
         except Missing as missing:
             needs.extend(missing.needs)
         except EngineError as error:

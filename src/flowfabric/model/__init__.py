@@ -1,1 +1,1 @@
-"""What things are: identities, states, policies, handles, frames and errors. Imports nothing else of this project."""
+"""Identities, states, policies, handles, frames and errors. Imports nothing else of this project."""

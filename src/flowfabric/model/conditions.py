@@ -1,4 +1,4 @@
-"""What a suspended execution waits for, and the one function that says whether it has come.
+"""Resume conditions, and the one function that says whether one is satisfied.
 
 A condition is a small tree. ``Single`` waits for one signal on one waitpoint, ``Count`` for several distinct ones,
 ``AllOf`` for all of its members; ``OperatorOnly`` and ``TimeoutOnly`` are never met by a signal. Judging is pure: it

@@ -13,6 +13,7 @@
     │   └── RequiresDevMode  SQLite was opened without opting in
     ├── Unavailable          the operation is not offered
     ├── ResourceExhausted    a concurrency ceiling was reached
+    │   └── LimitReached     a limit that waiting does not lift
     ├── Timeout              the operation ran past its deadline
     ├── StreamDisconnected   a subscription ended; its cursor continues it
     ├── StreamBackpressure   wake-ups were coalesced; nothing is lost
@@ -615,6 +616,24 @@ class ResourceExhausted(EngineError):
     def _sentence(self) -> tuple[str, str]:
         when = "with backoff" if self.retry_after_ms is None else f"after {self.retry_after_ms} ms"
         return "too many concurrent calls", f"Try again {when}."
+
+
+class LimitReached(ResourceExhausted):
+    """What was asked for is more than one execution, flow or call can hold: the limit `pool` is `maximum`. It does not
+    pass, so the same call is refused each time."""
+
+    kind = "limit_reached"
+
+    def __init__(self, limit: str, maximum: int) -> None:
+        super().__init__(limit, maximum)
+        self.detail = f"{limit}={maximum}"
+
+    @property
+    def error_class(self) -> ErrorClass:
+        return ErrorClass.TERMINAL
+
+    def _sentence(self) -> tuple[str, str]:
+        return "a limit was reached", "Divide the work between several executions, flows or calls."
 
 
 class Timeout(EngineError):

@@ -1,4 +1,4 @@
-"""What is published: one struct per outbox row, written in the transaction of the change it tells of."""
+"""Published events: one struct per outbox row, written in the transaction of the change it tells of."""
 
 from __future__ import annotations
 

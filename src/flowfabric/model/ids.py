@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from msgspec import Struct
 
+from flowfabric.ascending import ascending_uuid
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.partitions import (
     MAX_PARTITION_INDEX,
@@ -115,14 +116,14 @@ class ExecutionId(str):
     @classmethod
     def solo(cls, lane_id: str, partitions: PartitionCounts | int, *, uuid: uuids.UUID | str | None = None) -> Self:
         """Mint an id for an execution outside any flow; the lane decides the partition."""
-        return cls.of(lane_partition(lane_id, partitions), uuids.uuid4() if uuid is None else uuid)
+        return cls.of(lane_partition(lane_id, partitions), ascending_uuid() if uuid is None else uuid)
 
     @classmethod
     def for_flow(
         cls, flow_id: uuids.UUID | str, partitions: PartitionCounts | int, *, uuid: uuids.UUID | str | None = None
     ) -> Self:
         """Mint an id for a member of a flow; it shares the flow's partition."""
-        return cls.of(flow_partition(flow_id, partitions), uuids.uuid4() if uuid is None else uuid)
+        return cls.of(flow_partition(flow_id, partitions), ascending_uuid() if uuid is None else uuid)
 
     @property
     def partition(self) -> int:  # type: ignore[override]
@@ -155,8 +156,8 @@ class _UuidId(str):
 
     @classmethod
     def new(cls) -> Self:
-        """Mint a random one (version 4)."""
-        return str.__new__(cls, uuids.uuid4())
+        """Mint one that sorts behind all that this process has minted before."""
+        return str.__new__(cls, ascending_uuid())
 
     @classmethod
     def parse(cls, text: str) -> Self:

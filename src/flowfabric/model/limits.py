@@ -9,12 +9,24 @@ MAX_PAYLOAD_BYTES: Final = 1_048_576
 #: Commands one transaction may carry, and commands that may wait for one.
 MAX_BATCH: Final = 256
 MAX_QUEUE: Final = 10_000
+#: How long an execution is offered, in milliseconds, while every worker that is there has declined it, and while some
+#: worker has not been asked; and the longest pause before it is offered again.
+DECLINED_MS: Final = 600_000
+DECLINED_MOST_MS: Final = 86_400_000
+DECLINED_PAUSE_MS: Final = 30_000
+#: How long an ended execution is kept whose policy says nothing, in milliseconds.
+RETENTION_MS: Final = 86_400_000
+#: How long the audit log and refused requests of transactions are kept, in milliseconds.
+AUDIT_KEPT_MS: Final = 400 * 86_400_000
+REFUSED_KEPT_MS: Final = 30 * 86_400_000
 #: Executions one call may create or claim.
 MAX_BULK: Final = 100_000
 MAX_CLAIM: Final = 1_000
 #: Members and edges of one flow.
 MAX_FLOW_NODES: Final = 100_000
 MAX_FLOW_EDGES: Final = 500_000
+#: A clock that goes back by more, in milliseconds, was set right and is followed; by less, time stands still.
+CLOCK_STEP_MS: Final = 5_000
 #: How long an execution is fresh, in milliseconds: its priority cannot be changed before.
 INTAKE_MS: Final = 750
 #: Times a batch loads what its rules missed, and times it is decided again after a lost race.

@@ -1,4 +1,4 @@
-"""What budgets and quotas are stored under: their id, and whose they are.
+"""Keys of budgets and quotas: their id, and the namespace that owns them.
 
 Two namespaces may use the same id for different things, so what belongs to a namespace is stored under the id and a
 digest of the namespace: ``<uuid>@<digest>``. What belongs to the operator is stored under its id alone. Names have the

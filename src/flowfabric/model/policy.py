@@ -26,6 +26,8 @@ DEFAULT_MAX_RECLAIM_COUNT: Final = 100
 DEFAULT_MAX_REPLAY_COUNT: Final = 10
 DEFAULT_MAX_SIGNALS: Final = 10_000
 DEFAULT_DEDUP_WINDOW_MS: Final = 86_400_000
+#: A window of this length or more binds an idempotency key for as long as its execution is kept.
+WHILE_KEPT_MS: Final = 2**62
 DEFAULT_RETENTION_MAXLEN: Final = 10_000
 DEFAULT_INITIAL_DELAY_MS: Final = 1_000
 DEFAULT_MAX_DELAY_MS: Final = 60_000

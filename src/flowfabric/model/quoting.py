@@ -1,4 +1,4 @@
-"""What somebody sent, as a refusal repeats it: short, on one line, and unable to pass for anything else."""
+"""Quoting input in a refusal: short, on one line, and unable to pass for anything else."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What users write: an app, its tasks, steps and workflows, and their runs. Import the names from ``flowfabric``."""
+"""The SDK: an app, its tasks, steps and workflows, and their runs. Import the names from ``flowfabric``."""

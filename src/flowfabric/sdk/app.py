@@ -504,7 +504,7 @@ class App:
         capabilities: Iterable[str] = (),
         name: str | None = None,
         lease_ttl: timedelta = timedelta(seconds=30),
-        drain_grace: timedelta = timedelta(seconds=30),
+        drain_grace: timedelta = timedelta(seconds=20),
         processes: int | None = None,
         metrics: bool = True,
     ) -> Worker:

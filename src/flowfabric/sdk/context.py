@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
-from flowfabric.model.errors import EngineError
-from flowfabric.model.operations.budgets import AlreadyApplied, BudgetAsked, HardBreach, Reserved
+from flowfabric.model.errors import Bug, BugKind, EngineError
+from flowfabric.model.operations.budgets import BudgetAsked, HardBreach, Reserved
 from flowfabric.model.streams.frames import DurableSummary, Frame, FrameContent, FrameKind, Opening
 from flowfabric.sdk.errors import BadOptions, BudgetExceeded
 from flowfabric.sdk.options import Amount, Budget, amounts, shown_amount
@@ -49,7 +49,6 @@ class Ctx:
         self._thread = threading.get_ident()
         self._loop = asyncio.get_running_loop()
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
-        self._spends = 0
         #: What puts things in order after a request to cancel is not to stop because of it.
         self._asked_before = job.asked
         #: What was emitted so far.
@@ -90,8 +89,8 @@ class Ctx:
     @property
     def cancelled(self) -> bool:
         """Whether to stop: the run was cancelled, this attempt timed out, or the worker has lost its lease; in a step
-        also if the workflow was asked to cancel while the step ran. True within about a second. Long ``def`` functions
-        check it from time to time and return; an ``async def`` is cancelled anyway."""
+        also if the workflow was asked to cancel while the step ran. True within about two seconds. Long ``def``
+        functions check it from time to time and return; an ``async def`` is cancelled anyway."""
         job = self._job
         asked = job.asked and not self._asked_before
         return asked or job.is_lost or job.interruption is not None
@@ -151,8 +150,7 @@ class Ctx:
         estimate is charged. Dimensions that ``settle`` does not name are charged as estimated. If the block raises
         before it has settled, nothing is charged.
         """
-        self._spends += 1
-        return Spending(self, self._spends, budget, amounts(estimate))
+        return Spending(self, budget, amounts(estimate))
 
     # -- threads -------------------------------------------------------------------------------------------------
 
@@ -314,9 +312,8 @@ class Stream:
 class Spending:
     """Reserved amounts; see ``Ctx.spend``. Works with ``async with`` and, in a ``def`` handler, with ``with``."""
 
-    def __init__(self, ctx: Ctx, number: int, budget: Budget | str | None, estimate: dict[str, int]) -> None:
+    def __init__(self, ctx: Ctx, budget: Budget | str | None, estimate: dict[str, int]) -> None:
         self._ctx = ctx
-        self._number = number
         self._budget = budget
         self.estimate = estimate
         self._used: dict[str, int] | None = None
@@ -330,24 +327,33 @@ class Spending:
         if not self.estimate:
             return self
         job = self._ctx._job
-        held = job.handle.payload
+        self._used = None
+        # All steps of a workflow and all tries of a step spend under one lease: the number tells their calls apart.
+        call = f"{job.handle.payload.lease_id}:{next(job.spends)}"
         # A budget that asks takes the lease.
         await job.settle()
-        for budget_id in await self._budgets():
-            key = f"{held.lease_id}:{self._number}:{budget_id}"
-            answer = await job.engine.reserve_budget(job.handle, budget_id, self.estimate, key)
-            if isinstance(answer, Reserved):
-                self._reservations.append(answer)
-            elif isinstance(answer, BudgetAsked):
+        try:
+            for budget_id in await self._budgets():
+                self._reservations.append(await self._reserved(budget_id, f"{call}:{budget_id}"))
+        except Exception:
+            await self._release()
+            raise
+        return self
+
+    async def _reserved(self, budget_id: str, key: str) -> Reserved:
+        job = self._ctx._job
+        answer = await job.repeated(lambda: job.engine.reserve_budget(job.handle, budget_id, self.estimate, key))
+        match answer:
+            case Reserved():
+                return answer
+            case BudgetAsked():
                 from flowfabric.sdk.worker.attempt import Parked
 
                 raise Parked(f"budget {budget_id} asks")
-            elif isinstance(answer, HardBreach):
-                await self._release()
+            case HardBreach():
                 raise await self._exceeded(answer)
-            else:
-                assert isinstance(answer, AlreadyApplied)
-        return self
+            case _:
+                raise Bug(BugKind.INTERNAL_ERROR, f"the reservation {key} was settled before it was made")
 
     async def _exceeded(self, breach: HardBreach) -> BudgetExceeded:
         budget_id = breach.budget_id
@@ -393,7 +399,9 @@ class Spending:
         job = self._ctx._job
         reservations, self._reservations = self._reservations, []
         for each in reservations:
-            answer = await job.engine.settle_reservation(each.reservation_id, used, job.handle)
+            answer = await job.repeated(
+                lambda id=each.reservation_id: job.engine.settle_reservation(id, used, job.handle)  # type: ignore[misc]
+            )
             if isinstance(answer, HardBreach):
                 self._ctx.log.warning(
                     "more was used than reserved, and the budget %s has no room for it", each.budget_id

@@ -276,7 +276,7 @@ class RunCancelled(RunEnded):
 
 
 class RunExpired(RunEnded):
-    """The run did not end before its deadline."""
+    """The run did not end before its deadline, or an attempt that nobody ended took longer than it may."""
 
     code = "run_expired"
 

@@ -269,7 +269,9 @@ class TaskOptions:
 
     ``retry``: how often a failed attempt is retried: a number, or ``Retry(…)``. Without it a failure is final. A step
     retries in place and holds its worker while it pauses; a task returns to its queue.
-    ``timeout``: how long one attempt may take. After that it is cancelled and counts as failed, and ``retry`` applies.
+    ``timeout``: how long one attempt may take, from when its function begins. After that it is cancelled and counts as
+    failed with a ``TimeoutError``, and ``retry`` applies. For a workflow it counts whenever a worker runs it; while it
+    waits, no time passes.
     ``deadline``: the run expires if it has not ended this long after its start, including all attempts and waits.
     ``priority``: its place in the queue, from 0 to 9000; higher goes first.
     ``lane``: the queue it waits in; by default the app's.

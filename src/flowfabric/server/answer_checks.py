@@ -1,4 +1,4 @@
-"""What the doors for signals and for answers share."""
+"""Checks of answers, shared by the routes for signals and for asks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowfabric.sdk.errors import AlreadyAnswered, SdkError
 from flowfabric.server.http.problems import Refused, refused
 from flowfabric.server.operations import Call
 
-_ARGUMENTS = ("execution_id", "waitpoint_id", "waitpoint_token", "signal_name", "payload")
+_ARGUMENTS = ("execution_id", "waitpoint_id", "waitpoint_token", "signal_name", "payload", "idempotency_key")
 
 
 def unfit(error: SdkError) -> Refused:
@@ -20,9 +20,9 @@ def unfit(error: SdkError) -> Refused:
     return refused(422, str(error), kind="validation", retryable=False)
 
 
-async def check_answer(call: Call, signal: Mapping[str, Any]) -> None:
-    """Refuse a signal that a question would take for an answer and that does not fit."""
+async def check_answer(call: Call, signal: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Refuse a signal that a question would take for an answer and that does not fit; what to deliver others with."""
     try:
-        await check_signal(call.engine, **{each: signal[each] for each in _ARGUMENTS if each in signal})
+        return await check_signal(call.engine, **{each: signal[each] for each in _ARGUMENTS if each in signal})
     except SdkError as error:
         raise unfit(error) from None

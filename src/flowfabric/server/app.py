@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
+from flowfabric.core.batch.notes import Note, Receipt
 from flowfabric.engine import Engine
 from flowfabric.engine.operation_table import Subject
 from flowfabric.model.errors import EngineError
@@ -53,7 +54,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 _WITHOUT_METRICS = "/metrics"
 #: What machines ask every few seconds is never refused for being asked too often.
-_UNLIMITED = frozenset({"healthz", "readyz", "metrics"})
+_UNLIMITED = frozenset({"livez", "healthz", "readyz", "metrics"})
 #: Client closed the request: nobody reads it, but the metrics tell.
 _GONE = 499
 
@@ -267,9 +268,13 @@ class Server:
             raise
 
     async def _acted(self, call: Call) -> Answer | Streamed:
+        operation, account = call.operation, audit.account_of(call)
+        note = Note(None if account is None or operation.many else account.of, _receipt(call))
+        if note.account is not None or note.receipt is not None:
+            call.engine = call.engine.noting(note)
         answer = await call.route.handler(call)
-        if call.operation.audited:
-            await audit.account(call, answer.status)
+        if account is not None:
+            await account.settle(note)
         if call.route.settled is not None:
             await call.route.settled(call)
         return answer
@@ -280,6 +285,14 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> Server:
     from flowfabric.server.routes import ROUTES
 
     return Server(engine, EMBEDDED if config is None else config, ROUTES)
+
+
+def _receipt(call: Call) -> Receipt | None:
+    """What keeps the result of a call that must not be made twice, if it has a key."""
+    operation = call.operation
+    if call.receipt is None or operation.repeatable or not hasattr(Engine, operation.name):
+        return None
+    return call.receipt(operation.name)
 
 
 async def _check_owner(call: Call) -> None:

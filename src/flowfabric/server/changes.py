@@ -41,14 +41,16 @@ class Changes:
         """Look at the outboxes until the last one has left."""
         self._listeners += 1
         try:
+            # Before anything is waited for: those who come together share one task.
             if self._task is None:
                 self._task = asyncio.create_task(self._look(), context=Context())
+            if not self._place:
                 self._place = await self.place()
             yield
         finally:
             self._listeners -= 1
             if self._listeners == 0 and self._task is not None:
-                task, self._task = self._task, None
+                task, self._task, self._place = self._task, None, {}
                 task.cancel()
                 await asyncio.wait((task,))
 

@@ -1,4 +1,4 @@
-"""What a server is told: by the environment, and by the flags that say the same."""
+"""The configuration of a server: environment variables, and the flags that say the same."""
 
 from __future__ import annotations
 

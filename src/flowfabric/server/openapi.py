@@ -33,7 +33,12 @@ _BLOB = {
 _PROBLEM = {
     "type": "object",
     "required": ["error"],
-    "properties": {"error": {"type": "string"}, "kind": {"type": "string"}, "retryable": {"type": "boolean"}},
+    "properties": {
+        "error": {"type": "string"},
+        "kind": {"type": "string"},
+        "retryable": {"type": "boolean"},
+        "begun": {"type": "boolean"},
+    },
 }
 
 

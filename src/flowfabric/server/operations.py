@@ -1,15 +1,15 @@
-"""What the server offers over HTTP: routes to operations, and what handlers need to serve them."""
+"""Routes to operations, and what their handlers need."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from flowfabric.ascending import ascending_uuid
 from flowfabric.engine.operation_table import OPERATIONS, Operation, Subject
 from flowfabric.model.ids import BudgetId, ExecutionId, ExecutionIdError, FlowId, IdError, WaitpointId
 from flowfabric.model.operations.schedules import named_uuid
@@ -20,6 +20,7 @@ from flowfabric.server.http.request import CONTROL, Gone, Receive
 from flowfabric.server.http.response import Answer, Streamed
 
 if TYPE_CHECKING:
+    from flowfabric.core.batch.notes import Receipt
     from flowfabric.engine import Engine
     from flowfabric.server.app import Server
 
@@ -39,8 +40,8 @@ class Call:
         "path",
         "principal",
         "query",
+        "receipt",
         "receive",
-        "result",
         "route",
         "server",
         "told",
@@ -66,17 +67,13 @@ class Call:
         self.headers = headers
         #: The caller's ``Idempotency-Key``, with its owner.
         self.key: str | None = None
+        #: Makes the receipt for an operation of the engine under that key.
+        self.receipt: Callable[..., Receipt] | None = None
         self.query: Any = None
         self.body: Any = None
         self.receive = receive
         #: What the audit tells of it besides what was asked for; handlers set it.
         self.told: Mapping[str, Any] = _NOTHING
-        self.result: Any = None
-
-    def did(self, result: _T) -> _T:
-        """Keep what came of it, for the audit."""
-        self.result = result
-        return result
 
     # -- what the path names -------------------------------------------------------------------------------------
 
@@ -128,9 +125,15 @@ class Call:
         if given is not None and given != in_path and given.lower() != in_path:
             raise refused(400, f"path {name} does not match body {name}")
 
-    def mint(self, what: str) -> str:
-        """A new UUID; the same one again for whoever repeats the request with its key."""
-        return str(uuid.uuid4()) if self.key is None else named_uuid(f"{what}\x1f{self.key}")
+    def mint(self, what: str, position: int | None = None) -> str:
+        """A new UUID; the same one again for whoever repeats the request with its key. Those of one request ascend with
+        their positions."""
+        if self.key is None:
+            return ascending_uuid()
+        if position is None:
+            return named_uuid(f"{what}\x1f{self.key}")
+        following = named_uuid(f"{what}\x1f{position}\x1f{self.key}")
+        return f"{position:08x}{following[8:]}"
 
     # -- whose it is ---------------------------------------------------------------------------------------------
 

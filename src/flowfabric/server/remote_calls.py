@@ -10,11 +10,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from flowfabric.core.batch.notes import Note
 from flowfabric.engine.checks import values
 from flowfabric.engine.operation_table import REMOTE, Operation, Subject
 from flowfabric.engine.wire.codec import Shapes, body_of, given, placed, result_of
 from flowfabric.engine.wire.error_codec import error_to_wire
-from flowfabric.model.errors import EngineError, NotFound, ResourceExhausted, State, StateKind
+from flowfabric.model.errors import EngineError, LimitReached, NotFound, State, StateKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId, ExecutionIdError, FlowId, decode_hook
 from flowfabric.model.limits import MAX_BULK, MAX_PAGE, MAX_PAYLOAD_BYTES
@@ -150,7 +151,7 @@ class Performer:
         """Few at a time: each may have a large result."""
         ids = options["execution_ids"]
         if len(ids) > MAX_BULK:
-            raise ResourceExhausted("execution_ids", MAX_BULK)
+            raise LimitReached("MAX_BULK", MAX_BULK)
 
         async def found() -> AsyncGenerator[bytes, None]:
             for start in range(0, len(ids), ENDS):
@@ -215,12 +216,15 @@ class Performer:
         if name == "cancel_flow":
             # What is done is done and told to the audit before anybody waits for it.
             options = {**options, "wait_ms": _checked_wait(options)}
-        found = await self._done(call, name, options)
+        operation, account, note = REMOTE[name], None, Note()
+        if operation.audited:
+            account = audit.Account(call, operation, lambda: options, lambda _: 200)
+            note.account = account.of
+        found = await self._done(call, name, options, note)
         if name in _ADMITTING:
             call.server.gate.forget()
-        operation = REMOTE[name]
-        if operation.audited and not (name == "read_waitpoint_token" and found is None):
-            await audit.account_for(call, operation, options, found, 200)
+        if account is not None and not (name == "read_waitpoint_token" and found is None):
+            await account.settle(note)
         await self.envelopes.ready()
         # No other call comes in between: a result that holds a handle is sealed for whoever held it.
         self._within = within
@@ -239,10 +243,10 @@ class Performer:
             options.setdefault("namespace", "default")
         await _check(call, operation, options)
         if name == "deliver_signal":
-            await _check_answer(call, options)
+            options |= await _check_answer(call, options)
         return options, within
 
-    async def _done(self, call: Call, name: str, options: Mapping[str, Any]) -> Any:
+    async def _done(self, call: Call, name: str, options: Mapping[str, Any], note: Note | None = None) -> Any:
         own = call.principal.namespaces
         if name == "list_namespaces" and own is not None:
             return tuple(each for each in sorted(own) if each > (options.get("after") or ""))
@@ -251,7 +255,8 @@ class Performer:
                 found = await call.while_connected(call.engine.tail_stream(**options))
                 await call.check_standing()
                 return found
-        return await getattr(call.engine, name)(**options)
+        engine = call.engine if note is None or note.account is None else call.engine.noting(note)
+        return await getattr(engine, name)(**options)
 
     async def _read(
         self, call: Call, name: str, arguments: Raw | bytes
@@ -353,11 +358,11 @@ def _decoder(kind: type[Struct]) -> msgspec.json.Decoder[Any]:
     return found
 
 
-async def _check_answer(call: Call, options: dict[str, Any]) -> None:
+async def _check_answer(call: Call, options: dict[str, Any]) -> Mapping[str, Any]:
     """As the doors for signals do it; that an approver has given another answer has a place among the engine's errors,
     so that apps elsewhere can tell it from other refusals."""
     try:
-        await check_answer(call, options)
+        return await check_answer(call, options)
     except Refused as error:
         if error.body.get("kind") != AlreadyAnswered.code:
             raise

@@ -30,6 +30,8 @@ _log = logging.getLogger("flowfabric.server")
 NEW_PARTITIONS = PartitionCounts()
 #: How long a sample may take that is under way when the server stops.
 SAMPLING_GRACE_S = 2.0
+#: How long each step of a shutdown may take at least, when the ones before have used up the grace.
+LEAST_GRACE_S = 1.0
 
 
 class _Listener(uvicorn.Server):
@@ -39,6 +41,8 @@ class _Listener(uvicorn.Server):
         super().__init__(options)
         self._application = server
         self.listening = asyncio.Event()
+        #: When it began to stop.
+        self.began: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -50,6 +54,7 @@ class _Listener(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.began = asyncio.get_running_loop().time()
         self._application.close()
         await super().shutdown(sockets)
 
@@ -105,12 +110,14 @@ class Running:
         self._listener.should_exit = True
 
     async def drain(self) -> None:
-        """Wait for reads of streams, then for the engine's own work and its timers."""
+        """Wait for reads of streams, then for the engine's own work and its timers: as long as is left of the grace."""
+        loop = asyncio.get_running_loop()
+        until = (self._listener.began or loop.time()) + self.config.grace_ms / 1000
         permits = self.server.stream_ops
         self.server.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(permits.idle.wait(), self.config.grace_ms / 1000)
-        late = await self.server.engine.shutdown_prepare(self.config.grace_ms)
+            await asyncio.wait_for(permits.idle.wait(), max(until - loop.time(), LEAST_GRACE_S))
+        late = await self.server.engine.shutdown_prepare(int(1_000 * max(until - loop.time(), LEAST_GRACE_S)))
         if late or permits.taken:
             self.server.metrics.shutdown_timeouts.add()
             _log.warning("shutdown: %s tasks and %s reads were abandoned", late, permits.taken)
@@ -134,13 +141,7 @@ async def open_engine(config: ServerConfig) -> Engine:
     )
     engine = await (patiently(open_once, config.store_patience_s) if kind == "valkey" else open_once())
     try:
-        seeded = await engine.seed_waitpoint_hmac_secret(kid=FIRST_KID, secret_hex=config.hmac_secret)
-        if isinstance(seeded, AlreadySeeded) and not seeded.same_secret:
-            _log.warning(
-                "the store holds another secret for key %s than FF_WAITPOINT_HMAC_SECRET; the stored one is used: "
-                "rotate keys with POST /v1/admin/rotate-waitpoint-secret",
-                seeded.kid,
-            )
+        await _give_first_key(engine, config.hmac_secret)
         await engine.seed_lanes(config.lanes)
         if (durability := engine.durability) is not None:
             _log.info("%s: %s", engine.backend_label, durability.sentence())
@@ -149,6 +150,21 @@ async def open_engine(config: ServerConfig) -> Engine:
         await engine.close()
         raise
     return engine
+
+
+async def _give_first_key(engine: Engine, secret: str) -> None:
+    """Give a store without a key the configured one. After a rotation the keys of the store decide, and the first one
+    may be gone."""
+    kids = await engine.list_waitpoint_hmac_kids()
+    if kids.current_kid not in (None, FIRST_KID):
+        return
+    seeded = await engine.seed_waitpoint_hmac_secret(kid=FIRST_KID, secret_hex=secret)
+    if isinstance(seeded, AlreadySeeded) and not seeded.same_secret:
+        _log.warning(
+            "the store holds another secret for key %s than FF_WAITPOINT_HMAC_SECRET; the stored one is used: "
+            "rotate keys with POST /v1/admin/rotate-waitpoint-secret",
+            seeded.kid,
+        )
 
 
 async def _end(sampling: asyncio.Task[None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -88,7 +89,10 @@ APPLY, CHECK, TAKE = "apply", "check", "take"
 
 
 def wanted(migrate: object) -> str:
-    """One of them, from what a caller gave; true and false are the first and the last."""
+    """One of them, from what a caller gave; true and false are the first and the last. Without any it is what the
+    environment says, in every process: whoever applies migrations elsewhere wants nobody to do so here."""
+    if migrate is None:
+        migrate = os.environ.get("FF_MIGRATE") or APPLY
     found = {True: APPLY, False: TAKE}.get(migrate) if isinstance(migrate, bool) else migrate
     if found not in (APPLY, CHECK, TAKE):
         raise Validation(ValidationKind.INVALID_INPUT, f"migrate: expected 'apply', 'check' or 'take', got {migrate!r}")

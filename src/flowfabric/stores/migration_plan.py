@@ -1,4 +1,4 @@
-"""What bringing a database up to date would do, found out without doing it."""
+"""The effect of a migration, found out without migrating."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people and timers ask a store: lists, pages and what is due. Answers are rows; nothing is decided here."""
+"""Questions of people and timers to a store: lists, pages and what is due. Answers are rows."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ class SearchExecutions(Struct, frozen=True):
     ended_before_ms: int | None = None
     #: The oldest that is looked at: creation time, partition and UUID.
     down_to: tuple[int, int, str] | None = None
+    #: The last digits of the UUID, at most twelve.
+    id_end: str | None = None
 
 
 class CountExecutions(Struct, frozen=True):
@@ -164,7 +166,7 @@ class QueueDepths(Struct, frozen=True):
 
 
 class ListAudit(Struct, frozen=True):
-    """Acts before an id, descending -> ``list[AuditEntry]``."""
+    """Acts before the one with an id, the last first -> ``list[AuditEntry]``; none if there is no such act."""
 
     after: str | None
     limit: int
@@ -218,6 +220,8 @@ class ListSuspended(Struct, frozen=True):
     partition: int
     after: str | None
     limit: int
+    #: When that one was suspended; without it the time is looked up, if it is suspended still.
+    after_ms: int | None = None
 
 
 class LiveSteps(Struct, frozen=True):
@@ -333,6 +337,10 @@ class Due(Struct, frozen=True):
     partition: int | None = None
     #: Ids the caller knows to be stuck and does not want to see again this time.
     skip: frozenset[str] = frozenset()
+    #: Only what fell due at this time or later; for timers whose rows have one.
+    since: int | None = None
+    #: Only those behind this one, by creation time and id: for ``unblock``, whose rows are looked at page by page.
+    after: tuple[int, str] | None = None
 
 
 class DueWorkers(Struct, frozen=True):
@@ -414,7 +422,8 @@ class ScanEligible(Struct, frozen=True):
 
 
 class TrimHistory(Struct, frozen=True):
-    """Delete outbox rows, registry history, remembered answers, samples, kinds and expired bindings -> rows deleted."""
+    """Delete outbox rows, registry history, remembered answers, samples, kinds, expired bindings, audited acts and
+    refused requests -> rows deleted."""
 
     events_before_ms: int
     registry_before_ms: int
@@ -423,6 +432,8 @@ class TrimHistory(Struct, frozen=True):
     samples_before_ms: int = 0
     gone_before_ms: int = 0
     kinds_before_ms: int = 0
+    audit_before_ms: int = 0
+    refused_before_ms: int = 0
 
 
 class ListGates(Struct, frozen=True):

@@ -1,8 +1,13 @@
-"""The time of a server, known between its answers."""
+"""Time that does not run backwards, and the time of a server, known between its answers."""
 
 from __future__ import annotations
 
+import logging
 import time
+
+from flowfabric.model.limits import CLOCK_STEP_MS
+
+_log = logging.getLogger("flowfabric.stores")
 
 #: How long an estimate of the server's time is good without hearing from it.
 _CLOCK_GOOD_S = 1.0
@@ -10,14 +15,34 @@ _CLOCK_GOOD_S = 1.0
 _MOST_DELAY_MS = 5_000
 
 
-class ServerClock:
-    """The server's time, estimated between answers that carry it. It never runs backwards."""
+class RisingClock:
+    """Time that does not run backwards, unless the clock was set right."""
 
     def __init__(self) -> None:
+        self._last = 0
+
+    def risen(self, now_ms: int) -> int:
+        """The time, when a clock shows ``now_ms``."""
+        if now_ms < self._last - CLOCK_STEP_MS:
+            # To wait for it would freeze this process, while others already live in the true time.
+            _log.warning("the clock went back by %.1f s and is followed", (self._last - now_ms) / 1000)
+            self._last = now_ms
+        self._last = max(self._last, now_ms)
+        return self._last
+
+    def process_ms(self) -> int:
+        """The time of this machine."""
+        return self.risen(time.time_ns() // 1_000_000)
+
+
+class ServerClock(RisingClock):
+    """The server's time, estimated between answers that carry it."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._offsets = [float("-inf"), float("-inf")]
         self._bucket = 0
         self._heard_at = float("-inf")
-        self._last = 0
 
     def heard(self, server_ms: float) -> None:
         """An answer said what time it is. The estimate least delayed in the last seconds is kept."""
@@ -41,5 +66,4 @@ class ServerClock:
         if 0 < written_ms - local - max(self._offsets) < _MOST_DELAY_MS:
             self._offsets[0] = written_ms - local
             self._last = max(self._last, written_ms)
-        self._last = max(self._last, int(local + max(self._offsets)))
-        return self._last
+        return self.risen(int(local + max(self._offsets)))

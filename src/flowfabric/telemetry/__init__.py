@@ -1,1 +1,1 @@
-"""What a process tells about itself: figures, log lines, traces. Servers and workers share it."""
+"""A process about itself: metrics, log lines, traces. Servers and workers share it."""

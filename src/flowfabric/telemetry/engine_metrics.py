@@ -1,4 +1,4 @@
-"""What an engine does, counted: an observer of its commits, timers and claims.
+"""Metrics of an engine: an observer of its commits, timers and claims.
 
 Everything is read from what was committed, so it is counted once, wherever it was asked for, and nothing is counted
 that did not happen. Labels are lanes, outcomes and reasons, never ids; the number of label sets is bounded.

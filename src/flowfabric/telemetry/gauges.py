@@ -36,6 +36,9 @@ class StoreGauges:
         self.suspended = Gauge("ff_executions_suspended", "Suspended executions.")
         self.backlog = Gauge("ff_cancel_backlog_depth", "Members of cancelled flows that are not cancelled yet.")
         self.workers = Gauge("ff_workers", "Live workers.")
+        self.retention = Gauge(
+            "ff_retention_late_seconds", "How long ago the oldest ended execution was due to be deleted."
+        )
 
     def __iter__(self) -> Iterator[Metric]:
         return iter([each for each in vars(self).values() if isinstance(each, Metric)])
@@ -57,6 +60,7 @@ class StoreGauges:
         self.suspended.set(pulse.suspended)
         self.backlog.set(pulse.cancel_backlog)
         self.workers.set(pulse.workers)
+        self.retention.set(pulse.retention_late_ms / 1000)
 
     def _set_queues(self, depths: Iterable[QueueDepth]) -> None:
         found: dict[tuple[str, ...], tuple[int, float]] = {}

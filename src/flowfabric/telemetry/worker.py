@@ -1,4 +1,4 @@
-"""What a worker counts, and how it is asked for: an application to mount, or a small listener of its own."""
+"""Metrics of a worker: an application to mount, or a small listener of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that holds nothing nice: two hundred hostile texts in every field that people fill and the console shows.
+"""A store that holds nothing nice: hostile texts in every field that people fill and the console shows.
 
 What is alike for all texts is done for all of them at once, so that they share commits.
 """
@@ -23,10 +23,12 @@ from flowfabric.model.streams.frames import DurableSummary
 from flowfabric.model.waitpoint_tokens import revealed
 from flowfabric.sdk.asks.ask import Question, waitpoint_of
 from flowfabric.sdk.asks.links import make_link
-from tests.console.support.hostile import payloads
+from tests.conftest import full_run
+from tests.console.support.hostile import few, payloads
 
 T = TypeVar("T")
-ALL = payloads()
+#: A full run takes all of them, a plain one every kind.
+ALL = payloads() if full_run() else few()
 JSON = msgspec.json.encode({each: each for each in ALL})
 HOUR_MS = 3_600_000
 #: How many the timeline of an execution draws of those that it has started.

@@ -21,6 +21,7 @@ from flowfabric import (
     ValidationKind,
 )
 from flowfabric.engine import Engine
+from flowfabric.engine.timers import budgets
 from flowfabric.model.records.budgets import Budget, BudgetDedup, BudgetSpend, BudgetUsage
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, id_of, refused, unchanged
 
@@ -341,6 +342,16 @@ async def test_limits_can_be_raised_and_lowered(engine: Engine, probe: Probe) ->
     await engine.set_budget_limits(budget_id=ONE, hard_limits={"a": 0, "b": 0})
     assert await engine.run_timer("budget_reconciler") == 1
     assert (await engine.get_budget_status(ONE)).breached_at is None
+
+
+async def test_many_budgets_are_looked_at_some_at_a_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "BUDGETS_LOOKED_AT", 2)
+    for number in range(5):
+        name = f"00000000-0000-4000-8000-00000000000{number}"
+        await budget(engine, name, {"a": 10})
+        await report(engine, name, a=10)
+        await engine.set_budget_limits(budget_id=name, hard_limits={"a": 5})
+    assert [await engine.run_timer("budget_reconciler", 2) for _ in range(4)] == [2, 2, 1, 0]
 
 
 async def test_a_budget_that_will_be_reset_is_not_marked(engine: Engine) -> None:

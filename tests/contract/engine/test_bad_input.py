@@ -199,6 +199,7 @@ METHODS: dict[str, Method] = {
     "delay_execution": Method(lambda w: {**_named(w), "delay_until": START_MS},
                               {**FENCED, "delay_until": "time", "source": "name"}),
     "wait_children": Method(_held, {"handle": "handle"}),
+    "decline": Method(lambda w: {**_held(w), "reason": "unknown"}, {"handle": "handle", "reason": "text"}),
     "move_to_waiting_children": Method(_named, {**FENCED, "source": "name"}),
     "complete": Method(_held, {"handle": "handle", "payload": "bytes?"}),
     "complete_execution": Method(_named, {**FENCED, "result_payload": "bytes?", "source": "name"}),
@@ -258,7 +259,7 @@ METHODS: dict[str, Method] = {
                                                "reason": "text"}),
     "change_priority": Method(lambda w: {**_one(w), "new_priority": 1}, {**ONE, "new_priority": "number",
                                                                          "now": "time?"}),
-    "replay_execution": Method(_one, {**ONE, "now": "time?"}),
+    "replay_execution": Method(_one, {**ONE, "states": "states", "now": "time?"}),
     "block_execution_for_admission": Method(lambda w: {**_one(w), "reason": "paused_by_operator"},
                                             {**ONE, "reason": "blocking reason", "detail": "text"}),
     "block_route": Method(_one, {**ONE, "detail": "text"}),
@@ -370,6 +371,7 @@ METHODS: dict[str, Method] = {
     "explain": Method(lambda w: {"execution_id": w.fresh}, {"execution_id": "id", "namespaces": "names?"}),
     "read_execution_contexts": Method(lambda w: {"execution_ids": [w.fresh]},
                                       {"execution_ids": "ids", "most_bytes": "count?"}),
+    "read_execution_kinds": Method(lambda w: {"execution_ids": [w.fresh]}, {"execution_ids": "ids"}),
     "look_at_leases": Method(lambda w: {"handles": [w.handle]}, {"handles": "handles"}),
     "lost_leases": Method(lambda w: {"handles": [w.handle]}, {"handles": "handles"}),
     "read_exec_core_fields": Method(lambda w: {"partition": w.fresh.partition, **_one(w), "fields": ["lane_id"]},
@@ -528,14 +530,27 @@ async def test_bad_values_are_refused_without_a_trace(engine: Engine, probe: Pro
                 if _told(caught) != bad.told:
                     wrong.append(f"{argument}={bad.value!r:.80}: {_told(caught):.200}, not {bad.told}")
         assert not wrong, "\n".join(wrong)
-    # It was the bad value that was refused: with good ones the call passes the door, whatever it finds behind it.
+    # It was the bad value that was refused.
+    await passes_the_door(engine, name, good)
+
+
+async def passes_the_door(engine: Engine, name: str, good: dict[str, Any]) -> None:
+    """With good values a call passes the door, whatever it finds behind it."""
     found: EngineError | None = None
     try:
         await call(engine, name, good)
     except EngineError as error:
         found = error
     behind = isinstance(found, State | Contention | NotFound)
-    assert found is None or behind or found.kind is ValidationKind.INVALID_DEPENDENCY, found
+    assert found is None or behind or found.kind is ValidationKind.INVALID_DEPENDENCY, (name, found)
+
+
+async def test_every_operation_is_answered(engine: Engine, open_engine: Callable[..., Any]) -> None:
+    """On every store in every run, while lists of bad values are for the door, which comes before all of them."""
+    for name, method in METHODS.items():
+        # What ends an engine is told to another one.
+        called = await open_engine() if name in ("drain", "shutdown_prepare") else engine
+        await passes_the_door(called, name, method.good(await make_world(engine)))
 
 
 async def test_a_bad_item_is_named(engine: Engine, probe: Probe) -> None:

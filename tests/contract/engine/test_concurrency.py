@@ -29,6 +29,7 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.engine.operations import claim as engine_claiming
+from tests.conftest import full_run
 from tests.contract.probe import ManualClock, Probe, claimed, create, id_of, policy, until
 
 Rivals = tuple[Engine, Engine]
@@ -50,7 +51,7 @@ async def outcomes(*calls: Awaitable[Any]) -> list[Any]:
 
 async def test_claimers_never_share_a_row(rivals: Rivals) -> None:
     chance = random.Random(1)
-    given = [chance.randrange(10) for _ in range(5_000)]
+    given = [chance.randrange(10) for _ in range(5_000 if full_run() else 1_500)]
     made = await rivals[0].create_executions({"lane_id": "busy", "priority": priority} for priority in given)
     priorities = {answer.execution_id: priority for answer, priority in zip(made, given, strict=True)}
     results = await asyncio.gather(*(drain(rivals[number % 2], number) for number in range(200)))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from flowfabric import HandleKind
+from flowfabric.engine.timers.loop import TIMERS
 from tests.contract.probe import RUNNING, Probe, claimed, create, id_of, policy
 
 LANE = "lane"
@@ -35,6 +38,31 @@ async def test_a_delay_ends(open_engine: Any) -> None:
     assert handle is not None
     assert id_of(handle) == eid
     assert await engine.server_time_ms() >= now + 80
+
+
+@pytest.mark.parametrize(
+    ("what", "after"),
+    [("delay", "waiting"), ("deadline", "expired"), ("attempt timeout", "expired"), ("lease", "waiting")],
+)
+async def test_a_commit_wakes_the_loop_for_what_falls_due(open_engine: Any, what: str, after: str) -> None:
+    """With these intervals it would sleep for an hour."""
+    engine = await open_engine(clock=None)
+    engine.start_timers({timer.name: 3_600_000 for timer in TIMERS if timer.by_itself})
+    async with asyncio.timeout(60):
+        while engine._timer._planned_ms is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        soon = await engine.server_time_ms() + 50
+        if what == "delay":
+            eid = await create(engine, lane_id=LANE, delay_until=soon)
+        elif what == "deadline":
+            eid = await create(engine, lane_id=LANE, execution_deadline_at=soon)
+        elif what == "lease":
+            eid = id_of(await claimed(engine, lane_id=LANE, ttl_ms=50))
+        else:
+            limit = {"timeout_policy": {"attempt_timeout_ms": 50}}
+            eid = id_of(await claimed(engine, lane_id=LANE, ttl_ms=3_600_000, policy=limit))
+        while await engine.read_execution_state(eid) != after:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_an_interval_of_zero_switches_a_timer_off(open_engine: Any) -> None:

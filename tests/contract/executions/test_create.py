@@ -77,6 +77,13 @@ async def test_a_new_row(engine: Engine, probe: Probe) -> None:
         assert await probe.events(kind) == []
 
 
+async def test_creating_is_no_event(engine: Engine, probe: Probe) -> None:
+    await create(engine, tags={"team.name": "docs"})
+    await engine.create_executions([{}, {"delay_until": 2**60}])
+    for kind in (LeaseEvent, CompletionEvent, OperatorEvent, InstanceTagEvent):
+        assert await probe.events(kind) == []
+
+
 async def test_optional_keys_stay_absent(engine: Engine, probe: Probe) -> None:
     raw = await probe.raw_fields(await create(engine))
     assert raw == {"namespace": "default", "execution_kind": "op", "creator_identity": "", "tags": {}}

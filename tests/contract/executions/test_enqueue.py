@@ -21,11 +21,21 @@ from flowfabric import (
     RequestSnapshot,
 )
 from flowfabric.engine import Engine
+from flowfabric.model.limits import REFUSED_KEPT_MS
 from flowfabric.model.partitions import lane_partition
 from flowfabric.model.records.executions import Execution
 from flowfabric.model.records.starts import EnqueueRequest
 from tests.contract import seeding
-from tests.contract.probe import Probe, create, policy, refused, shared_stores_only, sql_stores_only, unchanged
+from tests.contract.probe import (
+    ManualClock,
+    Probe,
+    create,
+    policy,
+    refused,
+    shared_stores_only,
+    sql_stores_only,
+    unchanged,
+)
 
 TIMER = "enqueue_requests"
 SOON = policy(max_wait=20_000)
@@ -138,6 +148,18 @@ async def test_what_is_refused_is_kept(
     async with unchanged(probe):
         assert await engine.run_timer(TIMER) == 0, "it is not tried for ever"
     assert await engine.read_execution_state(ExecutionId.of(lane_partition("lane", engine.partitions), good))
+
+
+@sql_stores_only
+async def test_what_was_refused_goes_after_a_month(engine: Engine, clock: ManualClock) -> None:
+    await leave_json(engine, {"nonsense": 1})
+    await engine.run_timer(TIMER)
+    clock.advance(REFUSED_KEPT_MS)
+    await engine.run_timer("retention_trimmer")
+    assert len((await engine.list_requests(refused=True)).requests) == 1
+    clock.advance(1)
+    await engine.run_timer("retention_trimmer")
+    assert (await engine.list_requests(refused=True)).requests == ()
 
 
 async def test_a_closed_lane(engine: Engine, probe: Probe) -> None:

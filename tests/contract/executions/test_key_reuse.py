@@ -8,6 +8,7 @@ import pytest
 
 from flowfabric import Created, Duplicate, ExecutionId
 from flowfabric.engine import Engine
+from flowfabric.model.policy import WHILE_KEPT_MS
 from tests.contract.probe import ManualClock, Probe, create, shared_stores_only, unchanged
 
 DAY_MS = 86_400_000
@@ -44,8 +45,30 @@ async def test_a_key_is_bound_anew_after_an_end(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("reuse", ["never", "ended"])
-async def test_a_key_of_what_was_deleted_is_free(engine: Engine, clock: ManualClock, reuse: str) -> None:
-    policy = {"dedup_window_ms": 10 * DAY_MS}
+async def test_a_key_outlives_what_was_deleted(engine: Engine, clock: ManualClock, reuse: str) -> None:
+    """Neither a window beyond retention nor a retention below the window does the order twice."""
+    long = {"dedup_window_ms": 10 * DAY_MS}
+    short = {"dedup_window_ms": DAY_MS + 2, "stream_policy": {"retention_ttl_ms": 1}}
+    made = {key: await create(engine, idempotency_key=key, policy=each) for key, each in (("l", long), ("s", short))}
+    for each in made.values():
+        await cancelled(engine, each)
+    clock.advance(DAY_MS + 1)
+    assert await engine.trim_retention() == 2
+    assert not (await engine.read_execution_contexts(list(made.values()))), "both are gone"
+    for key, each in made.items():
+        answer = await engine.create_execution(idempotency_key=key, key_reuse=reuse)
+        assert answer == Duplicate(each) if reuse == "never" else isinstance(answer, Created)
+    clock.advance(10 * DAY_MS)
+    await engine.run_timer("retention_trimmer")
+    for key in made:
+        assert isinstance(await engine.create_execution(idempotency_key=key), Created), "their time is over"
+
+
+@pytest.mark.parametrize("reuse", ["never", "ended"])
+async def test_a_key_bound_while_its_execution_is_kept_goes_with_it(
+    engine: Engine, clock: ManualClock, reuse: str
+) -> None:
+    policy = {"dedup_window_ms": WHILE_KEPT_MS}
     first = await create(engine, idempotency_key="k", policy=policy)
     await cancelled(engine, first)
     clock.advance(DAY_MS + 1)

@@ -266,3 +266,18 @@ async def test_a_failed_member_is_replayed_plainly(engine: Engine, probe: Probe)
     await engine.fail(handle, "boom", FailureClass.PERMANENT)
     assert await engine.replay_execution(execution_id=identity) == Replayed(PublicState.WAITING)
     assert (await _group(probe, flow, identity)).fail_count == 1
+
+
+async def test_a_replay_leaves_only_the_states_it_names(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine)
+    identity = id_of(handle)
+    await engine.fail(handle, "broken", FailureClass.PERMANENT)
+    async with refused(probe, State, StateKind.REPLAY_NOT_ALLOWED):
+        await engine.replay_execution(execution_id=identity, states=["expired"])
+    await engine.replay_execution(execution_id=identity, states=["expired", PublicState.FAILED])
+    again = await engine.claim("lane-of-one", (), policy())
+    assert again is not None
+    await engine.complete(again, b"done")
+    async with refused(probe, State, StateKind.REPLAY_NOT_ALLOWED):
+        await engine.replay_execution(execution_id=identity, states=["expired", "failed"])
+    assert await engine.get_execution_result(identity) == b"done"

@@ -9,7 +9,9 @@ import pytest
 
 from flowfabric import CancelFlowHeader, CancelFlowResult, Contention, ContentionKind, FlowProjection, NotFound
 from flowfabric.core.flows import cancel
+from flowfabric.core.flows.status import ProjectFlow
 from flowfabric.engine import Engine
+from flowfabric.engine.timers import executions
 from flowfabric.model.events import CompletionEvent
 from flowfabric.model.partitions import flow_partition
 from flowfabric.model.records.executions import (
@@ -23,7 +25,7 @@ from flowfabric.model.records.executions import (
     PendingCancelGroup,
 )
 from tests.contract.graphs import Flowing, settle
-from tests.contract.probe import START_MS, ManualClock, Probe, unchanged
+from tests.contract.probe import START_MS, ManualClock, Probe, claimed, unchanged
 from tests.contract.seeding import alter, seed
 
 DAY_MS = 24 * 3600 * 1000
@@ -295,6 +297,43 @@ async def test_a_stale_projection_deletes_nothing(engine: Engine, probe: Probe, 
     clock.advance(2 * DAY_MS)
     assert await engine.trim_retention() == 0
     assert (await rows_of(probe, flow))["Execution"] == 2
+
+
+async def test_a_member_that_joins_takes_back_what_was_counted(
+    engine: Engine, probe: Probe, clock: ManualClock
+) -> None:
+    """A flow that looks as if it were over would keep its members, and everything that ended after them."""
+    flow = await Flowing.build(engine, ["a"])
+    await flow.complete("a")
+    await engine.run_timer("flow_projector")
+    (counts,) = await probe.select(FlowCounts, **where(flow))
+    assert counts.public_flow_state == "completed"
+    partition, flow_id = where(flow)["partition"], str(flow.flow_id)
+    await flow.add("late")
+    assert await probe.select(FlowCounts, **where(flow)) == []
+    # Nor does a count from before that was on its way.
+    await engine._submit(ProjectFlow(partition, flow_id, {"completed": 1}))
+    assert await probe.select(FlowCounts, **where(flow)) == []
+
+
+async def test_members_that_stay_hold_nothing_back(
+    engine: Engine, probe: Probe, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executions, "MAX_LOOKS", 1)
+    flow = await Flowing.submit(engine, "abcd")
+    for name in "abc":
+        await flow.complete(name)
+    partition, flow_id = where(flow)["partition"], str(flow.flow_id)
+    await seed(engine, FlowCounts(partition, flow_id, 4, 4, 4, *[0] * 10, "completed", START_MS))
+    clock.advance(1)
+    single = await claimed(engine, lane_id="single")
+    await engine.complete(single, b"")
+    clock.advance(2 * DAY_MS)
+    assert [await engine.run_timer("retention_trimmer", 2) for _ in range(2)] == [0, 1]
+    # From there it begins again at the front.
+    await flow.complete("d")
+    clock.advance(2 * DAY_MS)
+    assert sum([await engine.run_timer("retention_trimmer", 2) for _ in range(4)]) == 4
 
 
 async def test_a_cancelled_flow_without_members_goes_by_age(engine: Engine, probe: Probe, clock: ManualClock) -> None:

@@ -53,6 +53,7 @@ OPERATIONS: dict[str, Callable[[Engine, Handle], Awaitable[Any]]] = {
     "cancel": lambda engine, handle: engine.cancel(handle, "enough"),
     "delay": lambda engine, handle: engine.delay(handle, START_MS + 60_000),
     "wait_children": lambda engine, handle: engine.wait_children(handle),
+    "decline": lambda engine, handle: engine.decline(handle, "unknown"),
 }
 FOREIGN_TO = {
     "memory": BackendTag.SQLITE,

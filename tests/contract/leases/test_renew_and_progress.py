@@ -80,6 +80,13 @@ async def test_an_expiry_stops_at_the_end_of_time(engine: Engine) -> None:
     assert await engine.renew(forged(handle, lease_ttl_ms=2**64 - 1)) == LeaseRenewal(2**63 - 1, 1)
 
 
+async def test_a_renewal_takes_back_what_a_clock_gave_that_was_ahead(engine: Engine, clock: ManualClock) -> None:
+    clock.advance(3_600_000)
+    handle = await claimed(engine, ttl_ms=30_000)
+    clock.advance(-3_600_000)
+    assert (await engine.renew(handle)).expires_at_ms == START_MS + 30_000
+
+
 async def test_renew_lease_takes_its_own_time(engine: Engine, probe: Probe, clock: ManualClock) -> None:
     handle = await claimed(engine, ttl_ms=10_000)
     clock.advance(9_999)

@@ -251,6 +251,7 @@ ACTS: dict[str, Act] = {
     "fail": Act(lambda e, h: e.fail(h, "boom")),
     "cancel": Act(lambda e, h: e.cancel(h, "enough")),
     "delay": Act(lambda e, h: e.delay(h, START_MS + 60_000)),
+    "decline": Act(lambda engine, handle: engine.decline(handle, "unknown")),
     "wait_children": Act(lambda e, h: e.wait_children(h)),
     "suspend": Act(lambda e, h: e.suspend(h, asking())),
     "create_waitpoint": Act(lambda e, h: e.create_waitpoint(h, "early", 1_000)),

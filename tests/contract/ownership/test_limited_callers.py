@@ -33,13 +33,13 @@ from tests.contract.probe import Probe, claimed, create, id_of, policy, refused
 
 #: Commands that are for nobody who is limited: about all namespaces, or given by the engine to itself.
 NOT_FOR_LIMITED = {
-    "AcceptRequest", "CancelChildren", "CancelFlowMembers", "CancelOrphan", "CancelPending", "CancelSiblings",
-    "ClaimFromResumeGrant", "CreateCredential", "DispatchCompletion", "DropRequest", "ExpireExecution",
-    "ExpireWaitpoints", "FireSchedule", "LetBlockedGo", "LetGo", "MarkLeaseExpired", "ProjectFlow", "PromoteDelayed",
-    "PromoteSubmitted", "RankAnew", "ReconcileBudget", "ReconcileQuota", "ReconcileSiblings", "RecordSample",
-    "RemoveFlow", "ResolveDependency", "RetryRequest", "RevokeCredential", "RotateKey", "SeedLanes", "SeedSecret",
-    "SetLaneFairness", "SetLaneState", "SettleDependencies", "SweepGrants", "SweepWorker", "TimeOutSuspension",
-    "TrimExecution",
+    "AcceptRequest", "AcceptRequests", "CancelChildren", "CancelFlowMembers", "CancelOrphan", "CancelPending",
+    "CancelSiblings", "ClaimFromResumeGrant", "CreateCredential", "DispatchCompletion", "DropRequest",
+    "ExpireExecution", "ExpireWaitpoints", "FireSchedule", "LetBlockedGo", "LetGo", "MarkLeaseExpired",
+    "PlanScheduleAgain", "ProjectFlow", "PromoteDelayed", "PromoteSubmitted", "RankAnew", "ReconcileBudget",
+    "ReconcileQuota", "ReconcileSiblings", "RecordSample", "RemoveFlow", "ResolveDependency", "RetryRequest",
+    "RevokeCredential", "RotateKey", "SeedLanes", "SeedSecret", "SetLaneFairness", "SetLaneState",
+    "SettleDependencies", "SweepGrants", "SweepWorker", "TimeOutSuspension", "TrimExecution",
 }  # fmt: skip
 
 

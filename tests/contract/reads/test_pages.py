@@ -11,7 +11,7 @@ from flowfabric.engine import Engine
 from flowfabric.model.operations.executions import SuspendedEntry
 from flowfabric.model.records.executions import Lane, Suspension
 from tests.contract.probe import START_MS, create
-from tests.contract.seeding import seed
+from tests.contract.seeding import overwrite, seed
 
 
 async def test_pages_of_executions(engine: Engine) -> None:
@@ -73,7 +73,14 @@ async def test_pages_of_suspended_executions(engine: Engine) -> None:
     page = await engine.list_suspended(0)
     assert (list(page.entries), page.next_cursor) == (entries, None)
     page = await engine.list_suspended(0, limit=3)
-    assert (list(page.entries), page.next_cursor) == (entries[:3], entries[2].execution_id)
+    assert (list(page.entries), page.next_cursor) == (entries[:3], f"{times[0]}.{entries[2].execution_id}")
+    assert (await engine.list_suspended(0, entries[2].execution_id, 3)).entries == tuple(entries[3:])
+    await overwrite(engine, Suspension, rows[0].key, suspended_at_ms=START_MS + 9)
+    assert [each.execution_id for each in (await engine.list_suspended(0, page.next_cursor, 3)).entries] == [
+        entries[3].execution_id,
+        entries[2].execution_id,
+    ], "it was suspended again, and hides nothing"
+    await overwrite(engine, Suspension, rows[0].key, suspended_at_ms=times[0])
     page = await engine.list_suspended(0, page.next_cursor, 3)
     assert (list(page.entries), page.next_cursor) == (entries[3:], None)
     gone = ExecutionId.of(0, str(uuid.UUID(int=uuid.UUID(ids[1]).int + 1)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import ClaimPolicy, Validation
+from flowfabric import ClaimPolicy, ExecutionId, Validation
 from flowfabric.engine import Engine
 from flowfabric.engine.reads import search
 from flowfabric.model.records.executions import Execution
@@ -130,7 +130,8 @@ async def test_a_search_that_says_nothing_known_is_refused(engine: Engine, query
 
 
 async def test_ids_by_their_beginning(engine: Engine) -> None:
-    ids = [await made(engine) for _ in range(20)]
+    minted = [ExecutionId.solo("default", engine.partitions, uuid=uuid.uuid4()) for _ in range(20)]
+    ids = [await made(engine, execution_id=each) for each in minted]
     for identity in ids[:5]:
         partition, own = identity.removeprefix("{fp:").split("}:")
         same = [each for each in reversed(ids) if each.split("}:")[1].startswith(own[:4])]
@@ -142,6 +143,17 @@ async def test_ids_by_their_beginning(engine: Engine) -> None:
         assert (await engine.count_states(query=own)).counts == {"waiting": 1}
     assert await found(engine, str(uuid.uuid4())) == []
     assert await found(engine, "deadbeef kind:op") == []
+
+
+async def test_ids_by_their_end(engine: Engine) -> None:
+    """Ids that begin with the same time are told apart by their ends."""
+    ids = [await made(engine) for _ in range(20)]
+    for identity in ids[:5]:
+        for query in (identity[-8:], identity[-12:], identity[-8:].upper(), f"id:{identity[-7:]}"):
+            assert await found(engine, query) == [identity], query
+            assert (await engine.count_states(query=query)).counts == {"waiting": 1}
+        assert await found(engine, f"{identity[-8:]} state:failed") == []
+        assert await found(engine, identity[-8:], namespaces=["elsewhere"]) == []
 
 
 async def test_errors_and_workers(engine: Engine, clock: ManualClock) -> None:

@@ -252,7 +252,7 @@ async def test_suspended_executions_longest_waiting_first(engine: Engine, clock:
     await engine.resume_execution(execution_id=waiting[1])
     first = await engine.list_suspended(0, limit=2)
     assert [(entry.execution_id, entry.reason) for entry in first.entries] == [(waiting[0], "0"), (waiting[2], "2")]
-    assert first.next_cursor == waiting[2]
+    assert first.next_cursor == f"{START_MS + 2}.{waiting[2]}"
     second = await engine.list_suspended(0, cursor=first.next_cursor, limit=2)
     assert [entry.execution_id for entry in second.entries] == [waiting[3]]
     assert second.next_cursor is None

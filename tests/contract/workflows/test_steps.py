@@ -139,6 +139,17 @@ async def test_cancelling_the_flow_cancels_parent_and_children(engine: Engine, p
     assert await probe.select(Suspension, partition=parent.partition) == []
 
 
+async def test_cancelling_what_waits_wakes_the_parents(engine: Engine, probe: Probe) -> None:
+    parent = await parked(engine, "one", "two", "three", wake_after=3)
+    flow = (await probe.execution(parent)).flow_id
+    assert flow is not None
+    running = await take(engine, "children")
+    await engine.cancel_flow(flow, "cancel_pending")
+    assert await state(probe, parent) == "suspended"
+    await engine.complete(running, b"")
+    assert await state(probe, parent) == "resumable"
+
+
 async def test_a_cancelled_flow_takes_no_more_children(engine: Engine, probe: Probe) -> None:
     handle = await claimed(engine)
     parent = id_of(handle)

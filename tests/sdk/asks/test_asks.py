@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,13 +25,18 @@ from flowfabric import (
     Budget,
     Ctx,
     EngineError,
+    Handle,
     OpenAsk,
     RunFailed,
     days,
     seconds,
 )
+from flowfabric.model.errors import Transport, TransportKind
+from flowfabric.model.handles import HandleKind
 from flowfabric.sdk.runs.run import Run
 from flowfabric.sdk.worker import Job, Parked
+
+QUICK = timedelta(milliseconds=50)
 
 
 class Verdict(BaseModel):
@@ -269,6 +275,57 @@ async def test_a_worker_that_is_lost_before_it_could_ask(app: App) -> None:
         assert lost == [asked.id]
         await asked.answer(True)
         assert await run.result(seconds(30)) is True
+
+
+@pytest.mark.parametrize("store_url", ["memory"], indirect=True)
+async def test_a_store_that_does_not_answer_while_answers_are_collected(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = app.engine.observe_signals, itertools.count()
+
+    async def observe(handle: Handle) -> Any:
+        if next(calls) < 2:
+            raise Transport("memory", TransportKind.TRANSPORT, "the connection was lost")
+        return await real(handle)
+
+    monkeypatch.setattr(app.engine, "observe_signals", observe)
+
+    @app.workflow
+    async def deploy() -> bool:
+        return await Ask("deploy?", within=days(1), otherwise=False)
+
+    async with app.worker():
+        run = await deploy.start()
+        asked = await opened(app, run)
+        await asked.answer(True)
+        assert await run.result(seconds(30)) is True
+    assert await app.engine.read_total_attempt_count(asked.id) == 1
+
+
+@pytest.mark.parametrize("store_url", ["memory", "sqlite", "remote"], indirect=True)
+@pytest.mark.parametrize("said", [True, False, None])
+async def test_an_attempt_that_fails_with_the_answers_in_its_hands(app: App, said: bool | None) -> None:
+    ask = app.builtin_kinds["$ask"]
+    failed: list[str] = []
+
+    async def stumble(job: Job) -> None:
+        if job.handle.kind is HandleKind.RESUMED and not failed:
+            failed.append(job.execution_id)
+            raise ValueError("it could not finish")
+        await ask(job)
+
+    app.builtin_kinds["$ask"] = stumble
+
+    @app.workflow
+    async def deploy() -> bool | str:
+        return await Ask("deploy?", within=days(1) if said is not None else QUICK, otherwise="nobody")
+
+    async with app.worker():
+        run = await deploy.start()
+        if said is not None:
+            await (await opened(app, run)).answer(said)
+        assert await run.result(seconds(30)) == ("nobody" if said is None else said)
+    assert len(failed) == 1
 
 
 async def test_all_open_questions_are_listed(app: App) -> None:

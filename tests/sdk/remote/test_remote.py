@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from flowfabric import App, BadOptions, Budget, Created, Ctx, Duplicate, Limit, RunFailed, ServerRefused, first
+from flowfabric import (
+    App,
+    Ask,
+    BadOptions,
+    Budget,
+    Created,
+    Ctx,
+    Duplicate,
+    IdConflict,
+    Limit,
+    RunFailed,
+    ServerRefused,
+    first,
+)
+from flowfabric.conditions import Count, CountKind, Wildcard
 from flowfabric.engine import Engine
 from flowfabric.model.errors import NotFound, State, Transport, Validation
 from flowfabric.model.operations.executions import ClaimPolicy
+from flowfabric.model.operations.schedules import Every
+from flowfabric.model.operations.suspension import Accepted, Fresh, SuspendArgs
 from flowfabric.model.streams.frames import DurableSummary, Frame
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.remote.engine import RemoteEngine
 from flowfabric.sdk.remote.http_client import Address
 from flowfabric.server import ServerConfig
+from tests.ports import free_port
 from tests.sdk.serving import serving
 
 SOON = seconds(20)
+POINT = "0bf9d4a8-7c2e-4a4b-9a55-0a7b6d2f6c11"
 
 
 @pytest.fixture
@@ -155,6 +173,49 @@ async def test_the_scope_of_workers_suffices_for_budgets_and_limits(guarded: str
                 await foreign.gates.budget(team)
 
 
+async def test_what_is_needed_to_start_and_to_answer(guarded: str, tmp_path: Path) -> None:
+    """Each with a credential that is limited to a namespace, and has these scopes only."""
+
+    def defined(app: App) -> tuple[Any, Any]:
+        @app.task(id="order:{number}")
+        async def order(number: int) -> int:
+            return number
+
+        @app.workflow
+        async def deploy() -> bool:
+            return await Ask("deploy?", of={"ann", "bob"}, need=2)
+
+        return order, deploy
+
+    async with await Engine.open(f"sqlite:///{tmp_path}/ff.db", single_node=True) as direct:
+
+        async def app_with(*scopes: str) -> App:
+            created = await direct.create_credential(name="c", scopes=scopes, namespaces=["mine"])
+            return App(guarded, token=created.token, namespace="mine")
+
+        owner = App(f"sqlite:///{tmp_path}/ff.db", namespace="mine")
+        _, deploy = defined(owner)
+        async with owner, owner.worker():
+            run = await deploy.start()
+            async with await app_with("submit") as starting:
+                order, _ = defined(starting)
+                assert await order.start(1) == await order.start(1)
+                other = starting.task(name="other", id="order:{number}")(order.function)
+                with pytest.raises(IdConflict, match="belongs to a run of 'order'"):
+                    await other.start(1)
+            async with await app_with("read", "signal", "operator") as trusted:
+                [ask] = await trusted.asks(run.id, wait=SOON)
+                link = await ask.link("bob")
+                await ask.answer(True, by="ann")
+            async with await app_with("read", "signal") as answering:
+                [ask] = await answering.asks(run.id)
+                for refused in (ask.link("bob"), ask.answer(True, by="bob")):
+                    with pytest.raises(ServerRefused, match="lacks the scope 'operator'"):
+                        await refused
+                await answering.answer(link, True)
+            assert await run.result(SOON) is True
+
+
 # -- what cannot be --------------------------------------------------------------------------------------------------
 
 
@@ -188,11 +249,8 @@ def test_tokens_are_for_servers() -> None:
 
 
 async def test_nobody_there() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
     with pytest.raises(Transport) as caught:
-        await RemoteEngine.open(f"http://127.0.0.1:{port}", patience_s=0.1)
+        await RemoteEngine.open(f"http://127.0.0.1:{free_port()}", patience_s=0.1)
     assert caught.value.retryable
 
 
@@ -242,6 +300,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[Any]] = set()
         #: Called with what the server answers; it is dropped, and the connection cut, if this says so.
         self.drops: Callable[[bytes], bool] = lambda data: False
+        #: What the client gets instead of what is dropped, if the connection is not to be cut.
+        self.instead = b""
 
     async def start(self) -> str:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -264,8 +324,10 @@ class Proxy:
     async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, answers: bool) -> None:
         while data := await source.read(65_536):
             if answers and self.drops(data):
-                self.cut()
-                return
+                if not self.instead:
+                    self.cut()
+                    return
+                data = self.instead
             target.write(data)
             await target.drain()
         target.close()
@@ -358,6 +420,56 @@ async def test_a_lost_answer_to_a_numbered_append_doubles_no_frame(url: str) -> 
         assert [each.fields["payload"] for each in page.frames[:-1]] == ["10", "20", "21", "30", "31", "32"]
 
 
+async def test_a_lost_answer_to_a_signal_delivers_it_once(url: str) -> None:
+    async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
+        await engine.create_execution()
+        handle = await engine.claim("default", policy=ClaimPolicy("w", "w-1"))
+        assert handle is not None
+        condition = Count(2, CountKind.DISTINCT_SIGNALS, ("legal",), Wildcard())
+        asked = SuspendArgs(waitpoints=[Fresh(POINT, "legal")], resume_condition=condition)
+        token = (await engine.suspend(handle, asked)).details.waitpoint_token
+        effects = []
+        for name in ("first", "second"):
+            proxy.drops = dropping(2)
+            answer = await engine.deliver_signal(
+                execution_id=handle.execution_id, waitpoint_id=POINT, waitpoint_token=token, signal_name=name
+            )
+            assert isinstance(answer, Accepted)
+            effects.append(answer.effect)
+        assert effects == ["appended_to_waitpoint", "resume_condition_satisfied"]
+        signals = (await engine.read_history(handle.execution_id)).signals
+        assert [each.signal_name for each in signals] == ["first", "second"]
+
+
+FROM_A_PROXY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 14\r\n\r\n<h1>sorry</h1>"
+
+
+async def test_only_what_may_be_repeated_is_repeated_after_the_answer_of_a_proxy(url: str) -> None:
+    async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
+        await engine.put_schedule(schedule_id="tick", execution_kind="tick", spec=Every(10**9), overlap="queue")
+        proxy.drops, proxy.instead = dropping(1), FROM_A_PROXY
+        made, *lost = await asyncio.gather(
+            engine.create_execution(execution_kind="once"),
+            engine.trigger_schedule(schedule_id="tick"),
+            engine.trigger_schedule(schedule_id="tick"),
+            return_exceptions=True,
+        )
+        assert isinstance(made, Created)
+        for each in lost:
+            assert isinstance(each, Transport)
+            assert "the answer was 503; the outcome is unknown" in str(each)
+        for kind, count in (("once", 1), ("tick", 2)):
+            assert len((await engine.search_executions(execution_kind=kind)).executions) == count
+
+
+async def test_what_a_server_has_not_begun_is_asked_again(url: str) -> None:
+    unbegun = msgspec.json.encode({"error": "later", "kind": "unavailable", "retryable": True, "started": False})
+    async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
+        proxy.drops = dropping(2)
+        proxy.instead = b"HTTP/1.1 503 Busy\r\ncontent-length: %d\r\n\r\n%b" % (len(unbegun), unbegun)
+        await engine.debounce_execution("key", {"execution_kind": "once"}, wait_ms=1, at_most_ms=1)
+
+
 async def test_a_lost_answer_to_a_claim_is_given_again(url: str) -> None:
     async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
         for _ in range(7):
@@ -399,9 +511,7 @@ async def test_the_other_server_takes_over(url: str) -> None:
 
 async def test_a_worker_outlives_a_server(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/ff.db"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     app = App(f"http://127.0.0.1:{port}")
 
     @app.task

@@ -17,7 +17,9 @@ from typing import Annotated, Any
 
 import pytest
 
+from flowfabric.core.leases import decline
 from flowfabric.model.errors import Transport, TransportKind
+from flowfabric.model.reads.explain import Gate
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.app import App
 from flowfabric.sdk.context import Ctx
@@ -170,7 +172,11 @@ async def test_arguments_that_do_not_fit_end_the_run_at_once(app: App) -> None:
     assert error.category == "bad_payload"
 
 
-async def test_a_kind_that_nobody_knows_ends_with_a_message_that_helps(app: App) -> None:
+async def test_a_kind_that_nobody_knows_ends_with_a_message_that_helps(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decline, "DECLINED_MS", 0)
+
     @app.task
     async def known() -> None: ...
 
@@ -179,8 +185,41 @@ async def test_a_kind_that_nobody_knows_ends_with_a_message_that_helps(app: App)
         error = await _failure(app.run(answer.execution_id))
         builtin = await app.engine.create_execution(namespace=app.namespace, execution_kind="$nothing")
         await _failure(app.run(builtin.execution_id))
-    for part in ("w7", "unheard-of", "known", "Import"):
+    for part in ("w7", "unheard-of", "known", "Import", "No worker that was asked knows it: w7-"):
         assert part in error.reason
+
+
+async def _declined(app: App, run: str) -> bool:
+    told = await app.engine.explain(run)
+    return told.gate is Gate.DELAYED and "old-" in told.sentence
+
+
+@pytest.mark.parametrize("made", ["a task", "an argument", "a workflow's argument"])
+@pytest.mark.parametrize("store_url", ["sqlite", "remote"], indirect=True)
+async def test_workers_of_two_versions_serve_a_lane(store_url: str, made: str) -> None:
+    """What the old version does not know waits for the new one, and is tried once."""
+    old, new = App(store_url), App(store_url)
+    tries: list[int] = []
+
+    if made != "a task":
+
+        @(old.task if made == "an argument" else old.workflow)(name="made")
+        async def before(n: int) -> None:
+            raise AssertionError
+
+    @(new.workflow if made == "a workflow's argument" else new.task)(name="made")
+    async def after(n: int, more: int = 0, ctx: Ctx = injected) -> int:
+        tries.append(ctx.attempt)
+        return n + more
+
+    async with new, old:
+        run = await after.start(1, more=2)
+        async with old.worker(name="old"):
+            while not await _declined(new, run.id):  # noqa: ASYNC110 (nothing is announced when a worker declines)
+                await asyncio.sleep(0.01)
+        async with new.worker(name="new"):
+            assert await run.result(timeout=SOON) == 3
+    assert tries == [1]
 
 
 async def test_kinds_of_the_sdks_own(app: App) -> None:

@@ -41,9 +41,11 @@ async def app(tmp_path: Path) -> AsyncIterator[App]:
     async def review(draft: str) -> bool:
         return await Ask("publish?", bool, show={"draft": draft}, of={"ann"}, within=days(3))
 
-    async with made, made.worker():
-        for draft in ("one", "two"):
-            [_] = await made.asks(await review.start(draft), wait=seconds(60))
+    async with made:
+        async with made.worker():
+            for draft in ("one", "two"):
+                [_] = await made.asks(await review.start(draft), wait=seconds(60))
+        # What is stored from here on stays as it is: there is no worker that would take it.
         yield made
 
 

@@ -18,6 +18,7 @@ from flowfabric.model.errors import (
     ContentionKind,
     Contextual,
     EngineError,
+    LimitReached,
     NotFound,
     ResourceExhausted,
     State,
@@ -54,7 +55,7 @@ async def test_a_token_is_asked_for(guarded: Server) -> None:
             response = await client.get("/v1/executions?partition=1", headers=headers)
             assert (response.status_code, response.json()) == (401, UNAUTHORISED)
         assert (await client.get("/nowhere")).status_code == 401
-        for path in ("/healthz", "/readyz", "/metrics"):
+        for path in ("/livez", "/healthz", "/readyz", "/metrics"):
             assert (await client.get(path)).status_code == 200
     async with client_of(guarded, "token-of-this-test") as client:
         assert (await client.get("/v1/executions?partition=1")).status_code == 200
@@ -204,6 +205,11 @@ async def test_deep_json_is_refused(client: httpx.AsyncClient) -> None:
             },
         ),
         (
+            LimitReached("MAX_FLOW_NODES", 3),
+            400,
+            {"error": "limit_reached: MAX_FLOW_NODES=3", "kind": "limit_reached", "retryable": False},
+        ),
+        (
             Unavailable("x"),
             503,
             {"error": "backend op unavailable: x", "kind": "unavailable", "retryable": False},
@@ -253,6 +259,16 @@ async def test_metrics_count_by_route(client: httpx.AsyncClient) -> None:
 async def test_metrics_can_be_switched_off(engine: Engine) -> None:
     async with client_of(create_app(engine, ServerConfig(metrics=False))) as client:
         assert (await client.get("/metrics")).status_code == 404
+
+
+async def test_a_server_lives_whatever_its_store_does(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gone() -> None:
+        raise Transport("postgres", TransportKind.TRANSPORT, "gone")
+
+    monkeypatch.setattr(engine, "ping", gone)
+    async with client_of(create_app(engine, ServerConfig())) as client:
+        assert (await client.get("/livez")).json() == {"status": "alive"}
+        assert (await client.get("/readyz")).status_code == 503
 
 
 async def test_health_and_version(client: httpx.AsyncClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from flowfabric import App, Ask, Budget, Ctx, days, seconds
+from flowfabric import App, Ask, Budget, BudgetAsked, ClaimPolicy, Ctx, days, seconds
 from flowfabric.model.operations.access import Scope
 from flowfabric.model.records.executions import SigningKey
 from flowfabric.sdk.asks.ask import OpenAsk
@@ -220,6 +221,39 @@ async def test_a_signal_that_comes_twice(app: App, client: httpx.AsyncClient) ->
             assert await run.result(timeout=seconds(60)) == "published"
 
 
+@pytest.mark.parametrize("keys", [(None, None), ("k", "other")], ids=["without keys", "with keys of their own"])
+async def test_a_yes_and_a_no_of_one_approver_at_once(
+    app: App, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, keys: tuple[str | None, str | None]
+) -> None:
+    run, ask = await asked(app)
+    both_checked, deliver = asyncio.Barrier(2), app.engine.deliver_signal
+
+    async def together(**signal: Any) -> Any:
+        await both_checked.wait()
+        return await deliver(**signal)
+
+    monkeypatch.setattr(app.engine, "deliver_signal", together)
+    where = f"/v1/executions/{quote(ask.id, safe='')}/signal"
+    rest = dict.fromkeys(("signal_category", "source_type", "source_identity", "target_scope"), "x")
+    rest |= {"waitpoint_id": ask.waitpoint("ann"), "waitpoint_token": (await ask.token("ann")).reveal()}
+    told = await asyncio.gather(
+        *(
+            client.post(
+                where,
+                json={**rest, "signal_name": name, "payload": list(value)} | ({"idempotency_key": key} if key else {}),
+            )
+            for name, value, key in zip(("approve", "decline"), (b'{"ok": true}', b'{"ok": false}'), keys, strict=True)
+        )
+    )
+    assert sorted(next(iter(each.json())) for each in told) == ["Accepted", "Duplicate"]
+    monkeypatch.undo()
+    [given] = (await app.engine.read_history(ask.id)).signals
+    if given.signal_name == "approve":
+        assert [each.id for each in await app.asks(run)] == [ask.id], "it waits for the other approver"
+        await ask.answer(Verdict(ok=True), by="bob")
+    assert await run.result(timeout=seconds(60)) == ("published" if given.signal_name == "approve" else "rejected: ")
+
+
 async def ask_identity(app: App, ask: OpenAsk) -> dict[str, str]:
     history = await app.engine.read_history(ask.id)
     return {each.waitpoint_key: each.source_identity for each in history.signals}
@@ -273,6 +307,31 @@ async def test_budgets_that_ask(app: App, client: httpx.AsyncClient) -> None:
         assert (told["said"], told["repeated"]) == ("approve", True)
         refused = await client.post(again[0], json={"value": False, **again[1]})
         assert (refused.status_code, refused.json()["kind"]) == (409, "already_answered")
+
+
+@pytest.mark.parametrize("door", ["http", "python"])
+async def test_a_budget_asks_beside_waitpoints_of_the_run(app: App, client: httpx.AsyncClient, door: str) -> None:
+    """The answer goes to the waitpoint that asks, not to one that the run holds for itself."""
+    engine, budget = app.engine, "11111111-1111-4111-8111-111111111111"
+    await engine.create_budget(
+        budget_id=budget, dimensions=["a"], hard_limits=[10], soft_limits=[0], on_hard_limit="ask", namespace="acme"
+    )
+    wanted = {"namespace": "acme", "lane_id": "own", "execution_kind": "op", "policy": {"budget_ids": [budget]}}
+    made = await engine.create_execution(**wanted)
+    handle = await engine.claim("own", (), ClaimPolicy("w", "w-1", 60_000))
+    assert handle is not None
+    for number in range(4):
+        await engine.create_waitpoint(handle, f"mine {number}", 60_000)
+    question = await engine.reserve_budget(handle, budget, {"a": 20})
+    assert isinstance(question, BudgetAsked)
+    [ask] = await app.asks(str(made.execution_id))
+    if door == "http":
+        assert (await client.post(path(ask, "answer"), json={"value": True})).json() == {"said": "approve"}
+    else:
+        await ask.answer(True)
+    assert await engine.read_execution_state(made.execution_id) == "resumable"
+    [heard] = (await engine.read_history(made.execution_id)).signals
+    assert (heard.waitpoint_id, heard.signal_name) == (question.details.waitpoint_id, "approved")
 
 
 async def test_foreign_questions_look_absent(app: App) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ from flowfabric.model.errors import (
     ContentionKind,
     Contextual,
     EngineError,
+    LimitReached,
     NotFound,
     ResourceExhausted,
     State,
@@ -41,6 +43,7 @@ from flowfabric.model.errors import (
 )
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.access.principals import Scope
+from flowfabric.server.access.signed_handles import Envelopes
 from flowfabric.server.app import Server
 from tests.server.conftest import client_of
 from tests.server.listening import listening
@@ -153,6 +156,24 @@ async def test_a_claimant_that_hangs_up_leaves_no_lease_behind(engine: Engine) -
         created = await engine.create_execution()
         [work] = await claim(client)
         assert work["execution_id"] == created.execution_id
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_what_cannot_be_read_is_given_back(
+    client: httpx.AsyncClient, engine: Engine, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    for _ in range(limit):
+        await engine.create_execution()
+
+    async def away(*_: Any) -> Any:
+        raise Transport("memory", TransportKind.TRANSPORT, "the connection was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "read_execution_contexts", away)
+        body = {**WORKER, "limit": limit, "key": "k" * 16}
+        assert (await client.post("/v1/remote/claim", json=body)).status_code == 500
+        assert (await client.post("/v1/remote/calls", json={"calls": [], "claim": body})).status_code == 500
+    assert len(await claim(client, limit=limit, key="k" * 16, again=True)) == limit
 
 
 async def test_a_closing_server_sends_claimants_away(server: Server, client: httpx.AsyncClient, engine: Engine) -> None:
@@ -348,6 +369,7 @@ def test_every_call_can_be_sent_and_its_answer_read() -> None:
         Transport("postgres", TransportKind.TIMEOUT, "late"),
         Unavailable("close"),
         ResourceExhausted("stream_ops", 3, 10),
+        LimitReached("MAX_BULK", 3),
         Timeout("cancel_flow", 12),
         Contextual("while claiming", Transport("sqlite", TransportKind.BUSY_LOADING, "x")),
     ],
@@ -383,3 +405,30 @@ def test_policies_of_claims_have_no_other_fields() -> None:
     assert set(ClaimPolicy.__struct_fields__) == {
         "worker_id", "worker_instance_id", "lease_ttl_ms", "max_wait", "key", "again",
     }  # fmt: skip
+
+
+async def test_a_key_that_another_server_has_just_made(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = Envelopes(engine), Envelopes(engine)
+    await engine.create_execution()
+    handle = await engine.claim("default", policy=ClaimPolicy("w", "w-1"))
+    assert handle is not None
+    await here.ready()
+    await engine.rotate_waitpoint_hmac_secret_all(new_kid="k9", new_secret_hex="ab" * 32)
+    await there.ready()
+    envelope = there.seal(handle, None)
+    # It has looked right before the rotation, and may not look again at once.
+    here._looked_at = time.monotonic()
+    assert await here.open(envelope) == (handle, None)
+
+    looks = 0
+    real = engine.derived_keys
+
+    async def look(purpose: str) -> Any:
+        nonlocal looks
+        looks += 1
+        return await real(purpose)
+
+    monkeypatch.setattr(engine, "derived_keys", look)
+    forged = [here.open(f"k{number}{envelope[2:]}") for number in range(10, 60)]
+    assert {type(each) for each in await asyncio.gather(*forged, return_exceptions=True)} == {Validation}
+    assert looks <= 2, "one look answers all who ask meanwhile"

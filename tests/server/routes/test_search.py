@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import msgspec
+import pytest
 
 from flowfabric.engine import Engine
 from tests.server.making import at, claimed, created
@@ -86,6 +89,26 @@ async def test_searching_in_words(client: httpx.AsyncClient, engine: Engine) -> 
     assert "q: unknown word 'colour:'; known words are kind:" in refused.json()["error"]
     counts = (await client.get("/v1/search/states", params={"q": "namespace:acme"})).json()
     assert counts == {"counts": {"waiting": 1, "active": 1}, "total": 2, "oldest": None}
+
+
+async def test_what_has_succeeded_meanwhile_is_not_run_again(
+    client: httpx.AsyncClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = await created(client)
+    await engine.fail(await claimed(engine), "no", "permanent")
+    real = engine.search_executions
+
+    async def found(**wanted: Any) -> Any:
+        page = await real(**wanted)
+        await engine.replay_execution(execution_id=identity)
+        await engine.complete(await claimed(engine), b"done")
+        return page
+
+    monkeypatch.setattr(engine, "search_executions", found)
+    answer = (await client.post("/v1/bulk/replay", json={"filter": {"kind": "resize"}})).json()
+    assert (answer["matched"], answer["done"]) == (1, [])
+    assert "replay_not_allowed" in answer["failed"][0]["error"]
+    assert await engine.get_execution_result(identity) == b"done"
 
 
 async def test_bulk_acts_mean_what_the_list_shows(client: httpx.AsyncClient, engine: Engine) -> None:

@@ -235,7 +235,6 @@ class Control:
         for row in old[:batch]:
             del self.rows[row.id]
             self.submitted[(row.namespace, row.lane)] -= 1
-            self.bindings = {key: bound for key, bound in self.bindings.items() if bound[0] != row.id}
         return len(old[:batch])
 
     # -- workers -------------------------------------------------------------------------------------------------

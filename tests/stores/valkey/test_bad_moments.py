@@ -18,7 +18,8 @@ from flowfabric.model.ids import ExecutionId
 from flowfabric.stores.valkey import commit, connection as connections, store as stores
 from flowfabric.stores.valkey.commit import MOST_ARGUMENTS, Message
 from tests.contract.probe import Probe, claimed, create, id_of, policy
-from tests.servers import LOOPBACK, Valkey, free_port
+from tests.ports import LOOPBACK, free_port
+from tests.servers import Valkey
 from tests.stores.valkey.test_failover import asked, whole
 from tests.stores.valkey.test_foreign_values import everything
 

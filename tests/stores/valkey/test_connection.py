@@ -22,7 +22,8 @@ from flowfabric.stores.valkey import connection as connections
 from flowfabric.stores.valkey.address import parse
 from flowfabric.stores.valkey.connection import READERS, WRITERS, Connection, suitable_version
 from flowfabric.stores.valkey.errors import BY_WORD, refusal
-from tests.servers import LOOPBACK, Valkey, free_port
+from tests.ports import LOOPBACK, free_port
+from tests.servers import Valkey
 
 LIBRARY = """#!lua name=test_{0}
 local function write(name, body) redis.register_function('test_{0}_' .. name, body) end

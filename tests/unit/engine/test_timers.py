@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from flowfabric.engine.timers import loop as loops
 from flowfabric.engine.timers.loop import (
-    MAX_ROUNDS,
     MIN_INTERVAL_MS,
     POISON_AFTER,
     POISON_FORGET,
@@ -22,6 +22,8 @@ from flowfabric.engine.timers.loop import (
 )
 from flowfabric.model.errors import Validation
 
+#: Full batches that a timer of the fake engine finds.
+FULL = 10
 IN_SECONDS = Timer("unblock", 5_000, 100, "FF_UNBLOCK_INTERVAL_S")
 IN_MILLISECONDS = Timer("grant_sweep", 1_000, 1_000, "FF_GRANT_SWEEP_INTERVAL_MS")
 
@@ -126,11 +128,11 @@ class FakeEngine:
 
     async def run_timer(self, name: str) -> int:
         self.ran.append(name)
-        if self.ran.count("grant_sweep") == MAX_ROUNDS + 1:
+        if self.ran.count("grant_sweep") == FULL + 1:
             self.both.set()
         if name == "delayed_promoter":
             raise RuntimeError("nobody expected this")
-        return next(timer.batch for timer in TIMERS if timer.name == name) if self.ran.count(name) <= MAX_ROUNDS else 0
+        return next(timer.batch for timer in TIMERS if timer.name == name) if self.ran.count(name) <= FULL else 0
 
 
 async def test_one_timers_accident_does_not_stop_the_others() -> None:
@@ -141,4 +143,47 @@ async def test_one_timers_accident_does_not_stop_the_others() -> None:
     await loop.stop()
     assert engine.ran[0] == "delayed_promoter", "the first tick comes at once"
     assert engine.ran.count("delayed_promoter") == 1, "it rests"
-    assert engine.ran[1 : 1 + MAX_ROUNDS] == ["grant_sweep"] * MAX_ROUNDS, "full batches are repeated, within bounds"
+    assert engine.ran[1 : 1 + FULL] == ["grant_sweep"] * FULL, "full batches are repeated"
+
+
+class SlowEngine(FakeEngine):
+    """A timer that never finds an end, and one that never comes back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hang: str | None = None
+
+    async def run_timer(self, name: str) -> int:
+        self.ran.append(name)
+        if name == self.hang:
+            await asyncio.Event().wait()
+        if "flow_projector" in self.ran and self.ran.count("retention_trimmer") > 3:
+            self.both.set()
+        if self.ran.count("lease_expiry") == 3:
+            self.both.set()
+        await asyncio.sleep(0)
+        return 500 if name == "retention_trimmer" else 0
+
+
+OFF = dict.fromkeys((timer.name for timer in TIMERS if timer.by_itself), 0)
+
+
+async def test_what_finds_no_end_lets_the_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "SLICE_S", 0)
+    engine = SlowEngine()
+    day_ms = 86_400_000
+    on = {"retention_trimmer": day_ms, "flow_projector": day_ms}
+    loop = TimerLoop(engine, {**OFF, **on})
+    await asyncio.wait_for(engine.both.wait(), 20)
+    await loop.stop()
+    assert engine.ran.count("flow_projector") == 1
+
+
+async def test_what_work_waits_for_never_waits_for_a_timer_that_deletes() -> None:
+    engine = SlowEngine()
+    engine.hang = "budget_reconciler"
+    loop = TimerLoop(engine, {**OFF, "budget_reconciler": 100, "lease_expiry": 100})
+    await asyncio.wait_for(engine.both.wait(), 20)
+    loop._others._task.cancel()
+    await loop.stop()
+    assert engine.ran.count("budget_reconciler") == 1

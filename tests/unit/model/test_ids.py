@@ -81,7 +81,7 @@ def test_mint_follows_lane_and_flow() -> None:
     counts = PartitionCounts()
     solo = ExecutionId.solo(LaneId("default"), counts)
     assert solo.partition == 86
-    assert solo.uuid.version == 4
+    assert solo.uuid.version == 7
     assert solo != ExecutionId.solo("default", 256)
     assert ExecutionId.solo("gpu", counts, uuid=ONES) == f"{{fp:144}}:{ONES}"
     assert ExecutionId.solo("gpu", 1, uuid=uuid.UUID(ONES)) == f"{{fp:0}}:{ONES}"
@@ -122,7 +122,7 @@ UUID_TYPES = [
 def test_uuid_identities(kind: type[FlowId]) -> None:
     minted = kind.new()
     assert isinstance(minted, kind)
-    assert minted.uuid.version == 4
+    assert minted.uuid.version == 7
     assert kind(minted) is minted
     assert kind(ONES.upper()) == kind(uuid.UUID(ONES)) == kind.parse(ONES) == ONES
     for bad in ("", "x", "{" + ONES + "}", "urn:uuid:" + ONES, ONES + "\n"):

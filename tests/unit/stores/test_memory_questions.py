@@ -360,7 +360,6 @@ def everything_of(number: int) -> list[Any]:
         StreamSummary(wire(number), 0, uuid, 1, "{}", 1, None, 5, 5),
         Suspension(0, uuid, uuid_of(900 + number), 5, None, None),
         Waitpoint(0, uuid_of(800 + number), uuid, "pending", None, None),
-        Binding("main", f"key-{number}", 0, uuid, 0, NOW),
         CancelBacklogMember(0, FLOW, wire(number)),
     ]
 
@@ -378,6 +377,12 @@ async def test_a_purge_takes_everything_of_one_execution(store: MemoryStore) -> 
     await commit(store, purge(1))
 
 
+async def test_an_idempotency_key_outlives_its_execution(store: MemoryStore) -> None:
+    await commit(store, execution(1), Binding("main", "key-1", 0, uuid_of(1), 0, NOW))
+    await commit(store, purge(1))
+    assert await find(store, Binding, ("main", "key-1")) is not None
+
+
 async def test_changes_made_before_a_purge_go_with_it(store: MemoryStore) -> None:
     rows = everything_of(1)
     await commit(store, *rows)
@@ -390,7 +395,7 @@ async def test_changes_made_before_a_purge_go_with_it(store: MemoryStore) -> Non
 
 async def test_an_execution_may_be_created_again_in_the_batch_that_purges_it(store: MemoryStore) -> None:
     rows = everything_of(1)
-    await commit(store, *rows)
+    await commit(store, *rows, Binding("main", "key-1", 0, uuid_of(1), 0, NOW))
     rebound = Change(Binding("main", "key-1", 0, uuid_of(2), 7, NOW + 9), ("uuid", "created_at_ms", "expires_at_ms"))
     await commit(store, purge(1), execution(1, priority=4), rebound)
     assert (await find(store, Execution, wire(1))).priority == 4

@@ -1,1 +1,1 @@
-"""The commands, one module per word that is typed or group of them; ``application`` gathers them."""
+"""The commands, one module per word or group of words; ``application`` gathers them."""

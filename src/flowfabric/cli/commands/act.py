@@ -121,8 +121,13 @@ def replay(
         _no_filter(fit, everything)
         on_store(where, lambda app: app.run(run).replay())
         return told(f"replayed {escape(short(run))}", {"replayed": [run]}, where.json)
-    acts = _Acts("replay", "replayed", lambda app, each: app.run(each).replay())
-    return _many(acts, _checked(fit, everything).question(_AGAIN), fit.namespace, where, dry_run, yes)
+    question = _checked(fit, everything).question(_AGAIN)
+
+    def again(app: App, each: str) -> Awaitable[object]:
+        # It may have been replayed, and have succeeded, since it was shown.
+        return app.engine.replay_execution(execution_id=each, states=question["states"])
+
+    return _many(_Acts("replay", "replayed", again), question, fit.namespace, where, dry_run, yes)
 
 
 @command(application, group=ACTING, shows=("flowfabric priority RUN 9",))

@@ -16,7 +16,7 @@ from flowfabric.model.counting import counted
 from flowfabric.model.operations.executions import StoreCapabilities
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.sdk.app import App
-from flowfabric.stores.migrate import Migration, watched
+from flowfabric.stores.migrate import APPLY, Migration, watched
 from flowfabric.stores.migration_plan import MigrationPlan, plan as planned
 from flowfabric.stores.sqlite.permissions import exposed_files, remedy
 
@@ -93,7 +93,7 @@ def migrate(*, where: Where = NOWHERE) -> int:
 
             with watched(step):
                 # Servers that only check the tables count on this to have made them as they would.
-                async with App(url, engine_options={"new_partitions": PartitionCounts()}) as app:
+                async with App(url, engine_options={"new_partitions": PartitionCounts(), "migrate": APPLY}) as app:
                     await app.engine.ping()
         return missing
 

@@ -29,6 +29,7 @@ from flowfabric.model.errors import EngineError
 from flowfabric.model.secrets import Discreet
 from flowfabric.sdk.app import App
 from flowfabric.stores.environment import ConfigError
+from flowfabric.stores.migrate import APPLY
 from flowfabric.telemetry.logs import redacted
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ class _Development:
         from flowfabric.engine import Engine
         from flowfabric.server.serving import NEW_PARTITIONS
 
-        engine = await Engine.open(self._settings.url, single_node=True, new_partitions=NEW_PARTITIONS)
+        engine = await Engine.open(self._settings.url, single_node=True, new_partitions=NEW_PARTITIONS, migrate=APPLY)
         if self._app is None:
             stack.push_async_callback(engine.close)
         else:

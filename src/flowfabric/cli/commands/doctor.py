@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 
 #: What is late by more than this is stuck.
 LATE_MS = 60_000
+#: Ended executions may wait that long for a turn to be deleted, beside other work.
+RETENTION_LATE_MS = 15 * 60_000
 #: Examples that are shown of each kind of finding.
 _SHOWN = 5
 _UNKNOWN = Promise("stored data is consistent", "Report it")
 _TIMERS = (
     "No process is running timers: start a worker (`flowfabric worker module:app`) or a server (`flowfabric server`)"
 )
+_TRIMMING = f"{_TIMERS}. If some are running, look for errors of `retention_trimmer` in their logs"
 _NOBODY = (Gate.WAITING_FOR_WORKER, Gate.MISSING_CAPABILITY, Gate.ROUTE)
 
 
@@ -134,6 +137,10 @@ async def _stuck(app: App) -> AsyncIterator[Finding]:
         if depth.oldest_age_ms > LATE_MS:
             async for each in _unserved(app, depth.lane_id, depth.waiting, depth.oldest_age_ms):
                 yield each
+    late_ms = (await engine.read_pulse()).retention_late_ms
+    if late_ms > RETENTION_LATE_MS:
+        problem = f"ended executions are not deleted: the oldest was due {span(late_ms)} ago, so the store grows"
+        yield Finding("stuck", "late_retention", "", problem, _TRIMMING)
     delayed = {"states": ["delayed"], "namespaces": None}
     async for run in filters.found(app, delayed, 200):
         why = await engine.explain(run.execution_id)

@@ -64,7 +64,7 @@ def flows(
     """
     if what is None:
         return _list(namespace, where)
-    flow, members, edges = on_store(where, lambda app: _read(app, what))
+    flow, members, edges, root = on_store(where, lambda app: _read(app, what))
     if where.json:
         say_json(
             {
@@ -79,7 +79,7 @@ def flows(
     title = f"[bold]{escape(flow.flow_kind if flow else 'flow')}[/bold] {state}  {counted(len(own), 'run')}"
     tree = Tree(title, guide_style="dim")
     policies = {} if flow is None else {str(each.downstream_execution_id): each for each in flow.edge_groups}
-    _grow(tree, own, edges, policies, what)
+    _grow(tree, own, edges, policies, what, root)
     out().print(tree, soft_wrap=not out().is_terminal)
     if len(members) >= MOST:
         say(f"[dim]the first {MOST:,} only, with --json too[/dim]")
@@ -115,7 +115,9 @@ def _list(namespace: str, where: Where) -> int:
     return OK
 
 
-async def _read(app: App, what: str) -> tuple[FlowSnapshot | None, list[ExecutionSummary], list[EdgeSnapshot]]:
+async def _read(
+    app: App, what: str
+) -> tuple[FlowSnapshot | None, list[ExecutionSummary], list[EdgeSnapshot], str | None]:
     try:
         flow_id = str(FlowId(what)) if not what.startswith("{") else None
     except IdError:
@@ -129,8 +131,14 @@ async def _read(app: App, what: str) -> tuple[FlowSnapshot | None, list[Executio
     if flow is None:
         raise Misused(f"{what}: no such flow")
     question = {"flow_id": flow_id, "namespaces": [flow.namespace]}
-    members = [each async for each in filters.found(app, question, MOST, builtin=True)]
-    return flow, members[::-1], await app.engine.list_flow_edges(flow_id)
+    members = [each async for each in filters.found(app, question, MOST, builtin=True)][::-1]
+    line = (await app.engine.read_flow_tree(flow_id, namespaces=[flow.namespace], limit=1)).flow
+    root = None if line.root is None else str(line.root)
+    if root is not None and root not in {str(each.execution_id) for each in members}:
+        # It is older than as many members as are read.
+        page = await app.engine.search_executions(query=root, namespaces=[flow.namespace])
+        members = [*page.executions, *members]
+    return flow, members, await app.engine.list_flow_edges(flow_id), root
 
 
 def _grow(
@@ -139,6 +147,7 @@ def _grow(
     edges: Iterable[EdgeSnapshot],
     policies: Mapping[str, Any],
     marked: str,
+    root: str | None,
 ) -> None:
     """Every member once: below the parent that is farthest from the beginning, the others are named beside it."""
     by_id = {str(each.execution_id): each for each in members}
@@ -148,7 +157,7 @@ def _grow(
         if upper in by_id and lower in by_id and upper not in parents[lower]:
             parents[lower].append(upper)
     if not any(parents.values()):
-        _adopt(parents, members)
+        _adopt(parents, members, root)
     depth = _depths(parents)
     branches: dict[str, Tree] = {}
     for identity in sorted(by_id, key=lambda each: (depth[each], by_id[each].created_at, each)):
@@ -163,12 +172,14 @@ def _grow(
         branches[identity] = home.add(label)
 
 
-def _adopt(parents: dict[str, list[str]], members: list[ExecutionSummary]) -> None:
-    """A flow without edges is what one workflow has started: the first member, and its children below it."""
-    first = members[0] if members else None
-    for each in members[1:]:
-        if first is not None:
-            parents[str(each.execution_id)] = [str(first.execution_id)]
+def _adopt(parents: dict[str, list[str]], members: list[ExecutionSummary], root: str | None) -> None:
+    """A flow without edges is what one workflow has started: each member below the one that started it, or else below
+    the workflow."""
+    for each in members:
+        own = str(each.execution_id)
+        parent = root if each.parent is None or str(each.parent) not in parents else str(each.parent)
+        if parent in parents and parent != own:
+            parents[own] = [parent]
 
 
 def _depths(parents: Mapping[str, list[str]]) -> dict[str, int]:

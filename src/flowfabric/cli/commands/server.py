@@ -56,7 +56,7 @@ class Tuning:
     )
     keep_alive_s: Annotated[_Whole, Parameter(help="Seconds a connection may be idle (FF_KEEP_ALIVE_S).")] = None
     shutdown_grace_s: Annotated[
-        _Whole, Parameter(help="Seconds each step of a shutdown waits (FF_SHUTDOWN_GRACE_S).")
+        _Whole, Parameter(help="Seconds a shutdown waits for what runs (FF_SHUTDOWN_GRACE_S).")
     ] = None
     rate_burst: Annotated[
         _Whole, Parameter(help="Requests allowed above the rate limit in a burst (FF_RATE_BURST).")

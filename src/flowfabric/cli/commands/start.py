@@ -270,12 +270,11 @@ def signal(
             "waitpoint_token": token,
             "signal_name": name,
             "payload": None if payload is None else payload.encode(),
+            "idempotency_key": key,
         }
         if not where.is_server:  # a server checks for itself
-            await check_signal(app.engine, **signal)
-        return await app.engine.deliver_signal(
-            **signal, source_type="operator", source_identity=source, idempotency_key=key
-        )
+            signal |= await check_signal(app.engine, **signal)
+        return await app.engine.deliver_signal(**signal, source_type="operator", source_identity=source)
 
     answer = on_store(where, deliver)
     document = {"result": type(answer).__name__} | msgspec.to_builtins(answer, enc_hook=str)

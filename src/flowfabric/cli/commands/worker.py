@@ -48,7 +48,7 @@ def worker(
     name: Annotated[str | None, Parameter(help="The worker's name in lists and logs.")] = None,
     drain_seconds: Annotated[
         float, Parameter(help="How long running attempts may take to finish after SIGTERM.")
-    ] = 30.0,
+    ] = 20.0,
     metrics: Annotated[str | None, Parameter(help="Serve /metrics at this address, such as 127.0.0.1:9101.")] = None,
     verbose: Annotated[
         bool, Parameter(name=("--verbose", "-v"), negative=(), help="Print more log lines.", show_default=False)

@@ -1,4 +1,4 @@
-"""What surrounds runs: workers, budgets."""
+"""``flowfabric workers`` and ``flowfabric budgets``: lists of both."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What must have room before an execution is claimed: budgets, quotas, reservations, blocks."""
+"""Room before an execution is claimed: budgets, quotas, reservations, and blocks by route or by hand."""

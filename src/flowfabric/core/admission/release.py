@@ -1,4 +1,4 @@
-"""What an execution holds, and how it comes back: reservations when its lease ends, slots when it ends itself."""
+"""Giving back: reservations when a lease ends, slots when the execution ends."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What one batch of commands sees, loads ahead, and sets going after its commit."""
+"""The view that one batch of commands is decided on, what is loaded ahead, and what follows its commit."""

@@ -1,4 +1,4 @@
-"""What a commit sets going beside its own decisions, as commands."""
+"""Commands that follow from a commit and are submitted right after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch can see of graphs: members of a flow, edges to be resolved, and who can be reached from whom."""
+"""The view's knowledge of graphs: members of a flow, edges to be resolved, and who can be reached from whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands of a batch will ask for beyond their first needs, so that it is loaded before they are decided.
+"""Records that commands will need beyond their first needs, so that they are loaded before the rules ask.
 
 Only a matter of speed: whatever is not foreseen is missed and loaded, and the batch is decided again.
 """

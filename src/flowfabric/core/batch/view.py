@@ -1,4 +1,4 @@
-"""What one batch of commands can see: loaded records with the decisions made so far folded in.
+"""The view of one batch of commands: loaded records with the decisions made so far folded in.
 
 A rule that asks for something not loaded raises ``Missing``; the engine loads what every command of the batch missed
 and decides again. Rules are pure, so deciding twice is free of consequences.
@@ -44,7 +44,7 @@ from flowfabric.model.decisions import (
 )
 from flowfabric.model.events import Event
 from flowfabric.model.records.budgets import QuotaWindow
-from flowfabric.model.records.executions import Attempt, Edge, Execution, Grant, Record
+from flowfabric.model.records.executions import Attempt, Binding, Edge, Execution, Grant, Record
 from flowfabric.model.states import ENDED_PHASES, PENDING_CLAIM, is_claimable
 
 _RecordType = TypeVar("_RecordType", bound=Record)
@@ -80,8 +80,12 @@ def claim_order(execution: Execution) -> tuple[int, int, int, str]:
 
 
 def _belongs(record: Any, purge: PurgeExecution) -> bool:
-    """Whether a record goes when an execution is purged."""
-    return getattr(record, "uuid", None) == purge.uuid and getattr(record, "partition", None) == purge.partition
+    """Whether a record goes when an execution is purged. An idempotency key outlives its execution."""
+    return (
+        type(record) is not Binding
+        and getattr(record, "uuid", None) == purge.uuid
+        and getattr(record, "partition", None) == purge.partition
+    )
 
 
 class View(GraphView):
@@ -626,6 +630,11 @@ class View(GraphView):
     def loaded(self, kind: type[_RecordType]) -> list[_RecordType]:
         """Records of a kind as they were read, without what was folded."""
         return [record for record in self._loaded.get(kind, {}).values() if record is not None]
+
+    def decided_upon(self, kind: type[_RecordType]) -> list[_RecordType]:
+        """Records of a kind as they were read or held."""
+        held = [record for (each, _), record in self._believed.items() if each is kind and record is not None]
+        return self.loaded(kind) + held
 
     def fresh_work(self) -> dict[str, list[Execution]]:
         """Executions this batch leaves claimable, by lane: whom to wake."""

@@ -1,4 +1,4 @@
-"""What falls due: intake, delays, leases, attempt timeouts, deadlines.
+"""Executions that fall due: intake, delays, leases, attempt timeouts, deadlines.
 
 Each command looks at one execution again under lock and does nothing if it is not due, so any number of processes may
 run the same timer. Whatever falls due is due when its time has come: ``due <= now``.

@@ -10,7 +10,7 @@ from flowfabric.core.executions.create import CreateExecution, create_execution
 from flowfabric.model.decisions import Decision, Drop, Get, Need, change
 from flowfabric.model.errors import EngineError, NotFound
 from flowfabric.model.operations.enqueue import RequestDropped, RequestRefused, RequestRetried
-from flowfabric.model.operations.executions import AlreadySatisfied
+from flowfabric.model.operations.executions import AlreadySatisfied, CreateResult
 from flowfabric.model.records.starts import EnqueueRequest
 
 
@@ -43,6 +43,25 @@ def accept_request(command: AcceptRequest, view: View, context: Context) -> Deci
             return created
     refused = change(request, error=error, refused_at_ms=context.now)
     return Decision(RequestRefused(request.request_id, error), (refused,))
+
+
+class AcceptRequests(Struct, gc=False):
+    """Make executions of several requests, in order."""
+
+    items: tuple[AcceptRequest, ...]
+
+    def needs(self) -> tuple[Need, ...]:
+        return tuple(need for each in self.items for need in each.needs())
+
+
+def accept_requests(command: AcceptRequests, view: View, context: Context) -> Decision:
+    """Each as ``accept_request`` decides it, later ones seeing the earlier; their answers."""
+    results: list[CreateResult | RequestRefused | None] = []
+    for each in command.items:
+        decision = accept_request(each, view, context)
+        view.fold(decision)
+        results.append(decision.result)
+    return Decision(results)
 
 
 class RetryRequest(Struct, gc=False):

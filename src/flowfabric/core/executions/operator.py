@@ -1,4 +1,4 @@
-"""What an operator does to one execution: revoke its lease, move it in the queue, run it again."""
+"""An operator's acts on one execution: revoke its lease, move it in the queue, run it again."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from flowfabric.core.executions.create import clamp_priority
 from flowfabric.core.executions.terminal import current_attempt, lost_lease
 from flowfabric.core.flows.reconcile import SettleDependencies
 from flowfabric.core.leases import lease
+from flowfabric.core.suspension.waits import last_sequence
 from flowfabric.model import states as lit
 from flowfabric.model.decisions import Act, Change, Decision, Drop, Get, GetFull, Need, Select, change
 from flowfabric.model.errors import Contention, ContentionKind, NotFound, State, StateKind
@@ -114,10 +115,11 @@ def change_priority(command: ChangePriority, view: View, context: Context) -> De
 
 
 class ReplayExecution(Struct, gc=False):
-    """Run an ended execution again."""
+    """Run an ended execution again. With ``states``, only if it has ended in one of them."""
 
     execution_id: str
     recorded_at_ms: int | None
+    states: frozenset[str] = frozenset()
 
     def needs(self) -> tuple[Need, ...]:
         identity = ExecutionId.unchecked(self.execution_id)
@@ -133,6 +135,8 @@ def replay_execution(command: ReplayExecution, view: View, context: Context) -> 
         raise NotFound("execution")
     if execution.lifecycle_phase != lit.TERMINAL:
         raise State(StateKind.EXECUTION_NOT_TERMINAL, f"execution {execution.execution_id}")
+    if command.states and execution.public_state not in command.states:
+        raise State(StateKind.REPLAY_NOT_ALLOWED, f"execution {execution.execution_id} is {execution.public_state}")
     fields = parse_document(execution.raw_fields, "raw_fields")
     replays = fields.get("replay_count", 0)
     replays = int(replays) if isinstance(replays, int | float | str) and str(replays).isdigit() else 0
@@ -220,6 +224,7 @@ def _started_over(execution: Execution, now: int, raw_fields: str, skipped: bool
         delay_until_ms=None,
         lease_reclaim_count=0,
         signal_count=None,
+        earlier_signals=last_sequence(execution) or None,
         purge_at_ms=None,
         raw_fields=raw_fields,
         last_mutation_at_ms=now,

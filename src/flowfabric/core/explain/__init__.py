@@ -1,1 +1,1 @@
-"""Why something waits, and what an act would do: the rules themselves are asked, nothing is changed."""
+"""Why something waits, and what an act would do. Asks the rules themselves and changes nothing."""

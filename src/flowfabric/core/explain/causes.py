@@ -1,4 +1,4 @@
-"""What an execution waits for in the end: the one it waits for, what that one waits for, and so on."""
+"""The chain of causes: what an execution waits for, what that one waits for, and so on."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from flowfabric.core.context import Context
 from flowfabric.core.explain.questions import asked, budget_name, is_named, question_sentence
 from flowfabric.core.explain.times import at, spoken
 from flowfabric.core.flows.edges import applied_total
+from flowfabric.core.leases.decline import declined, instances
 from flowfabric.core.leases.grants import live_grant
 from flowfabric.core.suspension.waits import OPEN_STATES
 from flowfabric.model import states as lit
@@ -44,7 +45,7 @@ _ENDS = {
     lit.PUBLIC_COMPLETED: "It completed.",
     lit.PUBLIC_FAILED: "It failed, with no retries left.",
     lit.PUBLIC_CANCELLED: "It was cancelled.",
-    lit.PUBLIC_EXPIRED: "It expired: it did not end before its deadline.",
+    lit.PUBLIC_EXPIRED: "It expired: it passed its deadline, or an attempt took longer than its timeout.",
     lit.PUBLIC_SKIPPED: "It was skipped: its flow no longer needs it.",
 }
 _DELAYS = {
@@ -211,7 +212,7 @@ def _waiting(view: View, context: Context, execution: Execution) -> Explanation:
         case lit.PENDING_CLAIM:
             return _promised(view, context, execution)
         case lit.NOT_ELIGIBLE_UNTIL_TIME:
-            return _delayed(execution, context.now)
+            return _delayed(view, execution, context.now)
         case lit.BLOCKED_BY_DEPENDENCIES:
             return _dependent(view, execution)
         case lit.BLOCKED_BY_BUDGET:
@@ -268,7 +269,9 @@ def _claimable(view: View, context: Context, execution: Execution) -> Explanatio
     return _said(execution, Gate.WAITING_FOR_WORKER, "It is waiting for a worker.")
 
 
-def _delayed(execution: Execution, now: int) -> Explanation:
+def _delayed(view: View, execution: Execution, now: int) -> Explanation:
+    if execution.blocking_reason == lit.WAITING_FOR_CAPABLE_WORKER:
+        return _declined(view, execution, now)
     gate, sentence = _DELAYS.get(execution.blocking_reason or "", (Gate.DELAYED, "It is delayed and starts"))
     due = execution.delay_until_ms
     if due is None or due <= now:
@@ -276,6 +279,20 @@ def _delayed(execution: Execution, now: int) -> Explanation:
     else:
         sentence += f" in {spoken(due - now)}"
     return _said(execution, gate, f"{sentence}.", until_ms=due)
+
+
+def _declined(view: View, execution: Execution, now: int) -> Explanation:
+    """Offered again to workers, after some have declined it."""
+    past = declined(view, execution)
+    asked = instances(past)
+    reason = f" ({past[-1].reason})" if past and past[-1].reason else ""
+    due = execution.delay_until_ms
+    again = "now" if due is None or due <= now else f"in {spoken(due - now)}"
+    sentence = (
+        f"The code of {counted(len(asked), 'worker')} that took it does not know it{reason}; it is offered again "
+        f"{again}. Asked: {', '.join(asked[:MAX_NAMED])}."
+    )
+    return _said(execution, Gate.DELAYED, sentence, since_ms=past[0].ended_at_ms if past else None, until_ms=due)
 
 
 def _dependent(view: View, execution: Execution) -> Explanation:

@@ -1,4 +1,4 @@
-"""What an act would do to an execution, before anybody acts: the rules themselves are asked, and nothing is kept."""
+"""The effect of an act before it is done: asks the rules themselves and keeps nothing."""
 
 from __future__ import annotations
 

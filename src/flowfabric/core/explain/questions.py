@@ -1,4 +1,4 @@
-"""What a suspended execution asks people, and who has yet to answer."""
+"""Questions of a suspended execution to people, and who has yet to answer."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Flows: built, submitted, resolved as members end, cancelled, counted and removed."""
+"""Flows: building and submitting them, resolving edges as members end, cancelling, counting, removing."""

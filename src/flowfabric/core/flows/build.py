@@ -18,14 +18,14 @@ from flowfabric.core.flows.cascade import Cascade, End
 from flowfabric.core.flows.reconcile import outcome_of
 from flowfabric.core.leases.grants import dropped_grants
 from flowfabric.model import states as lit
-from flowfabric.model.decisions import Act, Change, Decision, Descendants, Get, Need, change, insert
+from flowfabric.model.decisions import Act, Change, Decision, Descendants, Drop, Get, Need, change, insert
 from flowfabric.model.errors import (
     Conflict,
     ConflictKind,
     Contention,
     ContentionKind,
+    LimitReached,
     NotFound,
-    ResourceExhausted,
     State,
     StateKind,
     Validation,
@@ -49,7 +49,7 @@ from flowfabric.model.operations.flows import (
     policy_text,
     read_edge_policy,
 )
-from flowfabric.model.records.executions import Edge, EdgeGroup, Execution, Flow
+from flowfabric.model.records.executions import Edge, EdgeGroup, Execution, Flow, FlowCounts
 
 OPEN = "open"
 
@@ -129,7 +129,8 @@ class AddExecutionToFlow(Struct, gc=False):
     recorded_at_ms: int | None
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Flow, (self.partition, self.flow_id)), Get(Execution, self.execution_id))
+        flow = (self.partition, self.flow_id)
+        return (Get(Flow, flow), Get(FlowCounts, flow), Get(Execution, self.execution_id))
 
 
 def add_execution_to_flow(command: AddExecutionToFlow, view: View, context: Context) -> Decision:
@@ -151,7 +152,7 @@ def add_execution_to_flow(command: AddExecutionToFlow, view: View, context: Cont
     if execution.flow_id is not None:
         raise Conflict(ConflictKind.EXECUTION_ALREADY_IN_FLOW, f"already_member_of_different_flow:{execution.flow_id}")
     if number(raw.get("node_count")) >= MAX_FLOW_NODES:
-        raise ResourceExhausted("flow_nodes", MAX_FLOW_NODES)
+        raise LimitReached("MAX_FLOW_NODES", MAX_FLOW_NODES)
     added, count = grown(flow, _recorded(command, context), "node_count")
     joined = change(
         execution,
@@ -159,7 +160,10 @@ def add_execution_to_flow(command: AddExecutionToFlow, view: View, context: Cont
         last_mutation_at_ms=context.now,
         **inherited(execution, listed(raw.get("budget_ids"))),
     )
-    return Decision(AddExecutionToFlowResult.Added(shown, count), (joined, added))
+    # The flow goes on: what was counted as its end is not.
+    counts = view.get(FlowCounts, flow.key)
+    counted = () if counts is None else (Drop(counts),)
+    return Decision(AddExecutionToFlowResult.Added(shown, count), (joined, added, *counted))
 
 
 def inherited(execution: Execution, budget_ids: tuple[str, ...]) -> dict[str, Any]:

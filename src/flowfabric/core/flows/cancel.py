@@ -17,6 +17,7 @@ from flowfabric.core.executions.terminal import (
     lost_lease,
 )
 from flowfabric.core.leases import lease
+from flowfabric.core.workflows import parents
 from flowfabric.model import states as lit
 from flowfabric.model.decisions import Act, Change, Decision, Drop, Get, Need, Select, change, insert
 from flowfabric.model.errors import NotFound, State, StateKind
@@ -239,7 +240,24 @@ def _cancelled_members(
         events.append(completion(member, context.now, lit.ENDED_CANCELLED, dispatched=True))
     ids = tuple(member.execution_id for member in chosen)
     wakes = tuple((member.execution_id, member.attempt_index) for member in chosen)
-    return Decision(None, tuple(acts), tuple(events), wakes), CancelledMembers(policy, ids, after)
+    decision = Decision(None, tuple(acts), tuple(events), wakes)
+    if policy == CANCEL_PENDING:
+        decision = _parents_told(view, context, chosen, decision)
+    return decision, CancelledMembers(policy, ids, after)
+
+
+def _parents_told(view: View, context: Context, ended: list[Execution], decision: Decision) -> Decision:
+    """Members that go on although their children were cancelled learn of it, one child after the other. The
+    decision's acts are folded here."""
+    found = {f"{{fp:{each.partition}}}:{each.parent}" for each in ended if each.parent is not None}
+    if not found:
+        return decision
+    view.require(Get(Execution, each) for each in found)
+    view.require(leftover_needs(parent for each in found if (parent := view.execution(each)) is not None))
+    view.fold(Decision(None, decision.acts))
+    for member in ended:
+        view.fold(Decision(None, parents.parent_told(view, context, member)))
+    return Decision(None, (), decision.events, decision.wakes)
 
 
 def _is_chosen(member: Execution, policy: str) -> bool:

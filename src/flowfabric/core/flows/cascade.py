@@ -1,4 +1,4 @@
-"""What waits for an execution moves when it ends, in the same commit.
+"""The cascade: when a member ends, what waits for it moves in the same commit.
 
 An end resolves the edges out of its member; each resolution counts in the group of the edge's child; a group that
 fires lets its child go or skips it, and may cancel the members that still work for it; those ends resolve edges in

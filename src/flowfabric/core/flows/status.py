@@ -90,7 +90,8 @@ class ProjectFlow(Struct, gc=False):
     states: dict[str, int]
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(FlowCounts, (self.partition, self.flow_id)),)
+        # The flow's own row is read so that no member can join meanwhile.
+        return (Get(FlowCounts, (self.partition, self.flow_id)), Get(Flow, (self.partition, self.flow_id)))
 
 
 def project_flow(command: ProjectFlow, view: View, context: Context) -> Decision:
@@ -105,6 +106,13 @@ def project_flow(command: ProjectFlow, view: View, context: Context) -> Decision
         public_flow_state=flow_state(counts, total),
         last_summary_update_at=context.now,
     )
+    if fresh.public_flow_state in FINAL_STATES and any(
+        _COUNTED[canonical_public_state(each.public_state)] not in _ENDED
+        for each in view.live_members(*fresh.key, "", 1)
+    ):
+        # A member has joined or been replayed since they were counted. An end that was stored would never be looked at
+        # again, and keep the flow's members for ever.
+        return Decision(False)
     before = view.get(FlowCounts, fresh.key)
     if before is None:
         return Decision(True, (insert(fresh),))

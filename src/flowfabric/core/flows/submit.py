@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from typing import NamedTuple
+from uuid import UUID
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from flowfabric.core.batch.view import View
-from flowfabric.core.context import Context
+from flowfabric.core.context import Context, uuid_text
 from flowfabric.core.executions.create import CreateExecution, create_execution
 from flowfabric.core.flows import edges
 from flowfabric.core.flows.build import CreateFlow, gate_fields, inherited, new_flow
@@ -55,13 +57,9 @@ class SubmitFlow(Struct, gc=False):
 
 def submit_flow(command: SubmitFlow, view: View, context: Context) -> Decision:
     """Members without incoming edges are claimable at once, the others wait. The same graph again changes nothing."""
-    ids = {
-        name: ExecutionId.unchecked(node.execution_id) for name, node in zip(command.names, command.nodes, strict=True)
-    }
-    answer = FlowSubmitted(FlowId.unchecked(command.flow.flow_id), ids)
+    flow_id = FlowId.unchecked(command.flow.flow_id)
     if view.get(Flow, (command.flow.partition, command.flow.flow_id)) is not None:
-        _check_repeated(command, view)
-        return Decision(answer)
+        return Decision(FlowSubmitted(flow_id, _repeated(command, view)))
     waiting: dict[str, list[NewEdge]] = {}
     for edge in command.edges:
         waiting.setdefault(edge.downstream, []).append(edge)
@@ -79,19 +77,52 @@ def submit_flow(command: SubmitFlow, view: View, context: Context) -> Decision:
         acts += joined(decision, command.flow, waiting.get(node.uuid), lanes)
         events += decision.events
     acts += _graph(command, waiting, context.now)
-    return Decision(answer, tuple(acts), tuple(events))
+    ids = {
+        name: ExecutionId.unchecked(node.execution_id) for name, node in zip(command.names, command.nodes, strict=True)
+    }
+    return Decision(FlowSubmitted(flow_id, ids), tuple(acts), tuple(events))
 
 
-def _check_repeated(command: SubmitFlow, view: View) -> None:
-    """A flow that is there must be this one: the call is repeated because its answer was lost."""
+def _repeated(command: SubmitFlow, view: View) -> dict[str, ExecutionId]:
+    """The members of a flow that is there. It must be this one: the call is repeated because its answer was lost."""
+    former = _former_ids(command, view)
+    view.require(Get(Execution, each) for each in former.values())
+    ids: dict[str, ExecutionId] = {}
     for name, node in zip(command.names, command.nodes, strict=True):
-        execution = view.execution(node.execution_id)
+        execution = view.execution(former.get(name, node.execution_id))
         if execution is None or execution.flow_id != command.flow.flow_id:
             raise Validation(
                 ValidationKind.INVALID_INPUT,
                 f"flow_id: {command.flow.flow_id} already exists without the node {quoted(name)}; "
                 "submit a new flow, or add members to this one",
             )
+        ids[name] = ExecutionId.unchecked(execution.execution_id)
+    return ids
+
+
+def _former_ids(command: SubmitFlow, view: View) -> dict[str, str]:
+    """The ids that earlier releases gave to members, of those that are not there and had none from their caller."""
+    space = UUID(command.flow.flow_id).bytes
+    return {
+        name: f"{{fp:{node.partition}}}:{name_uuid(space, name)}"
+        for position, (name, node) in enumerate(zip(command.names, command.nodes, strict=True))
+        if view.execution(node.execution_id) is None and node.uuid == member_uuid(space, position, name)
+    }
+
+
+def member_uuid(space: bytes, position: int, name: str) -> str:
+    """The UUID of a flow's member: the flow's time and counter, the member's position, and what only its name gives,
+    so that members are claimed in their order, behind those of flows made before in the same millisecond."""
+    flow = int.from_bytes(space, "big")
+    digest = int.from_bytes(blake2b(name.encode(), key=space, digest_size=8).digest(), "big")
+    # 16 bits of the flow's counter, 17 of the position, 41 of the digest, around version 8 and the variant.
+    place = (flow >> 36 & 0xFFFF) << 58 | position << 41 | digest & (1 << 41) - 1
+    return str(UUID(int=flow >> 80 << 80 | 8 << 76 | place >> 62 << 64 | 2 << 62 | place & (1 << 62) - 1))
+
+
+def name_uuid(space: bytes, name: str) -> str:
+    """The UUID that follows from a flow and a name alone."""
+    return uuid_text(blake2b(name.encode(), key=space, digest_size=16).digest())
 
 
 def joined(

@@ -1,1 +1,1 @@
-"""What must hold whatever happened, judged from stored rows and events alone."""
+"""Checks of stored rows and events that must hold at any time; ``doctor`` and the tests run them."""

@@ -1,4 +1,4 @@
-"""What must hold of budgets and quotas at any time, judged from stored rows alone."""
+"""Invariants of budgets and quotas, judged from stored rows alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of the log of events: its numbers, its times, and the ends it tells of."""
+"""Invariants of the log of events: its numbers, its times, and the ends it tells of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from flowfabric.core.invariants.executions import outcome_of, replay_count
 from flowfabric.model import states as lit
 from flowfabric.model.counting import counted
-from flowfabric.model.events import CompletionEvent
+from flowfabric.model.events import CompletionEvent, OperatorEvent
 from flowfabric.model.reads.examine import Violation
 from flowfabric.model.records.executions import Attempt, Execution
 
@@ -53,10 +53,13 @@ def check_numbers(log: str, after: int, numbers: Sequence[int], breaks: Breaks =
 
 
 def check_times(log: str, events: Iterable[tuple[int, Any]]) -> list[Violation]:
-    """Numbered events of one log, in order: the times of one execution never fall."""
+    """Numbered events of one log, in order: the times of one execution never fall. What operators did is dated as they
+    said."""
     latest: dict[tuple[int, str], tuple[int, int]] = {}
     found: list[Violation] = []
     for number, event in events:
+        if isinstance(event, OperatorEvent):
+            continue
         about = (event.partition, getattr(event, "uuid", None) or event.subject)
         before, at = latest.get(about, (0, 0))
         if event.occurred_at_ms < at:

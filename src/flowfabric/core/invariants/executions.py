@@ -1,4 +1,4 @@
-"""What must hold at any time, judged from stored rows and written events alone.
+"""Invariants of executions, judged from stored rows and written events alone.
 
 The checks know no operation: they take records as a store holds them and say which promise is broken. Tests run them
 after every step; a person runs them on a live store. Names of promises (``I3``) are those of the reliability design.

@@ -1,4 +1,4 @@
-"""What must hold of a flow at any time, judged from its stored rows alone."""
+"""Invariants of a flow, judged from its stored rows alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of owners at any time, judged from stored rows alone: nobody has anything of another namespace.
+"""Invariants of owners, judged from stored rows alone: nothing crosses namespaces.
 
 It covers what the core refuses to everybody. Callers who are not limited to namespaces may let executions of one
 namespace join flows of another, start children there, and name budgets that are nobody's: such rows are not wrong.

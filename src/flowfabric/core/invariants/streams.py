@@ -1,4 +1,4 @@
-"""What must hold of a stream: its head against its frames, and its summary against its deltas."""
+"""Invariants of a stream: its head against its frames, and its summary against its deltas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold for executions that wait, judged from stored rows alone; see ``executions`` for the rest.
+"""Invariants of executions that wait, judged from stored rows alone; see ``executions`` for the rest.
 
 ``I27`` a suspended execution holds no lease, ``I28`` no accepted signal is lost, ``I29`` a suspension ends once.
 """
@@ -79,11 +79,9 @@ def _check_signals(
         recorded, counted = heard.pop(waitpoint.waitpoint_id, 0), waitpoint.signal_count
         findings.expect(recorded == counted, "I28", f"signals counted: {counted}, recorded: {recorded}")
     findings.expect(not heard, "I28", f"signals on unknown waitpoints: {sorted(heard)}")
-    # A replay begins to count anew.
-    newest = sorted(signal.sequence for signal in signals)[-(execution.signal_count or 0) :]
-    count = execution.signal_count
-    if count:
-        findings.expect(newest[-1:] == [count], "I28", f"signals counted: {count}, the last one is {newest[-1:]}")
+    last, newest = waits.last_sequence(execution), max((signal.sequence for signal in signals), default=0)
+    if execution.signal_count:
+        findings.expect(newest == last, "I28", f"signals counted: {last}, the last one is {newest}")
 
 
 def _check_ended_once(

@@ -1,1 +1,1 @@
-"""Lanes: whether they hand work out, how keys share them, and the workers that serve them."""
+"""Lanes: their state, fair sharing between keys, and the registry of workers."""

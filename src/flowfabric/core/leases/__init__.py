@@ -1,1 +1,1 @@
-"""Leases: claimed, granted by name, fenced, held and taken over."""
+"""Leases: claiming, granting by name, fencing, holding, taking over."""

@@ -1,4 +1,4 @@
-"""What a holder does without ending: renew, report progress, step back for a while or for its children."""
+"""Acts of a lease holder that end nothing: renew, report progress, delay, wait for children."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from flowfabric.model.decisions import Change, Decision, Get, GetFull, Need, cha
 from flowfabric.model.events import LeaseEvent
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.limits import CLOCK_STEP_MS
 from flowfabric.model.operations.executions import LeaseRenewal, Renewed
 from flowfabric.model.records.executions import Attempt, Execution
 from flowfabric.model.records.past_leases import LeaseEnd
@@ -57,8 +58,10 @@ def renew_lease(command: RenewLease, view: View, context: Context) -> Decision:
 
 
 def _extended(context: Context, attempt: Attempt, lease_ttl_ms: int) -> tuple[Change, int]:
-    """A renewal never moves an expiry back."""
-    expires = max(saturate(context.now + lease_ttl_ms), attempt.lease_expires_at_ms or 0)
+    """A renewal never moves an expiry back, unless that was given by a clock that was ahead and has been set right."""
+    expires = saturate(context.now + lease_ttl_ms)
+    if (attempt.renewed_at_ms or attempt.started_at_ms or 0) <= context.now + CLOCK_STEP_MS:
+        expires = max(expires, attempt.lease_expires_at_ms or 0)
     return change(attempt, lease_expires_at_ms=expires, renewed_at_ms=context.now), expires
 
 
@@ -113,7 +116,7 @@ class Delay(Struct, gc=False):
 def delay(command: Delay, view: View, context: Context) -> Decision:
     """The same attempt continues at its time; a time in the past is due at once."""
     execution, attempt = _holder(command.handle, command.fence, view, context)
-    parked = _parked(
+    parked = parked_until(
         execution,
         context.now,
         eligibility_state=lit.NOT_ELIGIBLE_UNTIL_TIME,
@@ -121,7 +124,7 @@ def delay(command: Delay, view: View, context: Context) -> Decision:
         blocking_reason=lit.WAITING_FOR_DELAY,
         delay_until_ms=command.delay_until_ms,
     )
-    return _stepped_back(view, context, execution, attempt, parked, lit.OUTCOME_INTERRUPTED)
+    return stepped_back(view, context, execution, attempt, parked, LeaseEnd.DELAYED)
 
 
 class WaitChildren(Struct, gc=False):
@@ -138,7 +141,7 @@ def wait_children(command: WaitChildren, view: View, context: Context) -> Decisi
     """The same attempt continues when its inbound edges are resolved; with none open it is eligible at once."""
     execution, attempt = _holder(command.handle, command.fence, view, context)
     if waits_for_members(view, execution):
-        parked = _parked(
+        parked = parked_until(
             execution,
             context.now,
             eligibility_state=lit.BLOCKED_BY_DEPENDENCIES,
@@ -146,14 +149,14 @@ def wait_children(command: WaitChildren, view: View, context: Context) -> Decisi
             blocking_reason=lit.WAITING_FOR_CHILDREN,
         )
     else:
-        parked = _parked(
+        parked = parked_until(
             execution,
             context.now,
             eligibility_state=lit.ELIGIBLE_NOW,
             public_state=lit.PUBLIC_WAITING,
             blocking_reason=lit.WAITING_FOR_WORKER,
         )
-    return _stepped_back(view, context, execution, attempt, parked, lit.OUTCOME_WAITING_CHILDREN)
+    return stepped_back(view, context, execution, attempt, parked, LeaseEnd.WAITING_CHILDREN)
 
 
 def _holder(
@@ -170,7 +173,8 @@ def _holder_needs(handle: HandlePayload | None, fence: Fence | None) -> tuple[Ne
     return (Get(Execution, execution_id),)
 
 
-def _parked(execution: Execution, now: int, **fields: object) -> Change:
+def parked_until(execution: Execution, now: int, **fields: object) -> Change:
+    """The execution without its holder, until what ``fields`` say."""
     return change(
         execution,
         lifecycle_phase=lit.RUNNABLE,
@@ -181,9 +185,17 @@ def _parked(execution: Execution, now: int, **fields: object) -> Change:
     )
 
 
-def _stepped_back(
-    view: View, context: Context, execution: Execution, attempt: Attempt, parked: Change, outcome: str
+def stepped_back(
+    view: View,
+    context: Context,
+    execution: Execution,
+    attempt: Attempt,
+    parked: Change,
+    how: LeaseEnd,
+    reason: str | None = None,
 ) -> Decision:
+    """The holder lets go of its lease, and the attempt goes on later."""
+    outcome = lit.OUTCOME_WAITING_CHILDREN if how is LeaseEnd.WAITING_CHILDREN else lit.OUTCOME_INTERRUPTED
     event = lease.lease_event(
         context,
         execution,
@@ -193,13 +205,12 @@ def _stepped_back(
         worker_instance_id=attempt.worker_instance_id,
         revoked_by=lit.BY_HOLDER,
     )
-    how = LeaseEnd.DELAYED if outcome == lit.OUTCOME_INTERRUPTED else LeaseEnd.WAITING_CHILDREN
     return Decision(
         ExecutionId.unchecked(execution.execution_id),
         (
             parked,
             lease.closed(attempt, outcome=outcome),
-            *lease.parted(attempt, how, context.now),
+            *lease.parted(attempt, how, context.now, reason),
             *release.lapsed(view, context, execution, attempt),
         ),
         (event,),

@@ -1,1 +1,1 @@
-"""Whose things are whose, and what callers who are limited to namespaces may name."""
+"""Namespaces: which things belong to which, and what limited callers may name."""

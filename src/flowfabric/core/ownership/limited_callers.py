@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -17,16 +17,18 @@ from msgspec.structs import replace
 
 from flowfabric.core import access, kind_definitions, schedules
 from flowfabric.core.admission import block, budgets, quotas, reservations
+from flowfabric.core.batch.notes import Note, noted, remembered
 from flowfabric.core.batch.view import View
+from flowfabric.core.context import Context
 from flowfabric.core.documents import parse_document
 from flowfabric.core.executions import cancel, complete, create, debounce, operator, tags
 from flowfabric.core.flows import build, cancel as flow_cancel, submit
 from flowfabric.core.lanes import workers
-from flowfabric.core.leases import claim, grants, hold, reclaim
+from flowfabric.core.leases import claim, decline, grants, hold, reclaim
 from flowfabric.core.streams import append
 from flowfabric.core.suspension import pending_waitpoints, resume, signals, suspend
 from flowfabric.core.workflows import steps
-from flowfabric.model.decisions import EndedAmong, Get, Need
+from flowfabric.model.decisions import Decision, EndedAmong, Get, Need
 from flowfabric.model.errors import NotFound, Validation, ValidationKind
 from flowfabric.model.ownership import owned_name
 from flowfabric.model.policy import read_policy
@@ -39,23 +41,37 @@ _Command = TypeVar("_Command", bound=Struct)
 Check = Callable[[Any, View, Within], Any]
 
 
-class Limited(Struct, gc=False):
-    """A command of a caller who is limited to some namespaces."""
+class FromOutside(Struct, gc=False):
+    """A command of a caller from outside, the namespaces that the caller is limited to, and what is stored with it."""
 
     command: Any
-    namespaces: Within
+    namespaces: Within | None
+    note: Note | None = None
 
     def needs(self) -> tuple[Need, ...]:
-        needs: tuple[Need, ...] = self.command.needs()
-        return needs
+        """What the note needs; the command is asked itself."""
+        return () if self.note is None else self.note.needs()
+
+    def decided(self, rule: Callable[[Any, View, Context], Decision], view: View, context: Context) -> Decision:
+        """What the rule decides for this caller."""
+        note = self.note
+        if note is not None and (known := remembered(note, view, context)) is not None:
+            return known
+        folds = view.folds
+        own = self.command if self.namespaces is None else checked(self.command, view, self.namespaces)
+        decision = rule(own, view, context)
+        return decision if note is None else noted(note, decision, view, context, folded=view.folds != folds)
 
 
-def unwrapped(commands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Within | None] | None]:
-    """The commands of a batch, and the namespaces that the caller of each is limited to, if any is."""
-    if not any(type(each) is Limited for each in commands):
+Callers: TypeAlias = Sequence[FromOutside | None] | None
+
+
+def unwrapped(commands: Sequence[Any]) -> tuple[Sequence[Any], Callers]:
+    """The commands of a batch, and the callers of those that come from outside, if any do."""
+    if not any(type(each) is FromOutside for each in commands):
         return commands, None
-    limits = [each.namespaces if type(each) is Limited else None for each in commands]
-    return [each.command if type(each) is Limited else each for each in commands], limits
+    callers = [each if type(each) is FromOutside else None for each in commands]
+    return [each.command if type(each) is FromOutside else each for each in commands], callers
 
 
 def checked(command: Any, view: View, within: Within) -> Any:
@@ -327,6 +343,7 @@ CHECKS: Mapping[type, Check] = {
         _held,
         hold.Renew,
         hold.Progress,
+        decline.Decline,
         append.AppendFrame,
         append.AppendFrames,
         complete.Complete,

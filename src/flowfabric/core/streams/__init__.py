@@ -1,1 +1,1 @@
-"""Frames of an execution: appended, numbered, and what a stream's head remembers."""
+"""Frames of an execution: appending, numbering, and the head of a stream."""

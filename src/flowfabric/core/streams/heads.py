@@ -1,4 +1,4 @@
-"""What the head of a stream remembers besides its figures: the last numbered append, and which parts have emitted."""
+"""The head of a stream beside its counters: the last numbered append, and which parts have emitted."""
 
 from __future__ import annotations
 

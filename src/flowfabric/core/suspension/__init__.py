@@ -1,1 +1,1 @@
-"""Waiting for signals: suspended, signalled, resumed; waitpoints, their tokens and their keys."""
+"""Waiting for signals: suspending, signalling, resuming; waitpoints, their tokens and keys."""

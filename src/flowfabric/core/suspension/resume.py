@@ -115,7 +115,7 @@ def _escalated(execution: Execution, suspension: Suspension, now: int) -> Decisi
 def _woken(view: View, context: Context, execution: Execution, suspension: Suspension, entropy: bytes) -> Decision:
     """It goes on, and a made-up signal tells the holder why."""
     count = (execution.signal_count or 0) + 1
-    signal = _timeout_signal(execution, suspension, uuid_text(entropy), count, context.now)
+    signal = _timeout_signal(execution, suspension, uuid_text(entropy), waits.last_sequence(execution) + 1, context.now)
     heard = with_signal(waits.read_heard(suspension), waits.TIMEOUT_KEY, waits.heard_of(signal))
     closing = waits.Closing("timed_out_auto_resume", 0, signal.signal_id, heard)
     acts: tuple[Change, ...] = waits.resumed(view, context, execution, suspension, closing, signal_count=count)

@@ -194,7 +194,7 @@ def _accepted(
             last_signal_at_ms=now,
         )
     )
-    acts.append(insert(_record(command, waitpoint, count, effect, now)))
+    acts.append(insert(_record(command, waitpoint, waits.last_sequence(execution) + 1, effect, now)))
     if command.remembers:
         acts.append(_remembered(command, view, now))
     event = SignalEvent(

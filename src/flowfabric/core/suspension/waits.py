@@ -1,4 +1,4 @@
-"""What an execution waits for, as it is stored, and the two ways a wait is over: resumed, or ended with the rest."""
+"""The stored wait of an execution, and the two ways it is over: resumed, or ended with the execution."""
 
 from __future__ import annotations
 
@@ -108,6 +108,11 @@ def closed(waitpoint: Waitpoint, now: int, reason: str) -> Change:
 def has_waits(execution: Execution) -> bool:
     """Whether a suspension or a waitpoint may belong to the execution."""
     return execution.signal_count is not None or execution.lifecycle_phase == lit.SUSPENDED
+
+
+def last_sequence(execution: Execution) -> int:
+    """The number of its last signal. Replays begin to count anew, numbers go on."""
+    return (execution.earlier_signals or 0) + (execution.signal_count or 0)
 
 
 def waits_dropped(view: View, execution: Execution, now: int, reason: str) -> tuple[Act, ...]:

@@ -1,1 +1,1 @@
-"""Durable functions: the steps they remember, the parents they tell, the children they leave behind."""
+"""Durable functions: remembered steps, parents to be woken, children left behind."""

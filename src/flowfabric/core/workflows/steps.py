@@ -20,7 +20,7 @@ from flowfabric.core.suspension.bound_waitpoints import Wait
 from flowfabric.core.suspension.suspend import parked_without_waitpoints
 from flowfabric.model.conditions import OperatorOnly, TimeoutOnly
 from flowfabric.model.decisions import Act, Change, Decision, EndedAmong, Get, Need, Select, insert
-from flowfabric.model.errors import NotFound, ResourceExhausted, Validation, ValidationKind
+from flowfabric.model.errors import LimitReached, NotFound, Validation, ValidationKind
 from flowfabric.model.events import Event
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.ids import ExecutionId
@@ -116,7 +116,7 @@ def _started(
         stored = build.open_flow(view, execution.partition, execution.flow_id)
         grown, count = build.grown(stored, context.now, "node_count", len(new))
         if count > MAX_FLOW_NODES:
-            raise ResourceExhausted("flow_nodes", MAX_FLOW_NODES)
+            raise LimitReached("MAX_FLOW_NODES", MAX_FLOW_NODES)
         acts.append(grown)
         flow = replace(command.flow, flow_id=stored.flow_id, budget_ids=build.budgets_of(stored))
     # From here on its end has to look for children; see ``orphans``.
@@ -220,7 +220,7 @@ def remembered(
         if row is None:
             sequence += 1
             if sequence > MAX_STEPS_PER_EXECUTION:
-                raise ResourceExhausted("steps", MAX_STEPS_PER_EXECUTION)
+                raise LimitReached("MAX_STEPS_PER_EXECUTION", MAX_STEPS_PER_EXECUTION)
             row = Step(
                 *key,
                 sequence,

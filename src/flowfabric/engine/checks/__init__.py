@@ -1,1 +1,1 @@
-"""What callers pass, checked before a rule sees it: topic by topic."""
+"""Checks of arguments, topic by topic, before any rule sees them."""

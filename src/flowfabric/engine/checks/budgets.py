@@ -1,4 +1,4 @@
-"""What callers hand in about budgets and quotas, checked at the door."""
+"""Checks of arguments about budgets and quotas."""
 
 from __future__ import annotations
 

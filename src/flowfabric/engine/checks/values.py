@@ -1,4 +1,4 @@
-"""What callers hand in, checked at the door: a wrong value is a typed error before anything is touched."""
+"""Checks of single values: a wrong one is a typed error before anything is touched."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from flowfabric.model.operations.flows import AllOf, AnyOf, EdgePolicy, OnSatisf
 from flowfabric.model.ownership import is_name
 from flowfabric.model.quoting import quoted
 from flowfabric.model.reads.subscriptions import EventFamily, event_id_of
-from flowfabric.model.states import INSTANCE_TAG
+from flowfabric.model.states import INSTANCE_TAG, PublicState
 
 _MAX_I64 = 2**63 - 1
 _MAX_I32 = 2**31 - 1
@@ -387,6 +387,18 @@ def lease_cursor(value: Any) -> tuple[int, str] | tuple[None, None]:
     )
 
 
+def suspended_cursor(value: Any) -> tuple[int | None, str | None]:
+    """A place among suspended executions: when the one before was suspended, if the cursor says so, and its UUID."""
+    if value is None:
+        return None, None
+    time, dot, identity = value.partition(".") if type(value) is str else ("", "", value)
+    if not dot:
+        return None, execution_id(value, "cursor").uuid_text
+    if not (time.isascii() and time.isdigit()) or len(time) > 19:
+        raise invalid(f"cursor: {quoted(value)} is not the next_cursor of a page, nor the id of an execution")
+    return time_ms(int(time), "cursor"), execution_id(identity, "cursor").uuid_text
+
+
 def scanner_filter(value: Any) -> ScannerFilter:
     """What a scan is narrowed to; nothing means everything."""
     if value is None:
@@ -500,3 +512,11 @@ def pair_of_cursor(cursor: Any) -> tuple[str, str] | None:
 def cursor_of_pair(place: tuple[str, str]) -> str:
     """The cursor behind a namespace and name."""
     return msgspec.json.encode(place).decode()
+
+
+def public_state(value: Any) -> str:
+    """One of the states that people see."""
+    known = [each.value for each in PublicState]
+    if not isinstance(value, str) or str.__str__(value) not in known:
+        raise invalid(f"states: {quoted(value)} is not one of {', '.join(known)}")
+    return str.__str__(value)

@@ -1,11 +1,11 @@
-"""What callers hand in to suspend and to signal, checked at the door."""
+"""Checks of arguments for suspending and signalling."""
 
 from __future__ import annotations
 
 import re
-import uuid
 from typing import Any
 
+from flowfabric.ascending import ascending_uuid
 from flowfabric.core.suspension.bound_waitpoints import Binding, Wait, check_wait, too_deep
 from flowfabric.engine.checks import values
 from flowfabric.model.conditions import (
@@ -70,7 +70,7 @@ def wait(value: Any, now: int) -> tuple[Wait, str]:
 
 def new_uuid() -> str:
     """A fresh id."""
-    return str(uuid.uuid4())
+    return ascending_uuid()
 
 
 def _binding(value: Any, position: int) -> Binding:

@@ -1,1 +1,1 @@
-"""What callers do: one part of ``Engine`` per topic."""
+"""The operations of ``Engine`` that change something, one part per topic."""

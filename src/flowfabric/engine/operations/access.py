@@ -152,6 +152,11 @@ def _listed(stored: Credential) -> CredentialInfo:
 KEPT_MS = 24 * 3600 * 1000
 
 
+def act_entropy() -> bytes:
+    """What tells acts of one millisecond apart and keeps them in the order in which they were told."""
+    return time.monotonic_ns().to_bytes(8, "big") + os.urandom(4)
+
+
 class Doors(EngineBase):
     """The part of the engine that doors lean on."""
 
@@ -200,14 +205,13 @@ class Doors(EngineBase):
                 values.text(act, "act", empty=False),
                 msgspec.json.encode(facts).decode(),
                 values.integer(status, "status", 100, 599),
-                # Acts of one millisecond stay in the order in which they were told.
-                time.monotonic_ns().to_bytes(8, "big") + os.urandom(4),
+                act_entropy(),
             )
         )
         return answer
 
     async def list_audit(self, after: str | None = None, limit: int = 100) -> AuditPage:
-        """Acts, newest first."""
+        """Acts, the one that was committed last first, behind the ``audit_id`` of one of them."""
         size = values.integer(limit, "limit", 1, MAX_PAGE)
         found = await self._ask(ListAudit(values.optional_text(after, "after"), size + 1))
         page = tuple(found[:size])

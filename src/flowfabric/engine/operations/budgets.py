@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from flowfabric.ascending import ascending_uuid
 from flowfabric.core.admission.budgets import (
     CreateBudget,
     RecordSpend,
@@ -199,9 +199,9 @@ class Budgets(EngineBase):
                 values.uuid(budget_id, "budget_id"),
                 budgets.amounts(amounts, "amounts"),
                 budgets.key(idempotency_key, "idempotency_key"),
-                str(uuid.uuid4()),
-                str(uuid.uuid4()),
-                str(uuid.uuid4()),
+                ascending_uuid(),
+                ascending_uuid(),
+                ascending_uuid(),
                 os.urandom(32),
             )
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from flowfabric.ascending import ascending_bytes
 from flowfabric.core.admission.admit import Unfinished
 from flowfabric.core.executions.operator import RevokeLease
 from flowfabric.core.leases.claim import Claim, ClaimFromLanes, LanesClaimed, reissued
@@ -202,12 +202,12 @@ class Claiming(EngineBase):
 
 
 def _entropy(policy: ClaimPolicy, limit: int) -> Callable[[], bytes]:
-    """Random bytes for the ids of a claim's leases: the same ones for the same key."""
+    """The ids of a claim's leases, as bytes: the same ones for the same key."""
     again, key = values.flag(policy.again, "again"), values.optional_text(policy.key, "key")
     if key is None:
         if again:
             raise values.invalid("again: pass the key of the claim whose answer was lost")
-        return lambda: os.urandom(32 * limit)
+        return lambda: ascending_bytes(2 * limit)
     if len(key) < MIN_KEY:
         raise values.invalid(f"key: expected at least {MIN_KEY} random characters")
     digest = hashlib.shake_256(f"{policy.worker_instance_id}\0{key}".encode())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowfabric.core.context import uuid_text
+from flowfabric.ascending import ascending_uuid
 from flowfabric.core.documents import parse_document
 from flowfabric.core.executions.create import KEY_REUSES, CreateExecution, CreateExecutions
 from flowfabric.core.executions.debounce import DebounceExecution
@@ -137,7 +136,7 @@ class Intake(EngineBase):
     ) -> CreateExecution:
         lane = values.lane(lane_id)
         if execution_id is None:
-            partition, uuid = self._lane_partition(lane), uuid_text(os.urandom(16))
+            partition, uuid = self._lane_partition(lane), ascending_uuid()
         else:
             identity = values.execution_id(execution_id)
             partition, uuid = identity.partition, identity.uuid_text

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import logging
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from flowfabric.core.context import uuid_text
-from flowfabric.core.executions.enqueue import AcceptRequest, DropRequest, RetryRequest
+from flowfabric.ascending import ascending_uuid
+from flowfabric.core.executions.enqueue import AcceptRequest, AcceptRequests, DropRequest, RetryRequest
 from flowfabric.engine.checks import values
 from flowfabric.engine.operations.create import Intake
 from flowfabric.engine.timers.executions import Timers
@@ -59,7 +57,7 @@ class Requests(Intake, Timers):
         else:
             command["input_payload"] = None
         text = msgspec.json.encode(command).decode()
-        return EnqueueDraft(uuid_text(os.urandom(16)), ExecutionId.unchecked(creation.execution_id), text)
+        return EnqueueDraft(ascending_uuid(), ExecutionId.unchecked(creation.execution_id), text)
 
     async def find_request(self, execution_id: ExecutionId | str) -> RequestSnapshot | None:
         """The request for an execution that does not exist yet; ``None`` if there is none, or none was committed."""
@@ -107,12 +105,19 @@ class Requests(Intake, Timers):
         return answer
 
     async def _tick_enqueue_requests(self, limit: int) -> int:
-        """Make executions of what was committed, oldest first."""
+        """Make executions of what was committed, oldest first, and in one commit: the order stays theirs."""
         poison = self._poison.setdefault("enqueue_requests", Poison())
         resting = poison.tick()
         found: list[EnqueueRequest] = await self._ask(PendingRequests(limit + len(resting)))
         due = [each for each in found if each.request_id not in resting][:limit]
-        return sum(await asyncio.gather(*(self._accept(each, poison) for each in due)))
+        if not due:
+            return 0
+        try:
+            answers = await self._submit(AcceptRequests(tuple(map(self._acceptance, due))))
+        except EngineError:
+            # One of them may be at fault: the others go on without it.
+            return sum([await self._accept(each, poison) for each in due])
+        return sum(_accepted(each, answer, poison) for each, answer in zip(due, answers, strict=True))
 
     async def _accept(self, request: EnqueueRequest, poison: Poison) -> int:
         try:
@@ -121,10 +126,7 @@ class Requests(Intake, Timers):
             poison.failed(request.request_id)
             _log.warning("request %s: %s", request.request_id, error)
             return 0
-        poison.succeeded(request.request_id)
-        if isinstance(answer, RequestRefused):
-            _log.error("request %s was refused and needs an operator: %s", answer.request_id, answer.error)
-        return answer is not None
+        return _accepted(request, answer, poison)
 
     def _acceptance(self, request: EnqueueRequest) -> AcceptRequest:
         try:
@@ -156,6 +158,13 @@ class Requests(Intake, Timers):
             lane = values.lane(command.get("lane_id", "default"))
             command["execution_id"] = ExecutionId.of(self._lane_partition(lane), request.request_id)
         return command
+
+
+def _accepted(request: EnqueueRequest, answer: Any, poison: Poison) -> int:
+    poison.succeeded(request.request_id)
+    if isinstance(answer, RequestRefused):
+        _log.error("request %s was refused and needs an operator: %s", answer.request_id, answer.error)
+    return answer is not None
 
 
 def _snapshot(request: EnqueueRequest) -> RequestSnapshot:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from hashlib import blake2b
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from flowfabric.core.context import uuid_text
+from flowfabric.ascending import ascending_uuid
 from flowfabric.core.flows.build import (
     AddExecutionToFlow,
     ApplyDependencyToChild,
@@ -18,7 +17,7 @@ from flowfabric.core.flows.build import (
 from flowfabric.core.flows.cascade import DispatchCompletion
 from flowfabric.core.flows.edges import SUCCESS_ONLY
 from flowfabric.core.flows.reconcile import ResolveDependency
-from flowfabric.core.flows.submit import NewEdge, SubmitFlow, check_acyclic
+from flowfabric.core.flows.submit import NewEdge, SubmitFlow, check_acyclic, member_uuid, name_uuid
 from flowfabric.engine.checks import values
 from flowfabric.engine.operations.create import Intake
 from flowfabric.model.errors import Validation
@@ -62,7 +61,7 @@ class Flows(Intake):
         return answer
 
     def _new_flow(self, flow_id: Any, flow_kind: Any, namespace: Any, budget_ids: Any, now: Any) -> CreateFlow:
-        flow = str(uuid4()) if flow_id is None else values.flow_id(flow_id)
+        flow = ascending_uuid() if flow_id is None else values.flow_id(flow_id)
         return CreateFlow(
             self._flow_partition(flow),
             flow,
@@ -187,10 +186,11 @@ class Flows(Intake):
         space = UUID(flow.flow_id).bytes
         nodes = {values.text(name, "node name", empty=False): node for name, node in graph.nodes.items()}
         items = []
-        for name, node in nodes.items():
+        for position, (name, node) in enumerate(nodes.items()):
             if not isinstance(node, Mapping):
                 raise values.invalid(f"node {quoted(name)}: expected a mapping of arguments, got {type(node).__name__}")
-            own = {"execution_id": f"{{fp:{flow.partition}}}:{_derived(space, name)}", "namespace": flow.namespace}
+            uuid = member_uuid(space, position, name)
+            own = {"execution_id": f"{{fp:{flow.partition}}}:{uuid}", "namespace": flow.namespace}
             try:
                 item = self._creation_of({**own, **node})
             except Validation as error:
@@ -208,7 +208,7 @@ class Flows(Intake):
         check_acyclic(tuple(nodes), joined)
         edges = tuple(
             NewEdge(
-                _derived(space, f"\x00edge {position}")
+                name_uuid(space, f"\x00edge {position}")
                 if edge.edge_id is None
                 else values.uuid(edge.edge_id, "edge_id"),
                 uuids[edge.upstream],
@@ -276,11 +276,6 @@ class Flows(Intake):
         values.flow_id(completion.flow_id)
         answer: CascadeOutcome = await self._submit(DispatchCompletion(execution_id, strict=True))
         return answer
-
-
-def _derived(space: bytes, name: str) -> str:
-    """The UUID that a name has in a flow."""
-    return uuid_text(blake2b(name.encode(), key=space, digest_size=16).digest())
 
 
 def _edge(value: Any, position: int) -> FlowEdge:

@@ -7,9 +7,11 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+from flowfabric.ascending import ascending_bytes
 from flowfabric.core.executions.cancel import CancelHeld
 from flowfabric.core.executions.complete import FINAL_CLASSES, Complete, CompleteExecution, Fail, FailExecution
 from flowfabric.core.leases.claim import ClaimExecution, ClaimFromResumeGrant, ClaimResumedExecution, IssueGrantAndClaim
+from flowfabric.core.leases.decline import Decline
 from flowfabric.core.leases.fence import Fence
 from flowfabric.core.leases.grants import ClaimForWorker, IssueClaimGrant
 from flowfabric.core.leases.hold import Delay, Progress, Renew, RenewLease, WaitChildren
@@ -25,6 +27,7 @@ from flowfabric.model.operations.executions import (
     Cancelled,
     Claimed,
     Completed,
+    Declined,
     Delayed,
     FailOutcome,
     FailureClass,
@@ -44,7 +47,9 @@ from flowfabric.model.operations.executions import (
 from flowfabric.model.operations.workflows import NewStep
 from flowfabric.model.states import PublicState
 from flowfabric.model.streams.frames import AppendFrameOutcome, Frame
+from flowfabric.stores.questions import LiveWorkers
 
+_MAX_WORKERS = 10_000
 _CLASSES = frozenset(each.value for each in FailureClass)
 
 
@@ -171,7 +176,7 @@ class Leases(Claiming):
                 values.uuid(lease_id, "lease_id"),
                 values.ttl_ms(lease_ttl_ms, "lease_ttl_ms"),
                 None if remaining is None else values.time_ms(remaining, "remaining_attempt_timeout_ms"),
-                os.urandom(16),
+                ascending_bytes(),
             )
         )
         return answer
@@ -179,7 +184,7 @@ class Leases(Claiming):
     async def claim_from_resume_grant(self, token: ResumeToken) -> Handle | None:
         """Take over the newest attempt of an execution whose lease is over; ``None`` while somebody holds it."""
         checked = values.resume_token(token)
-        handle: Handle | None = await self._submit(ClaimFromResumeGrant(checked, os.urandom(32)))
+        handle: Handle | None = await self._submit(ClaimFromResumeGrant(checked, ascending_bytes(2)))
         return handle
 
     async def issue_grant_and_claim(
@@ -191,7 +196,7 @@ class Leases(Claiming):
                 values.execution_id(execution_id),
                 values.lane(lane_id),
                 values.ttl_ms(lease_duration_ms, "lease_duration_ms"),
-                os.urandom(32),
+                ascending_bytes(2),
             )
         )
         return answer
@@ -346,6 +351,15 @@ class Leases(Claiming):
         gate = _fence(execution_id, attempt_index, fence, source)
         found = await self._submit(Delay(None, gate, values.time_ms(delay_until, "delay_until")))
         return Delayed(found, PublicState.DELAYED)
+
+    async def decline(self, handle: Handle, reason: str = "") -> Declined:
+        """Leave to other workers what this one's code does not know. The attempt goes on later, and no try is counted.
+        When every live worker of the lane has declined it for ten minutes, nothing changes, and the answer says that it
+        is to be failed."""
+        held = self._payload(handle)
+        workers = await self._ask(LiveWorkers(await self.now_ms(), _MAX_WORKERS))
+        answer: Declined = await self._submit(Decline(held, values.reason(reason), tuple(workers)))
+        return answer
 
     async def wait_children(self, handle: Handle) -> None:
         """Step back until the members this one depends on are done."""

@@ -1,4 +1,4 @@
-"""What operators and schedulers call: cancel, revoke, reprioritise, replay, block, and the worker registry."""
+"""Operators and schedulers: cancel, revoke, reprioritise, replay, block, and the worker registry."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ from flowfabric.model.operations.executions import (
 )
 from flowfabric.model.quoting import quoted
 from flowfabric.model.records.executions import Flow, GoneWorker, Worker
+from flowfabric.model.states import PublicState
 from flowfabric.stores.questions import GoneWorkers, HeldLeases, ListWorkers, SearchWorkers
 
 _log = logging.getLogger("flowfabric.engine")
@@ -146,10 +147,25 @@ class Control(EngineBase):
         )
         return answer
 
-    async def replay_execution(self, *, execution_id: ExecutionId | str, now: int | None = None) -> Replayed:
-        """Run an ended execution again, under the same attempt index."""
+    async def replay_execution(
+        self,
+        *,
+        execution_id: ExecutionId | str,
+        states: Iterable[PublicState | str] | None = None,
+        now: int | None = None,
+    ) -> Replayed:
+        """Run an ended execution again, under the same attempt index. With ``states``, only if it has ended in one of
+        them: it may have been replayed, and have succeeded, since somebody looked."""
         answer: Replayed = await self._submit(
-            ReplayExecution(values.execution_id(execution_id), values.optional_time_ms(now, "now"))
+            ReplayExecution(
+                values.execution_id(execution_id),
+                values.optional_time_ms(now, "now"),
+                frozenset(
+                    text
+                    for each in values.sequence(() if states is None else states, "states")
+                    for text in lit.stored_public_states(PublicState(values.public_state(each)))
+                ),
+            )
         )
         return answer
 

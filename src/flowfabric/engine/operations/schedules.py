@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from itertools import islice
 from typing import Any, TypeVar
 
+from flowfabric.ascending import ascending_bytes
 from flowfabric.core.documents import dump_document, listed_document, parse_document
 from flowfabric.core.schedules import (
     BackfillSchedule,
     DeleteSchedule,
     FireSchedule,
     PauseSchedule,
+    PlanScheduleAgain,
     PutSchedule,
     ResumeSchedule,
     TriggerSchedule,
+    is_ahead,
     spec_of,
 )
 from flowfabric.engine.checks import values
@@ -56,6 +58,7 @@ from flowfabric.model.operations.schedules import (
     ScheduleSnapshot,
     ScheduleSpec,
     SkipReason,
+    former_slot_uuid,
     slot_uuid,
 )
 from flowfabric.model.ownership import shown_policy
@@ -72,12 +75,18 @@ _Word = TypeVar("_Word", bound=StrEnum)
 _MAX_MS = 2**53
 #: Times a schedule may change under a call that has to work out its next slot.
 _RESUME_TRIES = 10
+#: How often some schedules are looked at for a plan that a wrong clock made, and how many.
+LOOK_AHEAD_MS, LOOKED_AHEAD = 30_000, 100
 #: Runs that are told of a schedule at once.
 MAX_RUNS_SHOWN = 100
 
 
 class Schedules(Timers):
     """The part of the engine that starts things by the clock."""
+
+    #: When schedules were last looked at for a wrong plan, and where that goes on.
+    _looked_ahead_ms: int = 0
+    _looked_ahead_at: tuple[str, str] | None = None
 
     async def put_schedule(
         self,
@@ -167,7 +176,7 @@ class Schedules(Timers):
         """Start one now, out of turn, paused or not. ``overlap`` holds instead of the schedule's own, if given."""
         wanted = None if overlap is None else _word(overlap, Overlap, "overlap")
         answer: FireResult.Started | FireResult.Skipped = await self._submit(
-            TriggerSchedule(*_key(namespace, schedule_id), wanted, os.urandom(16))
+            TriggerSchedule(*_key(namespace, schedule_id), wanted, ascending_bytes())
         )
         return answer
 
@@ -213,14 +222,14 @@ class Schedules(Timers):
         now, spec, ahead = await self.now_ms(), _spec_of(schedule), schedule.next_at_ms
         last = now if ahead is None else min(now, ahead - 1)
         latest = cron.latest(spec, 0, last, size)
-        ids: dict[int | None, str] = {
-            slot: f"{{fp:{schedule.partition}}}:{slot_uuid(schedule.namespace, schedule.schedule_id, slot)}"
-            for slot in latest
-        }
-        if schedule.last_execution_id is not None and schedule.last_execution_id not in ids.values():
+        ids = _slot_ids(schedule, latest, slot_uuid)
+        former = _slot_ids(schedule, latest, former_slot_uuid)
+        known_ids = {*ids.values(), *former.values()}
+        if schedule.last_execution_id is not None and schedule.last_execution_id not in known_ids:
             ids[None] = schedule.last_execution_id
-        view = await self._view(*(Get(Execution, each) for each in ids.values()))
-        runs = [_run(slot, view.execution(each)) for slot, each in ids.items()]
+        view = await self._view(*(Get(Execution, each) for each in (*ids.values(), *former.values())))
+        found = {slot: view.execution(each) or view.execution(former.get(slot, each)) for slot, each in ids.items()}
+        runs = [_run(slot, each) for slot, each in found.items()]
         known = [
             each
             for each in runs
@@ -295,7 +304,20 @@ class Schedules(Timers):
         now = await self.now_ms()
         due: list[Schedule] = await self._ask(DueSchedules(now, limit + len(resting), self._filter.namespace))
         fired = [self._fire(each, now, poison) for each in due if "\x1f".join(each.key) not in resting]
-        return sum(await asyncio.gather(*fired[:limit]))
+        started = sum(await asyncio.gather(*fired[:limit]))
+        if not self._looked_ahead_ms <= now < self._looked_ahead_ms + LOOK_AHEAD_MS:
+            self._looked_ahead_ms = now
+            await self._plan_again(now)
+        return started
+
+    async def _plan_again(self, now: int) -> None:
+        """Look at some schedules, at others each time, and plan again what was planned by a clock that was ahead."""
+        found: list[Schedule] = await self._ask(SearchSchedules(LOOKED_AHEAD, after=self._looked_ahead_at))
+        self._looked_ahead_at = found[-1].key if len(found) == LOOKED_AHEAD else None
+        for each in found:
+            if is_ahead(each, now):
+                _log.warning("schedule %s of %s was planned ahead of time: again", each.schedule_id, each.namespace)
+                await self._submit(PlanScheduleAgain(*each.key, cron.following(_spec_of(each), now)))
 
     async def _fire(self, schedule: Schedule, now: int, poison: Poison) -> int:
         name = "\x1f".join(schedule.key)
@@ -344,6 +366,14 @@ def _spec_of(schedule: Schedule) -> ScheduleSpec:
     if schedule.cron is not None:
         return Cron(schedule.cron, schedule.time_zone or "UTC")
     return Every(schedule.every_ms or _MAX_MS, schedule.anchor_ms or 0)
+
+
+def _slot_ids(
+    schedule: Schedule, slots: Iterable[int], uuid_of: Callable[[str, str, int], str]
+) -> dict[int | None, str]:
+    """The ids of the executions that slots start."""
+    space, name = schedule.namespace, schedule.schedule_id
+    return {slot: f"{{fp:{schedule.partition}}}:{uuid_of(space, name, slot)}" for slot in slots}
 
 
 def _run(slot_ms: int | None, found: Execution | None) -> ScheduleRun:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from flowfabric.ascending import ascending_bytes, ascending_uuid
 from flowfabric.core.context import uuid_text
 from flowfabric.core.documents import parse_document
 from flowfabric.core.executions.cancel import CancelChild
@@ -16,7 +16,7 @@ from flowfabric.core.workflows.steps import Advance, ForkExecution, shown
 from flowfabric.engine.checks import steps as step_checks, values
 from flowfabric.engine.operations.create import Intake
 from flowfabric.model.decisions import Get, GetFull, Select
-from flowfabric.model.errors import NotFound, ResourceExhausted
+from flowfabric.model.errors import LimitReached, NotFound
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_BULK, MAX_PAGE, MAX_STEPS_PER_EXECUTION
@@ -67,7 +67,7 @@ class Steps(Intake):
         told = step_checks.brought(identity, steps, known_steps)
         started = tuple(self._child(child, identity.partition) for child in values.sequence(children, "children"))
         if len(started) > MAX_BULK:
-            raise ResourceExhausted("children", MAX_BULK)
+            raise LimitReached("MAX_BULK", MAX_BULK)
         uuid = identity.uuid_text
         flow = CreateFlow(
             identity.partition,
@@ -86,7 +86,7 @@ class Steps(Intake):
                 started,
                 None if wait is None else step_checks.wait_for(wait),
                 flow,
-                uuid if wait is None else uuid_text(os.urandom(16)),
+                uuid if wait is None else ascending_uuid(),
                 values.flag(cancel_known, "cancel_known"),
             )
         )
@@ -113,9 +113,11 @@ class Steps(Intake):
 
     def _flow_in(self, partition: int) -> str:
         """A new flow id that falls into a partition."""
-        start = os.urandom(14)
-        for last in range(2**16):
-            flow_id = uuid_text(start + last.to_bytes(2, "big"))
+        start = ascending_bytes()
+        # Of its random bits the last ones are tried out.
+        head, tail = start[:14], int.from_bytes(start[14:], "big")
+        for each in range(2**16):
+            flow_id = uuid_text(head + (tail ^ each).to_bytes(2, "big"))
             if flow_partition(flow_id, self.partitions) == partition:
                 return flow_id
         raise AssertionError("no id falls into the partition")
@@ -177,7 +179,7 @@ class Steps(Intake):
             values.execution_id(each, "execution_ids") for each in values.sequence(execution_ids, "execution_ids")
         ]
         if len(identities) > MAX_BULK:
-            raise ResourceExhausted("execution_ids", MAX_BULK)
+            raise LimitReached("MAX_BULK", MAX_BULK)
         if not identities:
             return []
         view = await self._view(*[GetFull(each) for each in dict.fromkeys(identities)])
@@ -237,7 +239,7 @@ class Steps(Intake):
 def _step_names(names: Sequence[str]) -> list[str]:
     found = [values.text(each, "names") for each in values.sequence(names, "names")]
     if len(found) > MAX_STEPS_PER_EXECUTION:
-        raise ResourceExhausted("names", MAX_STEPS_PER_EXECUTION)
+        raise LimitReached("MAX_STEPS_PER_EXECUTION", MAX_STEPS_PER_EXECUTION)
     return list(dict.fromkeys(found))
 
 

@@ -1,1 +1,1 @@
-"""What callers look at: one part of ``Engine`` per topic."""
+"""The operations of ``Engine`` that only read, one part per topic."""

@@ -83,6 +83,8 @@ LOGS = tuple(EventFamily)
 #: Executions with odd ends that are told of; where there are more, something larger is wrong.
 MOST_ODD_ENDS = 10_000
 _FIRST, _LAST = (0, 0), (2**63 - 1, 2**31 - 1)
+#: Events that are read at once to find one of them.
+_MOST_READ = 1_000
 
 
 class Stretch(NamedTuple):
@@ -130,15 +132,17 @@ class ExaminingLog(EngineBase):
                 readable.append((number, row))
         found += check_times(log, readable)
         if kind is CompletionEvent:
-            found += await self._judge_outcomes([row for _, row in readable])
+            # Of several ends of one that was replayed, the last one counts.
+            ends = {(row.partition, row.uuid): (number, row) for number, row in readable}
+            found += await self._judge_outcomes(list(ends.values()))
         if stretch.is_last:
             state: LogState = await self._ask(EventLog(kind))
             dense = self.store.numbers_without_breaks
             found += check_bounds(log, state.trimmed, state.top, state.last, state.breaks, dense=dense)
         return found
 
-    async def _judge_outcomes(self, events: list[CompletionEvent]) -> list[Violation]:
-        ids = [str.__str__(ExecutionId.of(each.partition, each.uuid)) for each in events]
+    async def _judge_outcomes(self, events: list[tuple[int, CompletionEvent]]) -> list[Violation]:
+        ids = [str.__str__(ExecutionId.of(each.partition, each.uuid)) for _, each in events]
         try:
             view = await self._view(*(Get(Execution, each) for each in dict.fromkeys(ids)))
         except Validation:
@@ -147,12 +151,25 @@ class ExaminingLog(EngineBase):
         there = {identity: each for identity in dict.fromkeys(ids) if (each := view.execution(identity)) is not None}
         attempts = await self._view(*(Get(Attempt, (name, each.attempt_index)) for name, each in there.items()))
         found: list[Violation] = []
-        for identity, event in zip(ids, events, strict=True):
+        for identity, (number, event) in zip(ids, events, strict=True):
             execution = there.get(identity)
             if execution is not None:
                 attempt = attempts.get(Attempt, (identity, execution.attempt_index))
-                found += check_outcome(execution, attempt, event)
+                wrong = check_outcome(execution, attempt, event)
+                if wrong and not await self._ends_again(number, event):
+                    found += wrong
         return found
+
+    async def _ends_again(self, number: int, event: CompletionEvent) -> bool:
+        """Whether a later event tells of another end of the same execution."""
+        while True:
+            page: EventRows = await self._ask(ReadEvents(CompletionEvent, number, None, _MOST_READ))
+            ends = (row for _, row in page.rows if isinstance(row, CompletionEvent))
+            if any((each.partition, each.uuid) == (event.partition, event.uuid) for each in ends):
+                return True
+            if len(page.rows) < _MOST_READ:
+                return False
+            number = page.rows[-1][0]
 
     async def _judge_ends(self) -> list[Violation]:
         state: LogState = await self._ask(EventLog(CompletionEvent))

@@ -1,4 +1,4 @@
-"""What can be read: states, snapshots, results, pages. Reads take no locks and see what is committed."""
+"""Reading executions: states, snapshots, results, pages. Reads take no locks and see what is committed."""
 
 from __future__ import annotations
 
@@ -195,6 +195,12 @@ class Reads(EngineBase):
             for each, payload, raw, *asked in found
         }
 
+    async def read_execution_kinds(self, execution_ids: Iterable[ExecutionId | str]) -> dict[ExecutionId, str]:
+        """What some executions run, and nothing else of them; those that do not exist are left out."""
+        return {
+            each: found.execution_kind for each, found in (await self.read_execution_contexts(execution_ids)).items()
+        }
+
     async def lost_leases(self, handles: Iterable[Handle]) -> list[Handle]:
         """Those of the handles whose lease was taken away or whose execution has ended, in one read. One that has
         only run out is not among them: its renewal will tell."""
@@ -313,14 +319,16 @@ class Reads(EngineBase):
     async def list_suspended(
         self, partition: int, cursor: ExecutionId | str | None = None, limit: int = 100
     ) -> SuspendedPage:
-        """Suspended executions of a partition, longest waiting first."""
+        """Suspended executions of a partition, longest waiting first. The cursor is the ``next_cursor`` of a page, or
+        the id of an execution that is suspended."""
         size = min(values.integer(limit, "limit", 0, 2**31), MAX_PAGE)
         if size == 0:
             return SuspendedPage((), None)
-        after = None if cursor is None else values.execution_id(cursor, "cursor").uuid_text
-        found = await self._ask(ListSuspended(values.partition(partition), after, size + 1))
+        after_ms, after = values.suspended_cursor(cursor)
+        found = await self._ask(ListSuspended(values.partition(partition), after, size + 1, after_ms))
         entries = tuple(SuspendedEntry(ExecutionId.unchecked(each), at, why) for each, at, why in found[:size])
-        return SuspendedPage(entries, entries[-1].execution_id if len(found) > size else None)
+        last = entries[-1] if len(found) > size else None
+        return SuspendedPage(entries, None if last is None else f"{last.suspended_at_ms}.{last.execution_id}")
 
     async def list_expired_leases(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flowfabric.core.admission.admit import named_budgets
@@ -11,6 +11,7 @@ from flowfabric.core.documents import parse_document
 from flowfabric.core.kind_figures import Seen, by_kind
 from flowfabric.core.leases.lease import how_it_ended, is_live, last_instance
 from flowfabric.core.ownership.owners import found
+from flowfabric.core.suspension.waits import read_terms
 from flowfabric.engine.checks import values
 from flowfabric.engine.checks.values import sorted_namespaces
 from flowfabric.engine.operations.workflows import FORKED_FROM
@@ -19,7 +20,14 @@ from flowfabric.engine.reads.search import place
 from flowfabric.model.decisions import Get, GetFull, Select
 from flowfabric.model.errors import NotFound
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import MAX_COUNTED, MAX_KINDS_SAMPLED, MAX_KINDS_WINDOW_MS, MAX_LEASES_SHOWN, MAX_PAGE
+from flowfabric.model.limits import (
+    MAX_COUNTED,
+    MAX_KINDS_SAMPLED,
+    MAX_KINDS_WINDOW_MS,
+    MAX_LEASES_SHOWN,
+    MAX_PAGE,
+    RETENTION_MS,
+)
 from flowfabric.model.ownership import places, shown_id, shown_ids, shown_policy
 from flowfabric.model.quoting import quoted
 from flowfabric.model.reads.overview import (
@@ -45,6 +53,7 @@ from flowfabric.model.states import SCOPE_NAMED, BlockingReason, canonical_publi
 from flowfabric.stores.questions import (
     CountEnded,
     CountUnended,
+    Due,
     ListNamespaces,
     LiveWorkers,
     SearchExecutions,
@@ -121,7 +130,18 @@ class Overview(FlowLists):
         now = await self.now_ms()
         workers = await self._ask(LiveWorkers(now, MAX_PAGE))
         queues = await self.queue_depths()
-        return Pulse(now, *counts, len(workers), queues)
+        return Pulse(now, *counts, len(workers), queues, await self._retention_late_ms(now))
+
+    async def _retention_late_ms(self, now: int) -> int:
+        purge = await self._ask(Due("purge", now, 1))
+        retention = await self._ask(Due("retention", now - RETENTION_MS, 1))
+        view = await self._view(*map(GetFull, (*purge, *retention)))
+        late = [0]
+        if purge and (first := view.full(purge[0])) is not None:
+            late.append(now - (first.purge_at_ms or now))
+        if retention and (first := view.full(retention[0])) is not None:
+            late.append(now - RETENTION_MS - (first.terminal_at_ms or now))
+        return max(late)
 
     async def count_ended(self, after: int | None = None, stretch_ms: int = 60_000) -> EndedCounts:
         """How many ended and how, by stretches of time, behind the place of an earlier answer; without one, the last
@@ -158,6 +178,8 @@ class Overview(FlowLists):
         past = view.select(PastLease, partition=key[0], uuid=key[1])
         waitpoints = view.select(Waitpoint, partition=key[0], uuid=key[1])
         signals = view.select(Signal, partition=key[0], uuid=key[1])
+        suspension = view.get(Suspension, key)
+        named = () if suspension is None else read_terms(suspension).waitpoints
         raw = parse_document(execution.raw_fields, "raw_fields")
         tags = raw.get("tags")
         return History(
@@ -183,8 +205,8 @@ class Overview(FlowLists):
             has_summary=summary is not None,
             attempts=tuple(_attempt_line(each) for each in sorted(attempts, key=lambda each: each.attempt_index)),
             leases=_lease_lines(past, attempts)[-MAX_LEASES_SHOWN:],
-            suspension=_suspension_line(view.get(Suspension, key)),
-            waitpoints=tuple(_waitpoint_line(each) for each in sorted(waitpoints, key=lambda each: each.created_at_ms)),
+            suspension=_suspension_line(suspension, named),
+            waitpoints=tuple(map(_waitpoint_line, _in_order(waitpoints, named))),
             signals=tuple(_signal_line(each) for each in sorted(signals, key=lambda each: each.sequence)),
             spends=tuple(_spend_line(each, more.get(Budget, each.budget_id), self._within) for each in spends),
             budgets=_budgets_of(execution, more, self._within),
@@ -252,7 +274,15 @@ def _lease_lines(past: Iterable[PastLease], attempts: Iterable[Attempt]) -> tupl
     return tuple(line for _, line in sorted(lines.values(), key=lambda each: each[0]))
 
 
-def _suspension_line(suspension: Suspension | None) -> SuspensionLine | None:
+def _in_order(waitpoints: Iterable[Waitpoint], named: Sequence[str]) -> list[Waitpoint]:
+    """Oldest first; those of the suspension as its terms name them, the primary one first."""
+    places = {each: place for place, each in enumerate(named)}
+    return sorted(
+        waitpoints, key=lambda each: (each.created_at_ms, places.get(each.waitpoint_id, -1), each.waitpoint_id)
+    )
+
+
+def _suspension_line(suspension: Suspension | None, named: tuple[str, ...]) -> SuspensionLine | None:
     if suspension is None:
         return None
     return SuspensionLine(
@@ -263,6 +293,7 @@ def _suspension_line(suspension: Suspension | None) -> SuspensionLine | None:
         suspension.closed_at_ms,
         suspension.close_reason,
         suspension.attempt_index,
+        named,
     )
 
 
@@ -290,6 +321,7 @@ def _signal_line(signal: Signal) -> SignalLine:
         signal.effect,
         signal.payload,
         signal.payload_encoding,
+        signal.waitpoint_id,
     )
 
 

@@ -23,8 +23,10 @@ from flowfabric.model.states import PublicState
 MAX_BYTES = 4_096
 #: Fewer digits of an id stand for too many.
 LEAST_DIGITS = 4
+#: Digits in the last group of a UUID.
+MOST_LAST_DIGITS = 12
 _PART = re.compile(r'(?:([A-Za-z_]+):)?(?:"([^"]*)"(?=\s|\Z)|(\S+))')
-#: An id as it is printed: the beginning of a UUID, or all of it, with its partition or without.
+#: An id as it is printed: the beginning of a UUID, its end, or all of it, with its partition or without.
 _ID = re.compile(
     r"(?:(?:\{fp:(\d{1,5})\}|(\d{1,5})):)?([0-9a-fA-F]{1,8}(?:-?[0-9a-fA-F]{0,4}){0,3}-?[0-9a-fA-F]{0,12})"
 )
@@ -47,6 +49,8 @@ class Sought(Struct):
     workers: tuple[str, ...] = ()
     #: A partition, or any, and the first and the last UUID.
     id: tuple[int | None, str, str] | None = None
+    #: The same digits, if they may as well be the last ones of a UUID.
+    id_end: str | None = None
     created_from: int | None = None
     created_before: int | None = None
 
@@ -113,11 +117,13 @@ def _id(found: Sought, value: str, _: int) -> None:
     digits = "" if match is None else match[3].replace("-", "").lower()
     if match is None or len(digits) < LEAST_DIGITS:
         raise values.invalid(
-            f"query: id: {quoted(value)} is not an id, nor the first {LEAST_DIGITS} or more digits of one"
+            f"query: id: {quoted(value)} is not an id, nor the first {LEAST_DIGITS} or more digits of one or the last"
         )
     partition = match[1] or match[2]
     low, high = (_dashed(digits + filling[len(digits) :]) for filling in (_bare_of(_FIRST), _bare_of(_LAST)))
     found.id = (None if partition is None else int(partition), low, high)
+    if partition is None and "-" not in value and len(digits) <= MOST_LAST_DIGITS:
+        found.id_end = digits
 
 
 def _bare_of(uuid: str) -> str:

@@ -1,1 +1,1 @@
-"""What falls due by itself: the loop, and what it runs, topic by topic."""
+"""The timer loop and what it runs when it falls due, topic by topic."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from flowfabric.core.admission.block import UnblockExecution
 from flowfabric.core.executions.due import (
@@ -28,13 +30,13 @@ from flowfabric.core.leases.grants import SweepGrants
 from flowfabric.core.workflows.orphans import CancelOrphan
 from flowfabric.engine.checks import values
 from flowfabric.engine.timers.budgets import BudgetTimers
-from flowfabric.engine.timers.loop import MAX_ROUNDS, TIMERS, Poison, TimerLoop, checked_intervals
+from flowfabric.engine.timers.loop import TIMERS, Poison, TimerLoop, checked_intervals
 from flowfabric.engine.timers.suspension import SuspensionTimers
 from flowfabric.model import states as lit
-from flowfabric.model.decisions import Get
+from flowfabric.model.decisions import Get, GetFull
 from flowfabric.model.errors import EngineError
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.limits import GONE_KEPT_MS, KIND_KEPT_MS
+from flowfabric.model.limits import AUDIT_KEPT_MS, GONE_KEPT_MS, KIND_KEPT_MS, REFUSED_KEPT_MS, RETENTION_MS
 from flowfabric.model.operations.executions import ExpiryMark, ScannerFilter
 from flowfabric.model.quoting import quoted
 from flowfabric.model.reads.samples import SAMPLES_KEPT_MS
@@ -43,10 +45,26 @@ from flowfabric.stores.questions import Due, DueWorkers, LiveWorkers, NextDue, T
 
 _log = logging.getLogger("flowfabric.timers")
 
-RETENTION_MS = 24 * 3600 * 1000
+#: Batches in which one call looks for executions that it may delete.
+MAX_LOOKS = 10
 #: Old events one transaction deletes from each outbox, and transactions one tick may take.
-TRIM_BATCH, MAX_TRIM_ROUNDS = 1_000, 250
+TRIM_BATCH, MAX_TRIM_ROUNDS = 1_000, 50
 HISTORY_MS = 7 * 24 * 3600 * 1000
+
+
+class Place(NamedTuple):
+    """How far a look has come in the order of time: what fell due earlier has been looked at, and so have these."""
+
+    skip: frozenset[str] = frozenset()
+    since: int | None = None
+
+    def behind(self, times: Mapping[str, int]) -> Place:
+        """The place behind executions that stay, by when they fell due."""
+        if not times:
+            return self
+        since = max(times.values())
+        skip = frozenset(item for item, at in times.items() if at == since)
+        return Place(self.skip | skip if since == self.since else skip, since)
 
 
 class Timers(SuspensionTimers, BudgetTimers):
@@ -54,6 +72,8 @@ class Timers(SuspensionTimers, BudgetTimers):
 
     _filter: ScannerFilter = ScannerFilter()
     _poison: dict[str, Poison]
+    #: Where looking for executions to delete goes on: before it stand some that have to stay.
+    _passed: Mapping[str, Place] = {}
 
     async def run_due(self, limit: int = 1_000) -> dict[str, int]:
         """Run everything that is due once; how much each timer did."""
@@ -113,25 +133,27 @@ class Timers(SuspensionTimers, BudgetTimers):
         """Let go what some live worker of the lane can run, however many others are blocked before it."""
         resting = self._poison.setdefault("unblock", Poison()).tick()
         routable: list[str] = []
-        looked, window = 0, limit
+        scope = (self._filter.namespace, self._filter.instance_tag)
+        after, window = None, limit
         while len(routable) < limit:
-            wanted = self._filter
-            now = await self.now_ms()
-            due = await self._ask(Due("unblock", now, window, wanted.namespace, wanted.instance_tag, skip=resting))
-            routable += await self._routable(due[looked:])
-            if len(due) < window:
+            due = await self._ask(Due("unblock", await self.now_ms(), window, *scope, skip=resting, after=after))
+            found = await self._found(due)
+            routable += await self._routable(found)
+            if len(due) < window or not found:
                 break
-            looked, window = window, 4 * window
+            after, window = (found[-1].created_at_ms, found[-1].execution_id), 4 * window
         reason = lit.WAITING_FOR_CAPABLE_WORKER
         return await self._submit_all("unblock", routable[:limit], lambda item: UnblockExecution(item, reason))
 
-    async def _routable(self, items: list[str]) -> list[str]:
-        if not items:
+    async def _found(self, items: list[str]) -> list[Execution]:
+        view = await self._view(*(Get(Execution, item) for item in items))
+        return [execution for item in items if (execution := view.execution(item)) is not None]
+
+    async def _routable(self, found: list[Execution]) -> list[str]:
+        if not found:
             return []
         workers = await self._ask(LiveWorkers(await self.now_ms(), 10_000))
         able = [(set(worker.lanes), set(filter(None, worker.capabilities_csv.split(",")))) for worker in workers]
-        view = await self._view(*(Get(Execution, item) for item in items))
-        found = [execution for item in items if (execution := view.execution(item)) is not None]
         return [
             execution.execution_id
             for execution in found
@@ -151,18 +173,29 @@ class Timers(SuspensionTimers, BudgetTimers):
 
     async def _tick_retention_trimmer(self, limit: int) -> int:
         now = await self.now_ms()
-        purged = await self._trim("retention_trimmer", None, None, RETENTION_MS, limit, self._filter)
+        purged, self._passed = await self._trim(
+            "retention_trimmer", None, None, RETENTION_MS, limit, self._filter, self._passed
+        )
         await self._remove_empty_flows(RETENTION_MS)
         before = now - HISTORY_MS
         old = TrimHistory(
-            before, before, now, TRIM_BATCH, now - SAMPLES_KEPT_MS, now - GONE_KEPT_MS, now - KIND_KEPT_MS
+            before,
+            before,
+            now,
+            TRIM_BATCH,
+            now - SAMPLES_KEPT_MS,
+            now - GONE_KEPT_MS,
+            now - KIND_KEPT_MS,
+            now - AUDIT_KEPT_MS,
+            now - REFUSED_KEPT_MS,
         )
         for _ in range(MAX_TRIM_ROUNDS):
             if await self._ask(old) < TRIM_BATCH:
-                break
+                return purged
             # Writers wait while rows are deleted: let them have their turn.
             await asyncio.sleep(0)
-        return purged
+        # There is more: the loop is to come again.
+        return max(purged, limit)
 
     async def _remove_empty_flows(self, retention_ms: int) -> None:
         """Overridden by the flow timers."""
@@ -218,7 +251,7 @@ class Timers(SuspensionTimers, BudgetTimers):
         kept = values.time_ms(retention_ms, "retention_ms")
         size = values.integer(batch_size, "batch_size", 1, 10_000)
         where, queue = values.optional_partition(partition), values.optional_lane(lane)
-        return await self._trim("retention", where, queue, kept, size, values.scanner_filter(filter))
+        return (await self._trim("retention", where, queue, kept, size, values.scanner_filter(filter), {}))[0]
 
     async def _trim(
         self,
@@ -228,22 +261,46 @@ class Timers(SuspensionTimers, BudgetTimers):
         retention_ms: int,
         limit: int,
         wanted: ScannerFilter,
-    ) -> int:
+        passed: Mapping[str, Place],
+    ) -> tuple[int, dict[str, Place]]:
+        """How many were deleted, and where to go on if some at the head have to stay: because of an open flow that
+        looks as if it were over."""
         now = await self.now_ms()
-        scope = (limit, wanted.namespace, wanted.instance_tag, lane, partition)
-        purged = 0
-        kept: frozenset[str] = frozenset()
-        for _ in range(MAX_ROUNDS):
-            due = await self._ask(Due("purge", now, *scope, kept))
-            due += await self._ask(Due("retention", now - retention_ms, *scope, kept))
-            due = due[: limit - purged]
+        purged, places = 0, dict(passed)
+        for what, until in (("purge", now), ("retention", now - retention_ms)):
+            if purged < limit:
+                skip, since = places.pop(what, Place())
+                scope = (wanted.namespace, wanted.instance_tag, lane, partition)
+                question = Due(what, until, limit - purged, *scope, skip, since)
+                done, place = await self._trim_in_order(name, question, retention_ms)
+                purged += done
+                if place is not None:
+                    places[what] = place
+        return purged, places
+
+    async def _trim_in_order(self, name: str, question: Due, retention_ms: int) -> tuple[int, Place | None]:
+        left, place = question.limit, Place(question.skip, question.since)
+        for _ in range(MAX_LOOKS):
+            due = await self._ask(structs.replace(question, limit=left, skip=place.skip, since=place.since))
             done = await self._submit_all(name, due, lambda item: TrimExecution(item, retention_ms))
-            purged += done
-            if done == len(due) or purged >= limit:
+            if done < len(due):
+                place = place.behind(await self._times(question.what, due))
+            if len(due) < left:
+                return question.limit - left + done, None
+            left -= done
+            if not left:
                 break
-            # Some must stay, because of their own policy or of an open flow: look past them.
-            kept = kept.union(due)
-        return purged
+        return question.limit - left, place
+
+    async def _times(self, what: str, items: Iterable[str]) -> dict[str, int]:
+        """When those fell due that are still there."""
+        if what == "purge":
+            view = await self._view(*map(GetFull, items))
+            found = ((item, view.full(item), "purge_at_ms") for item in items)
+        else:
+            view = await self._view(*(Get(Execution, item) for item in items))
+            found = ((item, view.execution(item), "terminal_at_ms") for item in items)
+        return {item: getattr(each, field) or 0 for item, each, field in found if each is not None}
 
     # -- machinery -----------------------------------------------------------------------------------------------
 

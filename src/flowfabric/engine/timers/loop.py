@@ -1,7 +1,8 @@
-"""The loop that runs the timers of one engine, and the catalogue of timers.
+"""The loops that run the timers of one engine, and the catalogue of timers.
 
-Between ticks the loop sleeps until the next thing falls due, or until a timer's interval is over. A timer that fails
-is tried again at its next turn; an error nobody expected makes the loop rest before it goes on.
+What work waits for has a loop of its own, so that no timer that repairs, counts or deletes delays it, however much
+that finds. Between ticks a loop sleeps until the next thing falls due, or until a timer's interval is over. A timer
+that fails is tried again at its next turn; an unexpected error makes it rest before it goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextvars import Context
 from typing import Any
 
@@ -29,8 +30,8 @@ from flowfabric.stores.questions import NextDue
 _log = logging.getLogger("flowfabric.timers")
 
 MIN_INTERVAL_MS = 100
-#: Rounds one tick repeats while it finds full batches.
-MAX_ROUNDS = 10
+#: How long a timer repeats while it finds full batches, before the others of its loop have their turn.
+SLICE_S = 1.0
 #: Consecutive failures after which a row is left alone for some ticks.
 POISON_AFTER, POISON_REST = 3, 10
 #: Failures that are remembered before those not seen for some ticks are forgotten.
@@ -78,7 +79,7 @@ TIMERS: tuple[Timer, ...] = (
     Timer("orphan_reconciler", 15_000, 100, "FF_ORPHAN_RECONCILER_INTERVAL_S"),
     Timer("flow_projector", 15_000, 50, "FF_FLOW_PROJECTOR_INTERVAL_S"),
     Timer("index_reconciler", 45_000, 100, "FF_INDEX_RECONCILER_INTERVAL_S"),
-    Timer("retention_trimmer", 60_000, 20, "FF_RETENTION_TRIMMER_INTERVAL_S"),
+    Timer("retention_trimmer", 60_000, 500, "FF_RETENTION_TRIMMER_INTERVAL_S"),
 )
 #: Timers that fire at a stored time, so that the loop can sleep until then.
 _TIMED = (
@@ -91,9 +92,19 @@ _TIMED = (
     "quota_window",
     "schedules",
 )
+#: Timers that work waits for.
+_PROMPT = frozenset({*_TIMED, "enqueue_requests", "grant_sweep", "edge_cancel_dispatcher"})
 
-#: Where else a commit may leave something that falls due.
-_DUE_FIELDS = ((Budget, "next_reset_at_ms"), (QuotaPolicy, "next_room_at_ms"), (Schedule, "next_at_ms"))
+#: Where a commit may leave something that falls due, besides suspensions.
+_DUE_FIELDS = (
+    (Execution, "delay_until_ms"),
+    (Execution, "deadline_at_ms"),
+    (Attempt, "lease_expires_at_ms"),
+    (Attempt, "attempt_timeout_at_ms"),
+    (Budget, "next_reset_at_ms"),
+    (QuotaPolicy, "next_room_at_ms"),
+    (Schedule, "next_at_ms"),
+)
 
 
 class Poison:
@@ -163,10 +174,33 @@ class TimerLoop:
     """Runs the timers of one engine until it is stopped."""
 
     def __init__(self, engine: Any, overrides: Mapping[str, int]) -> None:
+        on = {timer.name: interval_ms(timer, overrides) / 1000 for timer in TIMERS if timer.by_itself}
+        self._prompt = _Turns(engine, {name: on[name] for name in on if name in _PROMPT and on[name]}, _TIMED)
+        self._others = _Turns(engine, {name: on[name] for name in on if name not in _PROMPT and on[name]})
+
+    def notice(self, writes: Writes) -> None:
+        """A commit may have brought something that falls due before the loop wakes."""
+        self._prompt.notice(writes)
+
+    def hasten(self, name: str) -> None:
+        """There may be work for a timer: run it now, or soon if it has just run."""
+        self._prompt.hasten(name)
+        self._others.hasten(name)
+
+    async def stop(self) -> None:
+        """Finish the items under way, then end."""
+        await asyncio.gather(self._prompt.stop(), self._others.stop())
+
+
+class _Turns:
+    """Timers that run one after the other, in one task. ``timed`` are those that fire at a stored time."""
+
+    def __init__(self, engine: Any, intervals: Mapping[str, float], timed: Collection[str] = ()) -> None:
         self._engine = engine
+        self._intervals = intervals
+        self._timed = timed
         loop = asyncio.get_running_loop()
-        self._intervals = {timer.name: interval_ms(timer, overrides) / 1000 for timer in TIMERS if timer.by_itself}
-        self._next = {name: loop.time() for name, interval in self._intervals.items() if interval}
+        self._next = dict.fromkeys(intervals, loop.time())
         #: When each ran last.
         self._ran: dict[str, float] = {}
         self._wake = asyncio.Event()
@@ -182,22 +216,14 @@ class TimerLoop:
         if Suspension in writes.puts and brings_timeout(writes, planned):
             self._wake.set()
             return
-        for key in writes.puts.get(Execution, ()):
-            execution = writes.records[Execution][key]
-            if execution is not None and execution.delay_until_ms is not None and execution.delay_until_ms < planned:
-                self._wake.set()
-                return
         for kind, field in _DUE_FIELDS:
-            for key in writes.puts.get(kind, ()):
+            for key, changed in writes.puts.get(kind, {}).items():
+                if changed is not None and field not in changed:
+                    continue
                 due = getattr(writes.records[kind][key], field)
                 if due is not None and due < planned:
                     self._wake.set()
                     return
-        for key in writes.puts.get(Attempt, ()):
-            expires = writes.records[Attempt][key].lease_expires_at_ms
-            if expires is not None and expires < planned:
-                self._wake.set()
-                return
 
     def hasten(self, name: str) -> None:
         """There may be work for a timer: run it now, or soon if it has just run."""
@@ -217,32 +243,38 @@ class TimerLoop:
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()
-        due_ms = await self._engine._ask(NextDue())
-        now_ms = await self._engine.now_ms()
+        due_ms, now_ms = await self._next_due()
         for name in list(self._next):
             if self._stopping:
                 return
             resting = self._next[name] > loop.time() + self._intervals[name]
-            timed = name in _TIMED and due_ms is not None and due_ms <= now_ms and not resting
+            timed = name in self._timed and due_ms is not None and due_ms <= now_ms and not resting
             if timed or self._next[name] <= loop.time():
                 self._ran[name] = loop.time()
                 self._next[name] = self._ran[name] + self._intervals[name]
                 await self._run(name)
         pause = min(self._next.values(), default=loop.time() + 60) - loop.time()
-        due_ms = await self._engine._ask(NextDue())
-        now_ms = await self._engine.now_ms()
+        due_ms, now_ms = await self._next_due()
         if due_ms is not None:
             # Something overdue that its timer would not take is left for the timer's own interval.
             ahead = (due_ms - now_ms) / 1000
             pause = min(pause, ahead if ahead > 0 else MIN_INTERVAL_MS / 1000)
         # Somebody may have asked for haste meanwhile.
         pause = min(pause, min(self._next.values(), default=loop.time() + 60) - loop.time())
-        self._planned_ms = now_ms + int(pause * 1000)
+        self._planned_ms = now_ms + int(pause * 1000) if self._timed else None
         await self._sleep(max(pause, 0.001))
+
+    async def _next_due(self) -> tuple[int | None, int]:
+        """When the next thing falls due for the timed ones, and the time."""
+        if not self._timed:
+            return None, 0
+        return await self._engine._ask(NextDue()), await self._engine.now_ms()
 
     async def _run(self, name: str) -> None:
         timer = next(each for each in TIMERS if each.name == name)
-        for _ in range(MAX_ROUNDS):
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SLICE_S
+        while True:
             try:
                 done = await self._engine.run_timer(name)
             except EngineError:
@@ -250,9 +282,13 @@ class TimerLoop:
                 return
             except Exception:
                 _log.exception("timer %s met an unexpected error and pauses for %s s", name, RESTART_S)
-                self._next[name] = max(self._next[name], asyncio.get_running_loop().time() + RESTART_S)
+                self._next[name] = max(self._next[name], loop.time() + RESTART_S)
                 return
             if done < timer.batch or self._stopping:
+                return
+            if loop.time() >= until:
+                # It goes on as soon as the others have had their turn.
+                self._next[name] = loop.time()
                 return
 
     async def _sleep(self, seconds: float) -> None:

@@ -1,11 +1,11 @@
-"""What falls due for suspended executions: timeouts, and waitpoints that nobody suspended on."""
+"""Timers of suspended executions: timeouts, and waitpoints that no suspension ever used."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from flowfabric.ascending import ascending_bytes
 from flowfabric.core.suspension.pending_waitpoints import ExpireWaitpoints
 from flowfabric.core.suspension.resume import TimeOutSuspension
 from flowfabric.engine.base import EngineBase
@@ -28,7 +28,7 @@ class SuspensionTimers(EngineBase):
 
 def _time_out(item: str) -> TimeOutSuspension:
     identity = ExecutionId.unchecked(item)
-    return TimeOutSuspension(item, identity.partition, identity.uuid_text, os.urandom(16))
+    return TimeOutSuspension(item, identity.partition, identity.uuid_text, ascending_bytes())
 
 
 def _expire(item: str) -> ExpireWaitpoints:

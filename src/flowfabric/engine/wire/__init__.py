@@ -1,1 +1,1 @@
-"""The engine's operations on their way to another process: values, errors, and which may be called."""
+"""Operations on their way to another process: values, errors, and which of them may be called."""

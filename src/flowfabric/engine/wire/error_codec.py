@@ -14,6 +14,7 @@ from flowfabric.model.errors import (
     ContentionKind,
     Contextual,
     EngineError,
+    LimitReached,
     NotFound,
     RequiresDevMode,
     ResourceExhausted,
@@ -85,6 +86,12 @@ def _transport(said: Mapping[str, Any]) -> EngineError:
     return Transport(said["backend"], TransportKind(said["kind"]), said["detail"])
 
 
+def _exhausted(said: Mapping[str, Any]) -> EngineError:
+    if said["code"] == LimitReached.kind:
+        return LimitReached(said["pool"], said["maximum"])
+    return ResourceExhausted(said["pool"], said["maximum"], said["retry_after_ms"])
+
+
 _MAKERS: Mapping[str, Callable[[Mapping[str, Any]], EngineError]] = {
     NotFound.family: lambda said: NotFound(said["kind"], said["detail"]),
     Validation.family: _validation,
@@ -94,7 +101,7 @@ _MAKERS: Mapping[str, Callable[[Mapping[str, Any]], EngineError]] = {
     Bug.family: lambda said: Bug(BugKind(said["kind"]), said["detail"]),
     Transport.family: _transport,
     Unavailable.family: lambda said: Unavailable(said["detail"]),
-    ResourceExhausted.family: lambda said: ResourceExhausted(said["pool"], said["maximum"], said["retry_after_ms"]),
+    ResourceExhausted.family: _exhausted,
     Timeout.family: lambda said: Timeout(said["op"], said["elapsed_ms"]),
     StreamDisconnected.family: lambda said: StreamDisconnected(bytes.fromhex(said["cursor"])),
     StreamBackpressure.family: lambda said: StreamBackpressure(),

@@ -1,1 +1,1 @@
-"""What operations take and answer, topic by topic."""
+"""Arguments and results of operations, topic by topic."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from flowfabric.model.secrets import Discreet
 from flowfabric.model.waitpoint_tokens import Token
@@ -84,6 +84,10 @@ class CredentialPage(Struct, frozen=True):
 # -- answers that are given again, and acts that people account for -------------------------------------------------
 
 
+#: The status of a ``KeptAnswer`` whose body is the result of what was done, until the answer made of it is known.
+RESULT: Final = 102
+
+
 class KeptAnswer(Discreet, Struct, gc=False):
     """The answer to a request that carried a key, for whoever repeats it (``ff_kept_answer``)."""
 
@@ -104,7 +108,7 @@ class KeptAnswer(Discreet, Struct, gc=False):
 
 
 class AuditEntry(Struct, gc=False):
-    """Who has done what (``ff_audit``). Ids ascend with time."""
+    """Who has done what (``ff_audit``)."""
 
     audit_id: str
     at_ms: int
@@ -113,6 +117,8 @@ class AuditEntry(Struct, gc=False):
     #: What it was done to, as a JSON object.
     subject: str
     status: int
+    #: Rises from act to act as they are committed, whichever process commits them; the store gives it.
+    number: int | UnsetType = UNSET
 
     @property
     def key(self) -> str:

@@ -1,4 +1,4 @@
-"""What operations answer: one small frozen type per variant, made to be used with ``match``."""
+"""Results of operations on executions: one small frozen type per variant, made to be used with ``match``."""
 
 from __future__ import annotations
 
@@ -206,6 +206,15 @@ class Delayed(Struct, frozen=True):
 
     execution_id: ExecutionId
     public_state: PublicState
+
+
+class Declined(Struct, frozen=True):
+    """``decline``: the execution is offered again at ``until_ms``. ``None`` if there is no use in that any more: then
+    nothing has changed, and the holder is to fail it."""
+
+    until_ms: int | None
+    #: The workers that have declined it, this one last.
+    workers: tuple[str, ...]
 
 
 class Moved(Struct, frozen=True):
@@ -435,7 +444,8 @@ class SuspendedPage(Struct, frozen=True):
     """Suspended executions, longest waiting first."""
 
     entries: tuple[SuspendedEntry, ...]
-    next_cursor: ExecutionId | None
+    #: Behind the last entry, also if that one is suspended again or ends meanwhile.
+    next_cursor: str | None
 
 
 class WorkerEntry(Struct, frozen=True):

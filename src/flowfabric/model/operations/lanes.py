@@ -1,4 +1,4 @@
-"""What is told about lanes."""
+"""Arguments and results of operations on lanes."""
 
 from __future__ import annotations
 

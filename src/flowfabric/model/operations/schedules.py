@@ -1,4 +1,4 @@
-"""What is said about schedules: when, what to do if two would overlap or some were missed, and answers."""
+"""Schedules: when they fire, what happens to overlaps and missed slots, and the results of their operations."""
 
 from __future__ import annotations
 
@@ -217,7 +217,14 @@ AnyFireResult: TypeAlias = FireResult.Started | FireResult.Skipped | FireResult.
 
 
 def slot_uuid(namespace: str, schedule_id: str, slot_ms: int) -> str:
-    """The UUID of the execution that a slot starts: always the same one."""
+    """The UUID of the execution that a slot starts: always the same one. It begins with the slot's time, so that of
+    slots that start together the oldest is claimed first."""
+    time = f"{min(slot_ms, 2**48 - 1):012x}"
+    return f"{time[:8]}-{time[8:]}{former_slot_uuid(namespace, schedule_id, slot_ms)[13:]}"
+
+
+def former_slot_uuid(namespace: str, schedule_id: str, slot_ms: int) -> str:
+    """The UUID that the execution of a slot had in earlier releases."""
     return named_uuid(f"schedule\x1f{namespace}\x1f{schedule_id}\x1f{slot_ms}")
 
 

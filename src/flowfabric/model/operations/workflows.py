@@ -1,4 +1,4 @@
-"""What a durable function remembers, and what it is told when it moves on."""
+"""Remembered steps of a durable function, and the answer when it moves on."""
 
 from __future__ import annotations
 

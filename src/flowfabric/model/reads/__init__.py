@@ -1,1 +1,1 @@
-"""What reads answer, topic by topic."""
+"""Results of reads, topic by topic."""

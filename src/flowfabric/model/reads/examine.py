@@ -1,4 +1,4 @@
-"""What an examination of a store finds: promises that its rows break, and what that means."""
+"""Findings of an examination: promises that the rows of a store break, and their consequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people who look after a system ask: how much of what there is, what an execution went through, who waits."""
+"""Overviews for operators: how much of what there is, the history of an execution, who waits."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Pulse(Struct, frozen=True):
     cancel_backlog: int
     workers: int
     queues: tuple[QueueDepth, ...]
+    #: For how long the ended execution is due to be deleted that is due longest; 0 if none is.
+    retention_late_ms: int = 0
 
 
 class Ended(Struct, frozen=True):
@@ -176,6 +178,8 @@ class SuspensionLine(Struct, frozen=True):
     closed_at: int | None
     close_reason: str | None
     attempt_index: int | None
+    #: Ids of its waitpoints, the primary one first.
+    waitpoints: tuple[str, ...] = ()
 
 
 class WaitpointLine(Struct, frozen=True):
@@ -203,6 +207,7 @@ class SignalLine(Struct, frozen=True):
     effect: str
     payload: bytes | None
     payload_encoding: str
+    waitpoint_id: str = ""
 
 
 class SpendLine(Struct, frozen=True):

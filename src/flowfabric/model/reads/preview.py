@@ -1,4 +1,4 @@
-"""What would become of an execution if somebody acted on it now."""
+"""The effect that an act would have on an execution now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What subscribers see: typed events with their cursors, and the cursor's bytes and text.
+"""Typed events with their cursors, and the cursor's bytes and text.
 
 A cursor names a place in one outbox: everything before it has been delivered or was not asked for, everything after it
 has not. To consumers it is opaque; they keep the cursor of the last event they have processed.

@@ -1,1 +1,1 @@
-"""What is stored: one small struct per row."""
+"""Stored records: one small struct per row."""

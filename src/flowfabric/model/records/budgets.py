@@ -1,4 +1,4 @@
-"""What is stored about budgets, quotas and what executions hold of them: one small struct per row.
+"""Records of budgets, of quotas and of what executions hold of them: one small struct per row.
 
 Budgets and quota policies are found by their name alone, because executions name them so: their id, and whose they are
 (``model.ownership``). The rows that belong to them carry that name and their partition.

@@ -1,4 +1,4 @@
-"""What is stored: one small struct per row.
+"""Records of executions, attempts and leases: one small struct per row.
 
 A record holds stored literals as plain ``str``, exactly as the row has them, because rows may be written by people with
 SQL; rules read them through the sets of ``model.states``. Hot records are narrow: fields that few rules read
@@ -82,6 +82,8 @@ class Execution(Struct, gc=False):
     parent: str | None = None
     #: When an execution that was asked to cancel is ended anyway; empty unless it was asked.
     cancel_at_ms: int | None = None
+    #: Signals recorded before its last replay, which begins to count anew; their numbers go on.
+    earlier_signals: int | None = None
     #: Highest epoch among earlier attempts; worked out when the row is read, never stored.
     epoch_floor: int = 0
     payload: bytes | None | UnsetType = UNSET

@@ -19,6 +19,8 @@ class LeaseEnd(StrEnum):
     SUSPENDED = "suspended"
     DELAYED = "delayed"
     WAITING_CHILDREN = "waiting_children"
+    #: Its code knows no such task, or no such argument.
+    DECLINED = "declined"
     #: Not by its holder: it was not renewed in time, an operator took it, another worker took over, the attempt or the
     #: whole execution ran out of time, the execution was cancelled.
     EXPIRED = "expired"

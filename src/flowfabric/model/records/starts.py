@@ -1,4 +1,4 @@
-"""What is stored about executions that are to be started: schedules, requests, bursts. One small struct per row."""
+"""Records of executions to be started: schedules, requests, bursts. One small struct per row."""
 
 from __future__ import annotations
 

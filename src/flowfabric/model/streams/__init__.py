@@ -1,1 +1,1 @@
-"""Frames of a run: what it emits, its log lines, and the mark where output starts over."""
+"""Frames of a run: its output, its log lines, and the mark where output starts over."""

@@ -1,1 +1,1 @@
-"""Questions to people: asked, found while they are open, and those that a budget asks."""
+"""Questions to people: asking, finding open ones, answering; also those that a budget asks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,6 +27,8 @@ SAID: Final = {APPROVE: APPROVE, DECLINE: DECLINE, APPROVED: APPROVE, DECLINED: 
 #: A waitpoint takes one signal with this key: the answer of its approver. It is kept for as long as the question is.
 ANSWER_KEY: Final = "flowfabric.answer"
 _KEPT_MS: Final = 100 * 365 * 86_400_000
+#: What makes the engine take one answer of an approver, however many arrive at once.
+ONCE: Final[Mapping[str, Any]] = {"idempotency_key": ANSWER_KEY, "dedup_ttl_ms": _KEPT_MS}
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -77,8 +80,7 @@ async def send(
         outcome = await engine.deliver_signal(
             execution_id=execution_id,
             waitpoint_id=waitpoint,
-            idempotency_key=ANSWER_KEY,
-            dedup_ttl_ms=_KEPT_MS,
+            **ONCE,
             **signal,
         )
     except State as error:

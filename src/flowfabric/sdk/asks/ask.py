@@ -14,7 +14,7 @@ import copy
 import hashlib
 import typing
 import uuid
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from flowfabric.engine import Engine
+    from flowfabric.model.operations.suspension import ResumeSignal
+    from flowfabric.model.reads.overview import SignalLine
     from flowfabric.sdk.app import App
     from flowfabric.sdk.worker.attempt import Job
 
@@ -288,7 +290,7 @@ async def run_ask(job: Job) -> None:
     problem = check_asked(question.schema)
     if problem is not None:
         raise _not_asked(f"its schema: {problem}", job)
-    until = None if question.within_ms is None else await job.engine.now_ms() + question.within_ms
+    until = None if question.within_ms is None else await job.repeated(job.engine.now_ms) + question.within_ms
     yes = Count(question.need, CountKind.DISTINCT_WAITPOINTS, approvers, ByName(APPROVE))
     no = Count(1, CountKind.DISTINCT_WAITPOINTS, approvers, ByName(DECLINE))
     asked = SuspendArgs(
@@ -308,9 +310,10 @@ async def run_ask(job: Job) -> None:
             return False
         return True
 
-    # Whoever goes on without an answer was let go by an operator, or its worker was lost before it could ask.
+    # It was asked before: an operator has let it go on, or an earlier attempt has failed with the answers in its hands.
     if await job.conclude(is_new) is False:
         job.ended = False
+        found = await _on_record(job, question, approvers)
         await job.complete(msgspec.json.encode(found))
         return
     raise Parked
@@ -322,14 +325,25 @@ def _not_asked(problem: str, job: Job) -> BadPayload:
 
 
 async def _collected(job: Job, question: Question) -> Answers:
-    """The answers so far, the first of each approver, and what they amount to."""
+    """What was answered while this attempt was suspended."""
+    signals = await job.repeated(lambda: job.engine.observe_signals(job.handle))
+    timed_out = any(each.signal_category == "timeout" for each in signals)
+    return _summed_up(question, signals, timed_out)
+
+
+async def _on_record(job: Job, question: Question, approvers: Sequence[str]) -> Answers:
+    """What was answered to an earlier attempt."""
+    history = await job.repeated(lambda: job.engine.read_history(job.execution_id))
+    given = [each for each in history.signals if each.waitpoint_key in approvers]
+    timed_out = any(each.signal_name == "timeout" for each in history.signals if each not in given)
+    return _summed_up(question, given, timed_out)
+
+
+def _summed_up(question: Question, signals: Iterable[ResumeSignal | SignalLine], timed_out: bool) -> Answers:
+    """The first answer of each approver, and what they amount to."""
     given: dict[str, Given] = {}
-    timed_out = False
-    for signal in await job.engine.observe_signals(job.handle):
-        if signal.signal_name not in (APPROVE, DECLINE):
-            timed_out = timed_out or signal.signal_category == "timeout"
-            continue
-        if signal.waitpoint_key in given:
+    for signal in signals:
+        if signal.signal_name not in (APPROVE, DECLINE) or signal.waitpoint_key in given:
             continue
         value = read_answer(signal.payload)
         # The answer itself decides, whatever the signal is called.

@@ -47,12 +47,12 @@ def budget_signal(said: str) -> str:
 
 async def budget_question(app: App, execution_id: str, context: ExecutionContext) -> BudgetQuestion | None:
     """The question of a suspended run, if it is still open."""
-    page = await app.engine.list_pending_waitpoints(execution_id=execution_id, limit=1)
-    if not page.entries:
+    suspension = (await app.engine.read_history(execution_id)).suspension
+    if suspension is None or suspension.closed_at is not None or not suspension.waitpoints:
         return None
-    return BudgetQuestion(
-        app, execution_id, context, page.entries[0].waitpoint_id, await budgets_of(app.engine, execution_id)
-    )
+    # The run may hold waitpoints of its own besides the one that asks.
+    asked = suspension.waitpoints[0]
+    return BudgetQuestion(app, execution_id, context, asked, await budgets_of(app.engine, execution_id))
 
 
 async def budgets_of(engine: Engine, execution_id: str) -> dict[str, Any]:

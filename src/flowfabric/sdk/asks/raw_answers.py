@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hmac
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from flowfabric.model.errors import EngineError, NotFound, Validation
 from flowfabric.model.ids import ExecutionId, canonical_uuid
 from flowfabric.model.waitpoint_tokens import revealed
-from flowfabric.sdk.asks.answer import APPROVE, DECLINE, first_answer, repeated
+from flowfabric.sdk.asks.answer import APPROVE, DECLINE, ONCE, first_answer, repeated
 from flowfabric.sdk.asks.ask import ASK_KIND, checked
 from flowfabric.sdk.asks.questions import read_answer, read_question
 from flowfabric.sdk.errors import BadAnswer
@@ -26,34 +27,39 @@ async def check_signal(
     waitpoint_token: str,
     signal_name: str,
     payload: bytes | None = None,
-) -> None:
+    idempotency_key: str | None = None,
+) -> Mapping[str, Any]:
     """Refuse a signal that would be taken for an answer and does not fit, or is another one than its approver gave.
     Whoever lacks the waitpoint's token is told nothing here and costs nothing but a look at it: the engine refuses the
-    signal anyway. A signal that cannot be an answer costs no read."""
+    signal anyway. A signal that cannot be an answer costs no read.
+
+    The result is what to deliver it with: an approver's answers share one idempotency key, so that of two that arrive
+    at once the engine takes the first."""
     if signal_name not in (APPROVE, DECLINE) or not _may_be_a_question(waitpoint_id):
-        return
+        return {}
     try:
         identity = ExecutionId.parse(str(execution_id))
         if not await holds_token(engine, identity, waitpoint_id, waitpoint_token, closed=True):
-            return
+            return {}
         context = await engine.read_execution_context(identity)
         first = await first_answer(engine, str(identity), waitpoint_id)
         is_open = await open_token(engine, identity, waitpoint_id) is not None
     except EngineError:
-        return  # the engine says what is wrong with it
+        return {}  # the engine says what is wrong with it
     if context.execution_kind != ASK_KIND:
-        return
+        return {}
     if first is not None:
         repeated(first, payload)
-        return
+        return ONCE if idempotency_key else {}
     if not is_open:
-        return
+        return {}
     question = read_question(context.input_payload)
     _, said = checked(question, read_answer(payload))
     if said != signal_name:
         raise BadAnswer(
             f"ask {question.question!r}: signal_name does not match: the answer says {said!r}", ask=question.question
         )
+    return ONCE
 
 
 def _may_be_a_question(waitpoint_id: str) -> bool:

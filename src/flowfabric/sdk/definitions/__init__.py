@@ -1,1 +1,1 @@
-"""What the decorators make of a function: its parameters, its dependencies, how values travel."""
+"""From a decorated function to a task, step or workflow: parameters, dependencies, values on the wire."""

@@ -1,4 +1,4 @@
-"""What a worker tells of the tasks and workflows of its app, so that people can start them with a form."""
+"""Announcing an app's tasks and workflows to the store, so that people can start them with a form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a workflow's code may call, read from the code and without running it.
+"""The calls that a workflow's code may make, read from its source without running it.
 
 Names come from compiled code, which is always there. Where calls stand and which types questions have comes from the
 source, as far as it can be had; what cannot be told from it is left out, so that nothing is claimed that is not so.

@@ -1,4 +1,4 @@
-"""What of a function's parameters travels to the worker, and what is provided there."""
+"""The parameters of a function: which travel to the worker, and which are provided there."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Signature:
         try:
             found = plan.decoder.decode(data or b"{}")
         except (msgspec.MsgspecError, NotImplementedError, ValueError, TypeError, RecursionError) as error:
-            raise self._bad_payload(str(error)) from error
+            raise self._bad_payload(str(error), unknown=self._unknown(data)) from error
         arguments = {name: value for name in plan.codecs if (value := getattr(found, name)) is not _UNSET}
         for name in plan.raw:
             if name in arguments:
@@ -160,12 +160,21 @@ class Signature:
                     raise self._bad_payload(f"{name}: {error}", name) from error
         return arguments
 
-    def _bad_payload(self, detail: str, parameter: str = "") -> BadPayload:
+    def _unknown(self, data: bytes | None) -> str:
+        """An argument of a payload that the function does not have: other code may know it."""
+        try:
+            given = msgspec.json.decode(data or b"{}", type=dict[str, msgspec.Raw])
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return ""
+        return next((name for name in given if name not in self.plan.codecs), "")
+
+    def _bad_payload(self, detail: str, parameter: str = "", unknown: str = "") -> BadPayload:
         return BadPayload(
             f"{self._name}: the stored arguments do not match the function: {detail}; keep old parameters readable, "
             "or start a new run",
             task=self._name,
             parameter=parameter,
+            unknown=unknown,
         )
 
     def call(self, arguments: Mapping[str, Any], provided: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the decorators return: tasks, steps and workflows that are still called like the functions they are made of."""
+"""Tasks, steps and workflows as the decorators return them; still called like the functions they wrap."""
 
 from __future__ import annotations
 

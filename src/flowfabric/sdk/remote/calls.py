@@ -36,6 +36,8 @@ ANSWER_TIMEOUT_S = 60.0
 PATIENCE_S = 30.0
 LONGEST_PAUSE_S = 1.0
 BACKEND = "server"
+#: What servers answer, and proxies for them, when it is not known whether anything was done.
+_UNKNOWN = frozenset({429, 502, 503, 504})
 
 
 class _Said(Struct):
@@ -76,6 +78,14 @@ def problem_of(response: Response, what: str) -> Exception:
     except msgspec.DecodeError:
         body = {}
     return refusal_of(response.status, str(body.get("error", "")), what)
+
+
+def is_refused_unbegun(response: Response) -> bool:
+    """Whether a server says that it has not begun with what was asked. A proxy's refusal says nothing of the kind."""
+    try:
+        return _problem.decode(response.body).get("started") is False
+    except msgspec.DecodeError:
+        return False
 
 
 def refusal_of(status: int, text: str, what: str) -> Exception:
@@ -181,6 +191,8 @@ class Calls:
         for each in batch:
             each.tries += 1
         response = await self._servers.request("POST", "/v1/remote/calls", body, ANSWER_TIMEOUT_S)
+        if response.status in _UNKNOWN and not is_refused_unbegun(response):
+            raise Lost(f"the answer was {response.status}")
         if response.status != 200:
             raise problem_of(response, "calls")
         try:

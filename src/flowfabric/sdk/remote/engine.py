@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace, TracebackType
 from typing import Any, ClassVar, Self
@@ -12,11 +13,11 @@ from typing import Any, ClassVar, Self
 import msgspec
 from msgspec import Raw, Struct
 
-from flowfabric.engine import Engine
+from flowfabric.engine import Engine, forks
 from flowfabric.engine.operation_table import REMOTE
 from flowfabric.engine.own_loop import OwnLoop
 from flowfabric.engine.wire.codec import Shapes, body_of, result_of
-from flowfabric.model.errors import Transport, TransportKind, Unavailable, Validation, ValidationKind
+from flowfabric.model.errors import EngineError, Transport, TransportKind, Unavailable, Validation, ValidationKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_CLAIM
@@ -28,14 +29,24 @@ from flowfabric.model.operations.executions import (
     LeaseRenewal,
     ScannerFilter,
 )
+from flowfabric.model.operations.suspension import Accepted, DeliverSignalResult
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.policy import parse_policy
 from flowfabric.model.records.past_leases import LeaseLook
 from flowfabric.model.secrets import Discreet
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.backoff import Patience
-from flowfabric.sdk.errors import BadOptions
-from flowfabric.sdk.remote.calls import BACKEND, LONGEST_PAUSE_S, PATIENCE_S, Calls, OneCall, out_of_reach, problem_of
+from flowfabric.sdk.errors import BadOptions, ServerRefused
+from flowfabric.sdk.remote.calls import (
+    BACKEND,
+    LONGEST_PAUSE_S,
+    PATIENCE_S,
+    Calls,
+    OneCall,
+    is_refused_unbegun,
+    out_of_reach,
+    problem_of,
+)
 from flowfabric.sdk.remote.handles import sealed, unsealed
 from flowfabric.sdk.remote.http_client import Lost, NotReached, Response, Servers
 from flowfabric.sdk.remote.subscription import RemoteSubscription
@@ -99,7 +110,9 @@ class RemoteEngine:
         self._renewing: list[tuple[Handle, asyncio.Future[LeaseRenewal]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._why_closed = "engine_closed"
         self._own_loop = OwnLoop()
+        forks.remember(self)
         self.partitions = PartitionCounts()
         self.backend_label = ""
         self.store: Any = None
@@ -124,8 +137,15 @@ class RemoteEngine:
     def start_timers(self) -> None:
         """Nothing to do: the server runs them."""
 
+    def leave_to_parent(self) -> None:
+        """After a fork the connections are still the parent's."""
+        self._closed, self._why_closed = True, forks.FORKED
+        self._own_loop = OwnLoop()
+
     async def close(self) -> None:
         """Close all connections."""
+        if self._why_closed == forks.FORKED:
+            return
         self._own_loop.check()
         self._closed = True
         self._servers.close()
@@ -154,8 +174,8 @@ class RemoteEngine:
         again: bool,
         after_loss: bytes | None = None,
     ) -> Response:
-        """One request, made again while no server can be reached, or the answer was lost and it may be repeated.
-        ``after_loss`` is what is asked instead once an answer was lost."""
+        """One request, made again while no server can be reached or can take it, or the answer was lost and it may be
+        repeated. ``after_loss`` is what is asked instead once something may have been done that nobody was told of."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_s
         patience = Patience(LONGEST_PAUSE_S)
@@ -172,14 +192,17 @@ class RemoteEngine:
                 if response.status == 200:
                     return response
                 problem = problem_of(response, path)
-                if not isinstance(problem, Unavailable) or loop.time() >= until:
+                if not is_refused_unbegun(response):
+                    body = after_loss or body
+                is_passing = isinstance(problem, Unavailable) or (after_loss is not None and response.status >= 500)
+                if not is_passing or loop.time() >= until:
                     raise problem
             await patience.rest()
 
     def _check_open(self) -> None:
         self._own_loop.check()
         if self._closed:
-            raise Unavailable("engine_closed")
+            raise Unavailable(self._why_closed)
 
     def _written(self, name: str, options: Mapping[str, Any]) -> bytes:
         """Arguments as JSON."""
@@ -239,6 +262,30 @@ class RemoteEngine:
         if not isinstance(lane, str):
             return dict(options)
         return {**options, "execution_id": ExecutionId.solo(lane, self.partitions)}
+
+    # -- signals -------------------------------------------------------------------------------------------------
+
+    async def deliver_signal(self, **options: Any) -> Accepted | DeliverSignalResult.Duplicate:
+        """Deliver a signal. Its id is made here, so that asking again after a lost answer delivers it once."""
+        minted = options if options.get("signal_id") is not None else {**options, "signal_id": str(uuid.uuid4())}
+        made: list[OneCall] = []
+        said = await self._called("deliver_signal", minted, made)
+        answer: Accepted | DeliverSignalResult.Duplicate = self._read("deliver_signal", said)
+        if made[0].tries == 1 or minted is options or not isinstance(answer, DeliverSignalResult.Duplicate):
+            return answer
+        is_own = answer.existing_signal_id == minted["signal_id"]
+        return await self._delivered(answer, options.get("execution_id")) if is_own else answer
+
+    async def _delivered(
+        self, answer: DeliverSignalResult.Duplicate, execution_id: Any
+    ) -> Accepted | DeliverSignalResult.Duplicate:
+        """What the try said whose answer was lost, if the caller may know."""
+        try:
+            history = await self.call("read_history", {"execution_id": execution_id})
+        except (EngineError, ServerRefused):
+            return answer
+        known = {each.signal_id: Accepted(each.signal_id, each.effect) for each in history.signals}
+        return known.get(answer.existing_signal_id, answer)
 
     # -- claiming ------------------------------------------------------------------------------------------------
 

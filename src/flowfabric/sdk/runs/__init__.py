@@ -1,1 +1,1 @@
-"""Runs: started, found, followed and waited for; and what starts and bounds them."""
+"""Runs: starting, finding, following and waiting for them; schedules, debouncing and limits."""

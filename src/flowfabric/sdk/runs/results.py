@@ -38,6 +38,8 @@ _log = logging.getLogger("flowfabric.sdk")
 #: Whoever waits looks for himself this often: the subscription makes it quick, this makes it certain.
 SAFETY_S = 10.0
 _RETRY_S = 1.0
+#: Why a run has expired that had no deadline.
+ATTEMPT_TIMEOUT = "attempt_timeout"
 #: One look is always made, even with no time left; this is how long it may take while nothing answers.
 LOOK_S = 5.0
 _CLOSED_MEANWHILE = "the app was closed while waiting for a result"
@@ -206,9 +208,10 @@ async def _ending(run: Run[Any], state: PublicState) -> RunEnded:
             f"run {run.id} was cancelled{': ' + reason if reason else ''}", run_id=run.id, reason=reason
         )
     if state is PublicState.EXPIRED:
-        return RunExpired(
-            f"run {run.id} did not end before its deadline; replay() runs it again", run_id=run.id, reason=reason
+        why = (
+            "an attempt took longer than it may" if reason == ATTEMPT_TIMEOUT else "it did not end before its deadline"
         )
+        return RunExpired(f"run {run.id} expired: {why}; replay() runs it again", run_id=run.id, reason=reason)
     return RunSkipped(f"run {run.id} was skipped: a dependency did not succeed", run_id=run.id, reason=reason)
 
 

@@ -22,7 +22,8 @@ _PAGE: Final = 200
 class Runs:
     """The runs of an app that match: ``async for run in app.runs(state="failed"): …``.
 
-    Newest first. Runs that start during the iteration are not included, and none is returned twice.
+    Newest first, and none twice. Runs that start during the iteration are not included, except now and then one that
+    starts in the very millisecond that the iteration has reached.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from flowfabric.model.limits import MAX_CLAIM
 from flowfabric.model.operations.executions import CreateResult, Duplicate
 from flowfabric.model.ownership import owned_name
-from flowfabric.model.policy import ExecutionPolicy, RoutingRequirements, StreamPolicy, TimeoutPolicy
+from flowfabric.model.policy import WHILE_KEPT_MS, ExecutionPolicy, RoutingRequirements, StreamPolicy, TimeoutPolicy
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions, IdConflict
 from flowfabric.sdk.options import CANCEL_GRACE, Reuse, StartOptions
@@ -29,8 +29,6 @@ from flowfabric.tracing import current_trace
 if TYPE_CHECKING:
     from flowfabric.sdk.definitions.tasks import Startable
 
-#: An id binds until its run is deleted, not for a time.
-FOREVER_MS = 2**62
 #: The worker ends an attempt that runs out of time; the engine does if it has not after this much more.
 TIMEOUT_SLACK_MS = 30_000
 _formatter = string.Formatter()
@@ -158,7 +156,7 @@ def policy(
         stream_policy=(None if task.retention is None else StreamPolicy(retention_ttl_ms=milliseconds(task.retention))),
         budget_ids=tuple(owned_name(each, own) for each in budget_ids),
         quota_policy_id=None if quota_policy_id is None else owned_name(quota_policy_id, own),
-        dedup_window_ms=FOREVER_MS if bound else None,
+        dedup_window_ms=WHILE_KEPT_MS if bound else None,
         cancel_grace_ms=_grace_ms(definition),
     )
 
@@ -223,12 +221,12 @@ async def refuse_taken(
             )
     ids = list(taken)
     for first in range(0, len(ids), MAX_CLAIM):
-        found = await definition.app.engine.read_execution_contexts(ids[first : first + MAX_CLAIM])
-        for execution_id, context in found.items():
-            if context.execution_kind != definition.kind:
+        found = await definition.app.engine.read_execution_kinds(ids[first : first + MAX_CLAIM])
+        for execution_id, kind in found.items():
+            if kind != definition.kind:
                 id = taken[execution_id].id or ""
                 raise IdConflict(
-                    f"the id {id!r} belongs to a run of {context.execution_kind!r}: {execution_id}; "
+                    f"the id {id!r} belongs to a run of {kind!r}: {execution_id}; "
                     f'ids are shared within a namespace, so give yours a prefix: id="{definition.name}:…"',
                     run_id=execution_id,
                     id=id,

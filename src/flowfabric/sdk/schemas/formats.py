@@ -1,4 +1,4 @@
-"""What the formats of schemas mean: no more than what msgspec and pydantic both can read."""
+"""Formats in schemas: as much of them as both msgspec and pydantic can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: what claims work and runs it."""
+"""Workers: claim work, run it in the loop, in threads or in processes, and renew its leases."""
 
 from flowfabric.sdk.worker.attempt import Interruption, Job, Parked, WorkerShared, run_attempt
 from flowfabric.sdk.worker.worker import Worker, run_worker

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from flowfabric.engine import Engine
-from flowfabric.model.errors import EngineError, Validation
+from flowfabric.model.errors import EngineError, LimitReached, Validation
 from flowfabric.model.handles import Handle
 from flowfabric.model.operations.executions import ExecutionContext, FailureClass
 from flowfabric.model.operations.workflows import NewStep
@@ -34,6 +36,7 @@ from flowfabric.sdk.errors import (
     SdkError,
     UnknownTask,
 )
+from flowfabric.sdk.options import TaskOptions
 from flowfabric.sdk.runs.frames import Appends
 from flowfabric.sdk.runs.logs import Logs
 from flowfabric.sdk.worker.processes import Facts
@@ -54,7 +57,7 @@ GIVE_BACK_TRIES = 6
 MAX_REASON = 2_000
 MAX_TRACEBACK = 24_200
 #: Errors that another attempt would only meet again.
-HOPELESS = (BadPayload, BadResult, BadArguments, BadOptions, BadDependency, UnknownTask, BudgetExceeded)
+HOPELESS = (BadPayload, BadResult, BadArguments, BadOptions, BadDependency, UnknownTask, BudgetExceeded, LimitReached)
 
 
 class Interruption(StrEnum):
@@ -97,11 +100,13 @@ class Job:
     """One claimed attempt."""
 
     __slots__ = (
+        "_alarm",
         "_appends",
         "_logs",
         "_lost",
         "app",
         "asked",
+        "began_at",
         "context",
         "ended",
         "engine",
@@ -111,6 +116,7 @@ class Job:
         "lost_because",
         "on_asked",
         "open_handler",
+        "spends",
         "taken_at",
         "task",
         "worker",
@@ -132,6 +138,7 @@ class Job:
         self.context = context
         self.worker = worker
         self._lost: asyncio.Event | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self._appends: Appends | None = None
         self._logs: Logs | None = None
         #: Output that is being written.
@@ -141,8 +148,12 @@ class Job:
         #: Whether the execution was asked to cancel, and what to call when it is.
         self.asked = False
         self.on_asked: Callable[[], None] | None = None
+        #: Numbers the calls of ``ctx.spend`` under this lease.
+        self.spends = itertools.count(1)
         #: When the claim was answered; it may have waited for work before.
         self.taken_at = time.monotonic()
+        #: When the attempt began here.
+        self.began_at = self.taken_at
         #: The task the attempt runs in, and whether its handler may be cancelled now.
         self.task: asyncio.Task[Any] | None = None
         self.open_handler = False
@@ -244,6 +255,33 @@ class Job:
         if self.open_handler and self.task is not None:
             self.task.cancel(why)
 
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    async def repeated(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call that may be repeated, again while the store does not answer and the lease may live."""
+        patience = Patience()
+        while True:
+            try:
+                return await call()
+            except EngineError as error:
+                if not is_passing(error) or self.is_lost or not self.lease.healthy:
+                    raise
+                _log.warning("%r: the store does not respond, retrying: %s", self, error)
+            await patience.rest()
+
+    # -- how long ------------------------------------------------------------------------------------------------
+
+    def limit(self, options: TaskOptions) -> None:
+        """The work begins: interrupt it when it takes longer than its attempts may."""
+        if options.timeout is not None:
+            seconds = options.timeout.total_seconds()
+            self._alarm = asyncio.get_running_loop().call_later(seconds, self.interrupt, Interruption.TIMEOUT)
+
+    def unlimit(self) -> None:
+        """The work is over."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
     # -- ends ----------------------------------------------------------------------------------------------------
 
     async def conclude(self, call: Callable[[], Awaitable[T]]) -> T | None:
@@ -259,7 +297,7 @@ class Job:
             try:
                 answer = await call()
             except EngineError as error:
-                if isinstance(error, Validation):
+                if isinstance(error, Validation | LimitReached):
                     raise
                 if not is_passing(error):
                     self.lose(error)
@@ -348,6 +386,17 @@ class Job:
             await patience.rest()
         _log.warning("%r was not given back, its lease will expire: %s", self, why)
 
+    async def decline(self, reason: str) -> tuple[str, ...]:
+        """Leave it to a worker that knows it. If it is to fail because none does: the workers that were asked."""
+        answer = await self.conclude(lambda: self.engine.decline(self.handle, reason))
+        if answer is None:
+            return ()
+        if answer.until_ms is not None:
+            _log.warning("%r is left to other workers: %s", self, reason)
+            return ()
+        self.ended = False
+        return answer.workers
+
 
 async def run_attempt(job: Job) -> None:
     """Run what the execution asks for and end the attempt."""
@@ -365,6 +414,7 @@ async def run_attempt(job: Job) -> None:
     except BaseException as error:
         await _failed(job, error)
     finally:
+        job.unlimit()
         job.open_handler = False
 
 
@@ -396,6 +446,7 @@ async def _handle(job: Job) -> None:
         from flowfabric.sdk.workflows.runner import run_workflow
 
         _begin(job)
+        job.limit(definition.options)
         await run_workflow(job, definition)
     else:
         raise _unknown(job)
@@ -422,35 +473,34 @@ async def run_task(job: Job, task: Task[..., Any]) -> bytes:
     """Run a task's function; its result as it will be stored. What it emitted is stored when this returns."""
     arguments = task.signature.unpack(job.context.input_payload)
     options = task.options
-    alarm = None
-    if options.timeout is not None:
-        seconds = options.timeout.total_seconds()
-        alarm = asyncio.get_running_loop().call_later(seconds, job.interrupt, Interruption.TIMEOUT)
-    try:
-        if options.run_in == "process":
-            return await call_in_process(job, task, job.context.input_payload)
-        wanted = task.signature.injected
-        if not wanted:
-            return task.signature.dump_result(await call_function(job.worker, task, arguments, {}))
-        ctx = Ctx(job, task.name)
-        async with job.worker.dependencies.attempt(ctx) as scope:
-            result = await call_function(job.worker, task, arguments, await scope.resolve(wanted))
-        data = task.signature.dump_result(result)
-        await ctx.flush()
-        return data
-    finally:
-        if alarm is not None:
-            alarm.cancel()
+    if options.run_in == "process":
+        return await call_in_process(job, task, job.context.input_payload, begins=functools.partial(job.limit, options))
+    job.limit(options)
+    wanted = task.signature.injected
+    if not wanted:
+        return task.signature.dump_result(await call_function(job.worker, task, arguments, {}))
+    ctx = Ctx(job, task.name)
+    async with job.worker.dependencies.attempt(ctx) as scope:
+        result = await call_function(job.worker, task, arguments, await scope.resolve(wanted))
+    data = task.signature.dump_result(result)
+    await ctx.flush()
+    return data
 
 
-async def call_in_process(job: Job, definition: Definition[..., Any], payload: bytes, step: str | None = None) -> bytes:
+async def call_in_process(
+    job: Job,
+    definition: Definition[..., Any],
+    payload: bytes,
+    step: str | None = None,
+    begins: Callable[[], None] = lambda: None,
+) -> bytes:
     """Call a definition's function in a process of the worker's; its result as JSON. ``step`` is the name of a step's
-    call."""
+    call, ``begins`` is called when there is a process for it."""
     uuid = job.handle.execution_id.uuid_text
     key = uuid if step is None else f"{uuid}:{step}"
     tags, stored = job.context.tags, job.app.stored_logs
     facts = Facts(definition.name, job.execution_id, job.attempt, tags, key, stored, step)
-    return await job.worker.processes.call(definition, payload, facts, job.logs.add)
+    return await job.worker.processes.call(definition, payload, facts, job.logs.add, begins)
 
 
 async def call_function(
@@ -485,15 +535,13 @@ async def _interrupted(job: Job, error: BaseException) -> None:
     elif why is Interruption.DRAIN:
         await job.give_back()
     else:
-        definition = job.app.definitions.get(job.kind)
-        limit = definition.options.timeout if definition is not None else None
-        await _timed_out(job, limit)
+        await _timed_out(job, job.app.definitions[job.kind].options)
 
 
-async def _timed_out(job: Job, limit: Any) -> None:
-    message = f"the attempt took longer than {limit}"
-    await job.keep_error("TimeoutError", message, "", "timeout")
-    await job.fail_as(f"TimeoutError: {message}", permanent=False, category="timeout")
+async def _timed_out(job: Job, options: TaskOptions) -> None:
+    error = TimeoutError(f"the attempt took longer than {options.timeout}")
+    await job.keep_error("TimeoutError", str(error), "", "timeout")
+    await job.fail_as(f"TimeoutError: {error}", permanent=options.retry.gives_up(error), category="timeout")
 
 
 async def _failed(job: Job, error: BaseException) -> None:
@@ -508,10 +556,15 @@ async def _failed(job: Job, error: BaseException) -> None:
     if isinstance(error, BudgetExceeded) and error.cancels:
         await job.cancel(_storable(str(error))[:MAX_REASON])
         return
+    if isinstance(error, SdkError) and (unknown := _not_known(job, error)):
+        asked = await job.decline(unknown)
+        if not asked:
+            return
+        error.message += f". No worker that was asked knows it: {', '.join(asked)}"
     definition = job.app.definitions.get(job.kind)
     remote = getattr(error, "remote", None)
     permanent = isinstance(error, HOPELESS) or (definition is not None and definition.options.retry.gives_up(error))
-    category = getattr(error, "code", "") if isinstance(error, SdkError) and permanent else ""
+    category = getattr(error, "code", "") if isinstance(error, SdkError | LimitReached) and permanent else ""
     if not isinstance(error, Exception):
         category = "crash"
     with contextlib.suppress(Validation):
@@ -523,6 +576,16 @@ async def _failed(job: Job, error: BaseException) -> None:
         return
     # Something in it cannot be stored: say at least that.
     await job.fail_as(f"{type(error).__name__}: (its message cannot be stored)", permanent=permanent)
+
+
+def _not_known(job: Job, error: SdkError) -> str:
+    """What it is that the code of this worker does not know, and that of another one may, as while a version is rolled
+    out."""
+    if isinstance(error, UnknownTask) and error.ids.get("run") == job.execution_id:
+        return f"no task or workflow {job.kind!r}"
+    if isinstance(error, BadPayload) and error.ids.get("task") == job.kind and error.ids.get("unknown"):
+        return f"no argument {error.ids['unknown']!r} in {job.kind!r}"
+    return ""
 
 
 def _message(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What a function in a process of its own may ask for: facts of its attempt, and whether to stop."""
+"""The context of a function in a process of its own: facts of its attempt, and whether to stop."""
 
 from __future__ import annotations
 

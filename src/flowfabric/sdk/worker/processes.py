@@ -144,28 +144,40 @@ class _Process:
 class Processes:
     """Some processes, started when they are first needed."""
 
-    def __init__(self, count: int | None = None) -> None:
+    def __init__(self, count: int | None = None, freed: Callable[[], None] = lambda: None) -> None:
         if count is not None and (type(count) is not int or count < 1):
             raise BadOptions(f"processes: {count!r} is not a whole number above 0", option="processes")
-        self._room = asyncio.Semaphore(count or os.cpu_count() or 1)
+        self.count = count or os.cpu_count() or 1
+        #: How many run a function, or are being ended.
+        self.busy = 0
+        self._freed = freed
+        self._room = asyncio.Semaphore(self.count)
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
     async def call(
-        self, definition: Definition[..., Any], payload: bytes, facts: Facts, keep: Callable[[LogLine], None]
+        self,
+        definition: Definition[..., Any],
+        payload: bytes,
+        facts: Facts,
+        keep: Callable[[LogLine], None],
+        begins: Callable[[], None] = lambda: None,
     ) -> bytes:
-        """Run a definition's function in a process; its result as JSON. ``keep`` gets what it logs, when it ends."""
+        """Run a definition's function in a process; its result as JSON. ``begins`` is called when there is one for it,
+        ``keep`` gets what it logs, when it ends."""
         call = locate(definition, payload)
         if definition.signature.injected:
             call.facts = facts
         await self._room.acquire()
+        self.busy += 1
         try:
             process = self._take_idle() or await _Process.start()
         except BaseException:
-            self._room.release()
+            self._release()
             raise
         self._all.add(process)
+        begins()
         try:
             answer = await process.ask(call)
         except BaseException as error:
@@ -177,7 +189,7 @@ class Processes:
                 await asyncio.shield(ending)
             raise
         self._idle.append(process)
-        self._room.release()
+        self._release()
         for line in answer.lines:
             keep(line)
         if answer.result is None:
@@ -198,7 +210,12 @@ class Processes:
             await (process.stop() if told else process.kill())
         finally:
             self._all.discard(process)
-            self._room.release()
+            self._release()
+
+    def _release(self) -> None:
+        self.busy -= 1
+        self._room.release()
+        self._freed()
 
     async def close(self) -> None:
         """End all of them."""

@@ -20,6 +20,7 @@ from flowfabric.model.errors import (
     ContentionKind,
     Contextual,
     EngineError,
+    LimitReached,
     ResourceExhausted,
     Timeout,
     Transport,
@@ -47,6 +48,8 @@ def is_passing(error: BaseException) -> bool:
         error = error.inner
     if isinstance(error, Contention):
         return error.kind is ContentionKind.RETRY_EXHAUSTED
+    if isinstance(error, LimitReached):
+        return False
     return isinstance(error, Transport | Timeout | Unavailable | ResourceExhausted | TimeoutError | OSError)
 
 

@@ -38,6 +38,7 @@ from flowfabric.sdk.errors import BadOptions
 from flowfabric.sdk.middleware import Layered
 from flowfabric.sdk.worker.attempt import Interruption, Job, WorkerShared, run_attempt
 from flowfabric.sdk.worker.health import LoopWatch
+from flowfabric.sdk.worker.pace import Pace
 from flowfabric.sdk.worker.processes import Processes
 from flowfabric.sdk.worker.renewal import Renewal, is_passing
 from flowfabric.sdk.worker.threads import Threads
@@ -49,13 +50,13 @@ _log = logging.getLogger("flowfabric.worker")
 
 #: How long one claim waits for work. It looks once a second by itself, and wakes when work is announced.
 LONG_POLL_MS = 60_000
-#: Work is taken ahead only as far as it will be begun within this time, at the pace of late.
+#: Work is taken ahead only as far as it will be begun within this time, at the pace of late. So often that is judged.
 AHEAD_S = 0.1
 #: And never more than this many times what runs at once.
 MOST_AHEAD = 4
-#: How much one attempt moves the estimate of that pace.
-PACE_WEIGHT = 0.05
 LONGEST_PAUSE_S = 5.0
+#: How long no work is claimed, at most, when what comes next seems to need a process and all are busy.
+LONGEST_CROWDED_S = 5.0
 #: How often a worker announces again what it runs, so that its kinds stay known however long it runs.
 ANNOUNCE_S = 86_400.0
 #: How long cancelled handlers may take to unwind.
@@ -75,7 +76,7 @@ class Worker:
         capabilities: Iterable[str] = (),
         name: str | None = None,
         lease_ttl: timedelta = timedelta(seconds=30),
-        drain_grace: timedelta = timedelta(seconds=30),
+        drain_grace: timedelta = timedelta(seconds=20),
         processes: int | None = None,
         metrics: bool = True,
     ) -> None:
@@ -118,8 +119,10 @@ class Worker:
         self._changed = asyncio.Event()
         self._queue: deque[Job] = deque()
         self._running: set[Job] = set()
-        #: Seconds an attempt takes, of late.
-        self._pace_s = 1.0
+        self._pace = Pace()
+        #: What is being given back because others can begin it sooner; and when that is looked at next.
+        self._returning: set[asyncio.Task[None]] = set()
+        self._next_look: asyncio.TimerHandle | None = None
         self._shared: WorkerShared | None = None
         #: The context the worker was started in: every attempt begins in a copy of it.
         self._context = contextvars.Context()
@@ -235,7 +238,7 @@ class Worker:
         dependencies = await stack.enter_async_context(Dependencies(self.app.overrides))
         threads = Threads(self.concurrency, f"flowfabric-{self.name}", loop, self._changed_room)
         stack.callback(threads.close)
-        processes = Processes(self._process_count)
+        processes = Processes(self._process_count, self._changed_room)
         stack.push_async_callback(processes.close)
         liveness_ms = max(2 * self._lease_ms, 10_000)
         renewal = Renewal(
@@ -304,19 +307,39 @@ class Worker:
 
     def _ahead(self) -> int:
         """How many to take beyond the free slots: what will be begun within moments, so that commits are shared."""
-        return min(MOST_AHEAD * self.concurrency, int(self.concurrency * AHEAD_S / max(self._pace_s, 1e-6)))
+        soon = self._pace.ends_within(AHEAD_S, self._elapsed(self._running), max(self._slots(), 0))
+        return min(MOST_AHEAD * self.concurrency, soon)
+
+    def _elapsed(self, jobs: Iterable[Job]) -> list[tuple[str, float]]:
+        now = time.monotonic()
+        return [(job.kind, now - job.began_at) for job in jobs]
 
     def _slots(self) -> int:
         """Free slots. A thread that nobody waits for any more still takes one."""
         abandoned = self._shared.executor.abandoned if self._shared is not None else 0
         return self.concurrency - len(self._running) - abandoned
 
+    def _needs_process(self, job: Job) -> bool:
+        definition = self.app.definitions.get(job.kind)
+        return definition is not None and definition.options.run_in == "process"
+
+    def _free_processes(self) -> int:
+        if self._shared is None:
+            return 0
+        processes, running = self._shared.processes, sum(map(self._needs_process, self._running))
+        return processes.count - max(processes.busy, running)
+
+    def _processes_ahead(self) -> int:
+        """How many that need a process to take beyond the free ones."""
+        return self._pace.ends_within(AHEAD_S, self._elapsed(filter(self._needs_process, self._running)))
+
     def _changed_room(self) -> None:
         self._begin_next()
         self._changed.set()
 
     async def _claim_all(self, shared: WorkerShared) -> None:
-        patience = Patience(LONGEST_PAUSE_S)
+        patience, crowded = Patience(LONGEST_PAUSE_S), Patience(LONGEST_CROWDED_S)
+        most = MAX_CLAIM
         policy = ClaimPolicy(self.name, self.instance, self._lease_ms, LONG_POLL_MS)
         while not self._stopping:
             room = self._slots() + self._ahead() - len(self._queue)
@@ -328,9 +351,12 @@ class Worker:
                 continue
             at = time.monotonic()
             try:
-                handles = await self._claim(shared.engine, policy, min(room, MAX_CLAIM))
-                if handles:
-                    await self._take(shared, handles, at)
+                handles = await self._claim(shared.engine, policy, min(room, most))
+                if handles and await self._take(shared, handles, at):
+                    most = await self._rest_while_crowded(crowded)
+                else:
+                    crowded.renew()
+                    most = min(2 * most, MAX_CLAIM)
             except EngineError as error:
                 level = logging.WARNING if is_passing(error) or error.retryable else logging.ERROR
                 _log.log(level, "%r cannot claim, retrying: %s", self, error)
@@ -339,6 +365,21 @@ class Worker:
                         await self._stopped()
             else:
                 patience.renew()
+
+    def _process_room(self) -> int:
+        """How many more to take that need a process."""
+        waiting = sum(map(self._needs_process, self._queue))
+        return self._free_processes() + self._processes_ahead() - waiting
+
+    async def _rest_while_crowded(self, patience: Patience) -> int:
+        """What comes next seems to need a process, and none is free: claimed now, it would have to go back. Other work
+        may come before it again, so it is looked at now and then. The result is how many to claim next."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience.next_s()):
+                while not self._stopping and self._process_room() <= 0:
+                    self._changed.clear()
+                    await self._changed.wait()
+        return max(self._process_room(), 1)
 
     async def _stopped(self) -> None:
         while not self._stopping:
@@ -357,7 +398,8 @@ class Worker:
         finally:
             self._in_claim = False
 
-    async def _take(self, shared: WorkerShared, handles: list[Handle], at: float) -> None:
+    async def _take(self, shared: WorkerShared, handles: list[Handle], at: float) -> bool:
+        """Begin what was claimed, or keep it for a moment; whether it needs more processes than there are."""
         nothing = ExecutionContext(b"", "", {})
         jobs = [Job(self.app, shared.engine, handle, nothing, shared, at) for handle in handles]
         for job in jobs:
@@ -375,7 +417,9 @@ class Worker:
                 continue
             job.context = context
             self._queue.append(job)
-        self._begin_next()
+        needs = any(map(self._needs_process, self._queue))
+        self._look()
+        return needs and self._process_room() <= 0
 
     async def _contexts(
         self, engine: Engine, ids: list[ExecutionId], jobs: list[Job]
@@ -396,20 +440,56 @@ class Worker:
         if self._now.is_set():
             return
         loop = asyncio.get_running_loop()
+        waiting: deque[Job] = deque()
         while self._queue and self._slots() > 0:
             job = self._queue.popleft()
             if job.is_lost:
                 continue
+            if self._needs_process(job) and self._free_processes() <= 0:
+                waiting.append(job)
+                continue
             self._running.add(job)
+            job.began_at = time.monotonic()
             if self.metrics is not None:
                 self.metrics.started(job.handle.payload.lane_id, time.monotonic() - job.taken_at)
                 self.metrics.running.add()
             # Not in the context of whatever has made room: that may be an attempt of somebody else's.
             context = self._context.copy()
             job.task = loop.create_task(self._run(job), name=f"{job.kind} {job.execution_id}", context=context)
+        self._queue.extendleft(reversed(waiting))
+
+    def _look(self) -> None:
+        """Begin what can be, and give back at once what will not begin within moments: an idle worker may be waiting
+        for it."""
+        self._begin_next()
+        surplus = self._surplus()
+        if surplus:
+            task = asyncio.get_running_loop().create_task(
+                self._give_back(surplus, "another worker may begin it sooner")
+            )
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self._next_look = asyncio.get_running_loop().call_later(AHEAD_S, self._look) if self._queue else None
+
+    def _surplus(self) -> list[Job]:
+        """Take out of the queue what is behind all that will begin soon."""
+        left, processes = self._ahead(), self._processes_ahead()
+        kept: deque[Job] = deque()
+        surplus: list[Job] = []
+        for job in self._queue:
+            needs = self._needs_process(job)
+            if left <= 0 or (needs and processes <= 0):
+                surplus.append(job)
+                continue
+            kept.append(job)
+            left -= 1
+            processes -= needs
+        self._queue = kept
+        return surplus
 
     async def _run(self, job: Job) -> None:
-        began = time.monotonic()
         try:
             await run_attempt(job)
         except asyncio.CancelledError:
@@ -421,15 +501,18 @@ class Worker:
             self._running.discard(job)
             if self.metrics is not None:
                 self.metrics.running.add(amount=-1)
-            self._pace_s += PACE_WEIGHT * (time.monotonic() - began - self._pace_s)
+            self._pace.note(job.kind, time.monotonic() - job.began_at)
             self._changed_room()
 
     # -- stopping ------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
         self._stopping = True
+        if self._next_look is not None:
+            self._next_look.cancel()
         waiting, self._queue = list(self._queue), deque()
         await self._give_back(waiting)
+        await asyncio.gather(*self._returning)
         if self._running:
             _log.info("%r waits up to %.0f s for %d attempts", self, self._grace_s, len(self._running))
         await self._until_idle(self._grace_s, self._now)
@@ -448,8 +531,8 @@ class Worker:
                     self._changed.clear()
                     await self._changed.wait()
 
-    async def _give_back(self, jobs: list[Job]) -> None:
-        await asyncio.gather(*(job.give_back() for job in jobs if not job.ended))
+    async def _give_back(self, jobs: list[Job], reason: str = "the worker is stopping") -> None:
+        await asyncio.gather(*(job.give_back(reason) for job in jobs if not job.ended))
         for job in jobs:
             job.worker.renewal.discard(job.lease)
 

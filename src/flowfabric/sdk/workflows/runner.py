@@ -10,7 +10,7 @@ from flowfabric.model.handles import HandleKind
 from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.definitions.tasks import Workflow
 from flowfabric.sdk.errors import CancelRequested
-from flowfabric.sdk.worker.attempt import Job, Parked
+from flowfabric.sdk.worker.attempt import Interruption, Job, Parked
 from flowfabric.sdk.workflows.cancellation import raised_by
 from flowfabric.sdk.workflows.conductor import Conductor
 from flowfabric.sdk.workflows.durable import CURRENT
@@ -63,6 +63,8 @@ async def _run(
     except BaseException as error:
         why = error if isinstance(error, Parked | asyncio.CancelledError) else asyncio.CancelledError()
         await conductor.let_go(main, why)
+        if conductor.job.interruption is Interruption.TIMEOUT:
+            await conductor.failed()
         raise
     try:
         result = main.result()

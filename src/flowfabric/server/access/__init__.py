@@ -1,1 +1,1 @@
-"""Who may do what, who did what, and handles that nobody can make up."""
+"""Credentials and scopes, the audit of acts, and signed handles."""

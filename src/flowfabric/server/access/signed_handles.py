@@ -7,6 +7,7 @@ one server is good on all of its replicas, and keys can be changed while work is
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -23,7 +24,7 @@ from flowfabric.model.waitpoint_tokens import DerivedKeys
 
 PURPOSE = "handle envelopes"
 #: How long keys are taken for good: one whose grace is over opens nothing a second later. A key that is not known is
-#: looked for at once, but not more often than this.
+#: looked for, but not more often than this.
 KNOWN_S, LOOK_AGAIN_S = 1.0, 0.02
 #: Envelopes that are remembered.
 MAX_OPENED = 10_000
@@ -38,6 +39,7 @@ class Envelopes:
         self._engine = engine
         self._keys: DerivedKeys | None = None
         self._looked_at = 0.0
+        self._looking: asyncio.Task[DerivedKeys] | None = None
         #: What was opened lately: the same lease is renewed and worked with many times.
         self._opened: dict[str, tuple[Handle, frozenset[str] | None]] = {}
 
@@ -53,6 +55,24 @@ class Envelopes:
             self._opened.clear()
         self._keys, self._looked_at = keys, began
         return keys
+
+    async def _new_key(self, kid: str) -> bytes | None:
+        """A key that another server may have made since: there is none only if a look from now on does not find it."""
+        now = time.monotonic()
+        while self._looked_at <= now:
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look_in_turn())
+            await asyncio.shield(self._looking)
+        assert self._keys is not None
+        return self._keys.keys.get(kid)
+
+    async def _look_in_turn(self) -> DerivedKeys:
+        """One look for all who ask meanwhile."""
+        try:
+            await asyncio.sleep(max(self._looked_at + LOOK_AGAIN_S - time.monotonic(), 0))
+            return await self._look()
+        finally:
+            self._looking = None
 
     def seal(self, handle: Handle, namespaces: Iterable[str] | None) -> str:
         """The envelope of a handle that was claimed within some namespaces, or within all."""
@@ -73,9 +93,7 @@ class Envelopes:
         kid, _, rest = envelope.partition(".")
         text, _, signature = rest.partition(".")
         assert self._keys is not None
-        key = self._keys.keys.get(kid)
-        if key is None and time.monotonic() - self._looked_at > LOOK_AGAIN_S:
-            key = (await self._look()).keys.get(kid)
+        key = self._keys.keys.get(kid) or await self._new_key(kid)
         if key is None or not hmac.compare_digest(_signature(key, text).encode(), signature.encode()):
             raise forged()
         try:

@@ -1,4 +1,4 @@
-"""The console: static files, served from the package under a strict policy, asking nobody but this server."""
+"""The console: static files in the package, served under a strict policy, loading nothing from elsewhere."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from flowfabric.server.http.problems import UNBEGUN
 from flowfabric.server.http.response import GUARDED
 
 _FIRST = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([!-~\x80-\xff]{1,65536}) HTTP/1\.([01])")
@@ -65,7 +66,7 @@ def refusal(status: int, phrase: str, text: str, extra: bytes = b"", *, retry: b
     """A whole answer that ends the connection."""
     said: dict[str, object] = {"error": text}
     if retry:
-        said |= {"kind": "unavailable", "retryable": True}
+        said |= {"kind": "unavailable", "retryable": True, **UNBEGUN}
     body = msgspec.json.encode(said)
     head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
     return head.encode() + _CAUTION + extra + b"connection: close\r\n\r\n" + body

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
+from flowfabric.core.batch.notes import Receipt
+from flowfabric.engine.operations.access import KEPT_MS
+from flowfabric.engine.wire.codec import Shapes, result_of
+from flowfabric.model.operations.access import RESULT
 from flowfabric.server.http.problems import refused
 from flowfabric.server.http.response import Answer, Streamed
 from flowfabric.server.operations import Call
@@ -31,13 +36,14 @@ async def once(call: Call, scope: MutableMapping[str, Any], data: bytes, act: Ac
     call.key = f"{owner}\x1f{key}"
     fingerprint = _fingerprint(call, scope, data)
     known = await call.engine.find_answer(owner, key)
-    if known is not None:
-        if known.fingerprint != fingerprint:
-            raise refused(422, "this Idempotency-Key was used for another request", kind="conflict", retryable=False)
+    if known is not None and known.fingerprint != fingerprint:
+        raise refused(422, "this Idempotency-Key was used for another request", kind="conflict", retryable=False)
+    if known is not None and known.status != RESULT:
         return Answer(known.status, known.body or b"", known.media.encode(), (REPLAYED,))
     if call.key in call.server.keys_at_work:
         raise refused(409, "a request with this Idempotency-Key is in progress", kind="contention", retryable=True)
     call.server.keys_at_work.add(call.key)
+    call.receipt = partial(_receipt, call.server.performer.shapes, owner, key, fingerprint)
     try:
         answer = await act(call)
         if isinstance(answer, Answer) and len(answer.body) <= MAX_KEPT_BYTES:
@@ -52,6 +58,13 @@ async def once(call: Call, scope: MutableMapping[str, Any], data: bytes, act: Ac
         return answer
     finally:
         call.server.keys_at_work.discard(call.key)
+
+
+def _receipt(shapes: Shapes, owner: str, key: str, fingerprint: str, operation: str, part: str = "") -> Receipt:
+    """The receipt for an operation of the engine, or for one of several that a request asks for."""
+    codec = shapes.codec(result_of(operation))
+    own = f"{key}\x1f{part}" if part else key
+    return Receipt(owner, own, fingerprint, KEPT_MS, lambda result: shapes.dump(codec.write(result)), codec.read)
 
 
 def _fingerprint(call: Call, scope: MutableMapping[str, Any], data: bytes) -> str:

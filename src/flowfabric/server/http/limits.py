@@ -14,7 +14,7 @@ from flowfabric.engine.wire.error_codec import NOT_BEGUN
 from flowfabric.model.errors import ResourceExhausted, Unavailable
 from flowfabric.server.access.principals import Principal
 from flowfabric.server.http.head import ONCE
-from flowfabric.server.http.problems import Refused, refused
+from flowfabric.server.http.problems import UNBEGUN, Refused, refused
 
 #: Callers whose rate is remembered; whoever has not called for longest is forgotten first.
 MAX_CALLERS = 10_000
@@ -59,7 +59,7 @@ class RateLimits:
         if wait:
             text = f"more than {self.per_second:g} requests per second; try again later"
             after = str(max(1, math.ceil(wait))).encode()
-            raise refused(429, text, ((b"retry-after", after),), kind="rate_limit_exceeded", retryable=True)
+            raise refused(429, text, ((b"retry-after", after),), kind="rate_limit_exceeded", retryable=True, **UNBEGUN)
 
 
 class BodyRoom:
@@ -262,7 +262,7 @@ class Made:
 def no_room() -> Refused:
     """The answer to a body for which there is no room."""
     text = "too many large requests at once; try again later"
-    return refused(503, text, ((b"retry-after", b"1"),), kind="resource_exhausted", retryable=True)
+    return refused(503, text, ((b"retry-after", b"1"),), kind="resource_exhausted", retryable=True, **UNBEGUN)
 
 
 def check_headers(known: Mapping[bytes, bytes], given: Sequence[tuple[bytes, bytes]]) -> None:

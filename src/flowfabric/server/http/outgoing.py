@@ -1,4 +1,4 @@
-"""What a connection has to say, and what becomes of a reader that takes nothing in.
+"""The outgoing side of a connection: what waits to be sent, and readers that do not read.
 
 An answer goes to the transport in pieces, the next one when the last is out, so that no large body is copied whole into
 another buffer. A small answer is one write. A reader that takes in nothing at all for the write timeout is cut off; one

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
+from flowfabric.engine.wire.error_codec import NOT_BEGUN
 from flowfabric.model.errors import (
     Conflict,
     Contention,
     ContentionKind,
     Contextual,
     EngineError,
+    LimitReached,
     NotFound,
     ResourceExhausted,
     State,
@@ -53,6 +55,8 @@ _REPEATED_STATES = frozenset(
 )
 #: What is wrong with a token, told by its own code.
 _TOKEN_CODES = ("missing_token", "token_expired")
+#: Says that nothing of what was asked was done, so that all of it may be asked again.
+UNBEGUN: Mapping[str, Any] = {"started": False}
 _LIMITED = (ContentionKind.RATE_LIMIT_EXCEEDED, ContentionKind.CONCURRENCY_LIMIT_EXCEEDED)
 
 
@@ -118,9 +122,12 @@ def told(error: EngineError) -> tuple[int, dict[str, Any]]:
         case State():
             kind = _state(error.kind)
             return 409, _body(_text(kind, error), kind, False)
+        case LimitReached():
+            return 400, _body(f"{error.code}: {error.detail}", error.code, False)
         case ResourceExhausted():
             text = f"too many concurrent {error.pool} calls (server max: {error.maximum}); retry with backoff"
-            return 429, _body(text, "resource_exhausted", True)
+            unbegun = UNBEGUN if error.pool == NOT_BEGUN else {}
+            return 429, {**_body(text, "resource_exhausted", True), **unbegun}
         case Unavailable():
             return 503, _body(f"backend op unavailable: {error.op}", "unavailable", False)
         case Transport():

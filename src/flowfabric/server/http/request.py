@@ -1,4 +1,4 @@
-"""What comes in: bodies within their limits, JSON within its depth, queries, and bytes in either spelling."""
+"""Requests: bodies within their limits, JSON within its depth, queries, and bytes in either spelling."""
 
 from __future__ import annotations
 

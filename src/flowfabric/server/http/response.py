@@ -1,4 +1,4 @@
-"""What goes back: results as externally tagged JSON, pages as they are, bytes as bytes."""
+"""Responses: results as externally tagged JSON, pages as they are, bytes as bytes."""
 
 from __future__ import annotations
 

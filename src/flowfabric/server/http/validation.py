@@ -1,4 +1,4 @@
-"""What is wrong with a body or a query, in words: which field, and what was expected there, never what was there."""
+"""Refusals of a body or a query in words: which field, and what was expected, never what was there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only administrators do."""
+"""Routes for administrators only."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ async def rotate(call: Call) -> Answer:
     except EngineError as error:
         audit.record("waitpoint_hmac_rotation_failed", call.principal.name, kid=body.new_kid, code=error.code)
         raise
-    call.did(found[0].result)
     audit.record("waitpoint_hmac_rotation_complete", call.principal.name, kid=body.new_kid)
     return plain(Rotated(len(found), (), body.new_kid))
 

@@ -160,10 +160,10 @@ async def _question(engine: Engine, identity: ExecutionId) -> tuple[str, Questio
 
 def _given(history: History) -> tuple[GivenAnswer, ...]:
     first: dict[str, GivenAnswer] = {}
-    since = 0 if history.suspension is None else history.suspension.suspended_at
+    asked = () if history.suspension is None else history.suspension.waitpoints
     for each in history.signals:
         said = SAID.get(each.signal_name)
-        if said is None or each.waitpoint_key in first or each.accepted_at < since:
+        if said is None or each.waitpoint_key in first or (asked and each.waitpoint_id not in asked):
             continue
         value = read_answer(each.payload)
         first[each.waitpoint_key] = GivenAnswer(each.waitpoint_key, said, each.source_identity, each.accepted_at, value)
@@ -248,8 +248,7 @@ async def _waitpoint(call: Call, by: str | None) -> tuple[str, Question, str, st
     except (Validation, NotFound):
         raise refused(404, f"question not found: {identity}") from None
     if kind == "budget":
-        page = await call.engine.list_pending_waitpoints(execution_id=identity, limit=1)
-        approver, waitpoint = ANYONE, page.entries[0].waitpoint_id if page.entries else await _last(call, identity)
+        approver, waitpoint = ANYONE, await _asked_last(call, identity)
     else:
         approver = _approver(question, by)
         waitpoint = waitpoint_of(str(identity), payload, approver)
@@ -258,10 +257,12 @@ async def _waitpoint(call: Call, by: str | None) -> tuple[str, Question, str, st
     return kind, question, waitpoint, token
 
 
-async def _last(call: Call, identity: ExecutionId) -> str:
-    """The waitpoint at which a run asked last to spend more."""
-    points = (await call.engine.read_history(identity)).waitpoints
-    return points[-1].waitpoint_id if points else ""
+async def _asked_last(call: Call, identity: ExecutionId) -> str:
+    """The waitpoint at which a run asks to spend more, or did last. Others are the run's own."""
+    history = await call.engine.read_history(identity)
+    if history.suspension is not None and history.suspension.waitpoints:
+        return history.suspension.waitpoints[0]
+    return history.waitpoints[-1].waitpoint_id if history.waitpoints else ""
 
 
 def _not_open() -> Refused:

@@ -107,7 +107,7 @@ async def create(call: Call) -> Answer:
     """Define a budget."""
     _check_owner(call, call.body.namespace)
     given = {"budget_id": call.mint("budget"), **arguments(call.body)}
-    result = call.did(await call.engine.create_budget(**given))
+    result = await call.engine.create_budget(**given)
     return tagged(result, 201 if isinstance(result, CreateBudgetResult.Created) else 200)
 
 
@@ -124,7 +124,7 @@ async def usage(call: Call) -> Answer:
             **_named(call),
             dimensions=list(body.dimensions),
             deltas=list(body.dimensions.values()),
-            dedup_key=body.dedup_key,
+            dedup_key=call.mint("usage") if body.dedup_key is None and call.key is not None else body.dedup_key,
             now=body.now,
         )
     )
@@ -139,7 +139,7 @@ async def create_quota(call: Call) -> Answer:
     """Define a quota."""
     _check_owner(call, call.body.namespace)
     given = {"quota_policy_id": call.mint("quota"), **arguments(call.body)}
-    result = call.did(await call.engine.create_quota_policy(**given))
+    result = await call.engine.create_quota_policy(**given)
     return tagged(result, 201 if isinstance(result, CreateQuotaPolicyResult.Created) else 200)
 
 

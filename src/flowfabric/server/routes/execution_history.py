@@ -1,4 +1,4 @@
-"""What an execution was given, went through and recorded; and starting again from the middle."""
+"""An execution's input, history and records; and starting it again from the middle."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def fork(call: Call) -> Answer:
         found = await call.engine.fork_execution(
             execution_id=identity, at=body.at, new_execution_id=new, input_payload=payload
         )
-    return plain(call.did(found), 201)
+    return plain(found, 201)
 
 
 _ID = "/v1/executions/{id}"

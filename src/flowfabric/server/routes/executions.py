@@ -166,14 +166,20 @@ async def list_executions(call: Call) -> Answer:
     return plain(await call.engine.list_executions(call.query.partition, cursor, size))
 
 
+def creation(call: Call, body: CreateBody, position: int | None = None) -> dict[str, Any]:
+    """What the engine is given for one execution; of many, for the one at this position."""
+    given = arguments(body)
+    if body.execution_id is None and call.key is not None:
+        uuid = call.mint("execution", position)
+        given["execution_id"] = ExecutionId.solo(body.lane_id, call.engine.partitions, uuid=uuid)
+    return given
+
+
 async def create(call: Call) -> Answer:
     """Store one execution."""
     body: CreateBody = call.body
     call.check_namespace(body.namespace)
-    given = arguments(body)
-    if body.execution_id is None and call.key is not None:
-        given["execution_id"] = ExecutionId.solo(body.lane_id, call.engine.partitions, uuid=call.mint("execution"))
-    result = await call.engine.create_execution(**given)
+    result = await call.engine.create_execution(**creation(call, body))
     return tagged(result, 201 if isinstance(result, Created) else 200)
 
 
@@ -247,7 +253,9 @@ async def signal(call: Call) -> Answer:
     identity, body = call.execution_id, call.body
     call.same("execution_id", body.execution_id, identity)
     options = {"execution_id": identity, **arguments(body, "execution_id")}
-    await check_answer(call, options)
+    if call.key is not None:
+        options.setdefault("signal_id", call.mint("signal"))
+    options |= await check_answer(call, options)
     return tagged(await call.engine.deliver_signal(**options))
 
 
@@ -265,7 +273,7 @@ async def replay(call: Call) -> Answer:
 
 async def revoke_lease(call: Call) -> Answer:
     """Take its lease away."""
-    return tagged(call.did(await call.engine.revoke_lease(execution_id=call.execution_id, reason="operator_revoke")))
+    return tagged(await call.engine.revoke_lease(execution_id=call.execution_id, reason="operator_revoke"))
 
 
 async def reclaim(call: Call) -> Answer:

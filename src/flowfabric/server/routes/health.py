@@ -21,12 +21,23 @@ class Health(Struct, frozen=True):
     status: str
 
 
+class Life(Struct, frozen=True):
+    """The process answers."""
+
+    status: str
+
+
 class Version(Struct, frozen=True):
     """Version and build."""
 
     version: str
     store: str
     store_version: str
+
+
+async def livez(call: Call) -> Answer:
+    """The process answers; what it needs is not asked for, since a restart would not bring that back."""
+    return plain(Life("alive"))
 
 
 async def healthz(call: Call) -> Answer:
@@ -88,6 +99,14 @@ ROUTES = (
         handler=docs,
         answers={200: None},
         media="text/html",
+    ),
+    Route(
+        name="livez",
+        method="GET",
+        path="/livez",
+        summary="Whether the server responds, whatever its store does",
+        handler=livez,
+        answers={200: Life},
     ),
     Route(
         name="healthz",

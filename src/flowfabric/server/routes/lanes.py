@@ -93,18 +93,19 @@ async def describe(call: Call) -> Answer:
 
 async def set_state(call: Call) -> Answer:
     """Open or close it."""
-    return tagged(call.did(await call.engine.set_lane_state(call.path["lane_id"], call.body.state, call.body.reason)))
+    return tagged(await call.engine.set_lane_state(call.path["lane_id"], call.body.state, call.body.reason))
 
 
 async def set_fairness(call: Call) -> Answer:
     """Let keys take turns."""
-    return tagged(call.did(await call.engine.set_lane_fairness(call.path["lane_id"], call.body.by)))
+    return tagged(await call.engine.set_lane_fairness(call.path["lane_id"], call.body.by))
 
 
 async def suspended(call: Call) -> Answer:
     """Who waits for a signal."""
+    cursor = call.query.cursor or None
     try:
-        cursor = ExecutionId(call.query.cursor) if call.query.cursor else None
+        ExecutionId((cursor or "{fp:0}:00000000-0000-0000-0000-000000000000").rpartition(".")[2])
     except ExecutionIdError as error:
         raise refused(400, f"invalid cursor: {error}") from None
     return plain(await call.engine.list_suspended(call.query.partition, cursor, call.query.limit))

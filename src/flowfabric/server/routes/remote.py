@@ -21,7 +21,7 @@ from flowfabric.model.operations.executions import ClaimPolicy, ExecutionContext
 from flowfabric.model.secrets import Discreet
 from flowfabric.server.http.limits import Made
 from flowfabric.server.http.pieces import PIECE_BYTES, STEP_BYTES, Pieces, in_pieces, sliced
-from flowfabric.server.http.problems import refused, unauthorized
+from flowfabric.server.http.problems import UNBEGUN, refused, unauthorized
 from flowfabric.server.http.request import BULK, LARGE
 from flowfabric.server.http.response import Answer, Streamed, encode, plain
 from flowfabric.server.operations import Call, Route, check_caller
@@ -307,9 +307,13 @@ class _Claiming:
         return self.handles
 
     async def give_back(self) -> None:
-        """Leave no lease with somebody who may not have it. One that cannot be given back now runs out."""
-        engine, why = self._call.engine, "the credential it was claimed with is no longer valid"
-        await asyncio.gather(*(engine.give_back(each, why) for each in self.handles), return_exceptions=True)
+        """Leave no lease with somebody who may not have it."""
+        await _given_back(self._call, self.handles, "the credential it was claimed with is no longer valid")
+
+
+async def _given_back(call: Call, handles: list[Handle], why: str) -> None:
+    """Leases that nobody is told of. One that cannot be given back now runs out."""
+    await asyncio.gather(*(call.engine.give_back(each, why) for each in handles), return_exceptions=True)
 
 
 async def claim(call: Call) -> Answer | Streamed:
@@ -338,7 +342,8 @@ async def _while_open(call: Call, claiming: Any) -> list[Handle]:
         await asyncio.wait((task, closing), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise refused(503, "the server is shutting down; claim from another one", kind="unavailable", retryable=True)
+        text = "the server is shutting down; claim from another one"
+        raise refused(503, text, kind="unavailable", retryable=True, **UNBEGUN)
     finally:
         closing.cancel()
         if not task.done():
@@ -352,16 +357,19 @@ async def _work(call: Call, handles: list[Handle], within: list[str] | None, bef
     """The field ``work`` and the end of the answer, as many inputs at a time as may be held."""
     envelopes = call.server.performer.envelopes
     begun, left = before + b'"work":[', handles
-    if handles:
-        await envelopes.ready()
     while left:
         ids = [handle.execution_id for handle in left]
-        # A single one is read whatever its size.
-        if len(ids) == 1:
-            found = await call.engine.read_execution_contexts(ids)
-        else:
-            async with call.server.turns.one():
-                found = await call.engine.read_execution_contexts(ids, STEP_BYTES)
+        try:
+            await envelopes.ready()
+            # A single one is read whatever its size.
+            if len(ids) == 1:
+                found = await call.engine.read_execution_contexts(ids)
+            else:
+                async with call.server.turns.one():
+                    found = await call.engine.read_execution_contexts(ids, STEP_BYTES)
+        except EngineError:
+            await _given_back(call, left, "its input could not be read")
+            raise
         if not found:
             break
         work = b",".join(

@@ -148,37 +148,35 @@ async def put(call: Call) -> Answer:
     given = arguments(body, "cron", "time_zone", "every_ms", "anchor_ms")
     call.told = {"spec": spec}
     with as_sent(_SPEC):
-        result = call.did(await call.engine.put_schedule(name, spec=spec, namespace=namespace, **given))
+        result = await call.engine.put_schedule(name, spec=spec, namespace=namespace, **given)
     return tagged(result, 201 if isinstance(result, PutScheduleResult.Created) else 200)
 
 
 async def pause(call: Call) -> Answer:
     """Start nothing."""
-    return tagged(call.did(await call.engine.pause_schedule(*_named(call))))
+    return tagged(await call.engine.pause_schedule(*_named(call)))
 
 
 async def resume(call: Call) -> Answer:
     """Go on."""
-    return tagged(call.did(await call.engine.resume_schedule(*_named(call))))
+    return tagged(await call.engine.resume_schedule(*_named(call)))
 
 
 async def delete(call: Call) -> Answer:
     """Forget it."""
-    return tagged(call.did(await call.engine.delete_schedule(*_named(call))))
+    return tagged(await call.engine.delete_schedule(*_named(call)))
 
 
 async def trigger(call: Call) -> Answer:
     """Start one now."""
-    return tagged(call.did(await call.engine.trigger_schedule(*_named(call), call.body.overlap)))
+    return tagged(await call.engine.trigger_schedule(*_named(call), call.body.overlap))
 
 
 async def backfill(call: Call) -> Answer:
     """Start the past slots of a range that have no run."""
     name, namespace = _named(call)
     body: BackfillBody = call.body
-    return tagged(
-        call.did(await call.engine.backfill_schedule(name, body.from_ms, body.before_ms, namespace, body.dry_run))
-    )
+    return tagged(await call.engine.backfill_schedule(name, body.from_ms, body.before_ms, namespace, body.dry_run))
 
 
 async def runs(call: Call) -> Answer:

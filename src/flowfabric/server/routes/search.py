@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from flowfabric.core.batch.notes import Note
 from flowfabric.model.errors import EngineError
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_PAGE
@@ -298,8 +299,15 @@ async def cancel_all(call: Call) -> Answer:
 
 
 async def replay_all(call: Call) -> Answer:
-    """Run again those that fit and have failed or expired."""
-    return await _to_all(call, _REPLAYED, lambda each: call.engine.replay_execution(execution_id=each))
+    """Run again those that fit and have failed or expired, and nothing that has gone on since it was found."""
+    wanted = call.body.filter.states
+    states = _REPLAYED if wanted is None else wanted
+
+    def replay(each: ExecutionId) -> Awaitable[Any]:
+        receipt = None if call.receipt is None else call.receipt("replay_execution", each)
+        return call.engine.noting(Note(receipt=receipt)).replay_execution(execution_id=each, states=states)
+
+    return await _to_all(call, _REPLAYED, replay)
 
 
 ROUTES = (

@@ -20,7 +20,7 @@ from flowfabric.server.http.problems import refused
 from flowfabric.server.http.request import BULK, I32, Blob, Count, Millis, arguments
 from flowfabric.server.http.response import Answer, plain, variant
 from flowfabric.server.operations import Call, Route
-from flowfabric.server.routes.executions import CreateBody
+from flowfabric.server.routes.executions import CreateBody, creation
 
 
 class BulkBody(Struct):
@@ -97,7 +97,8 @@ async def create_many(call: Call) -> Answer:
     """Store many executions in one transaction."""
     for each in call.body.executions:
         call.check_namespace(each.namespace)
-    found = await call.engine.create_executions([arguments(each) for each in call.body.executions])
+    wanted = [creation(call, each, position) for position, each in enumerate(call.body.executions)]
+    found = await call.engine.create_executions(wanted)
     return plain({"results": [variant(each) for each in found]})
 
 
@@ -109,7 +110,7 @@ async def submit_flow(call: Call) -> Answer:
         {name: arguments(node) for name, node in body.nodes.items()},
         [FlowEdge(**arguments(edge)) for edge in body.edges],
         {name: edge_policy(policy) for name, policy in body.groups.items()},
-        body.flow_id,
+        call.mint("flow") if body.flow_id is None else body.flow_id,
         body.flow_kind,
         body.namespace,
         tuple(body.budget_ids),

@@ -1,1 +1,1 @@
-"""What a server tells about itself: log lines, figures, samples for charts, errors to Sentry."""
+"""Observing a server: log lines, metrics, samples for charts, errors to Sentry."""

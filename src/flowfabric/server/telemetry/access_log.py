@@ -12,7 +12,7 @@ from flowfabric.model.trace import TraceContext
 _log = logging.getLogger("flowfabric.access")
 
 #: What is asked by machines every few seconds is told only to those who want to hear everything.
-_QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
+_QUIET = frozenset({"/livez", "/healthz", "/readyz", "/metrics"})
 MAX_ID_BYTES = 128
 _ALLOWED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+=")
 

@@ -1,4 +1,4 @@
-"""What a server counts: requests, what its engine does, and how much there is in the store."""
+"""Metrics of a server: requests, its engine's work, and how much is stored."""
 
 from __future__ import annotations
 

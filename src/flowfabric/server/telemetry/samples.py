@@ -1,4 +1,4 @@
-"""What the charts show: a sample of the whole every few seconds.
+"""Samples for the charts, taken every few seconds.
 
 There is one sampler per server, whoever looks. A sample costs a handful of counts over small indexes; the more they
 take, the fewer are taken. The first one of every minute is kept in the store, by whichever server is first, so that all

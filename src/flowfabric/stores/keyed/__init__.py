@@ -1,1 +1,1 @@
-"""What stores that keep records by key have in common: indexes, loading, answers and what a commit changes."""
+"""Shared by stores that keep records by key: indexes, loading, answers, and the changes of a commit."""

@@ -1,4 +1,4 @@
-"""What a commit changes: for every record how it was and how it will be. Nothing is written here."""
+"""The changes of a commit: every record before and after. Nothing is written here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from flowfabric.model.decisions import SELECT_LIMIT, Key, PurgeExecution, PurgeFlow, Writes
 from flowfabric.model.events import CompletionEvent, Event
-from flowfabric.model.operations.access import KeptAnswer
+from flowfabric.model.operations.access import AuditEntry, KeptAnswer
 from flowfabric.model.operations.kinds import KindDefinition
 from flowfabric.model.operations.workflows import Step
 from flowfabric.model.reads.samples import SampleRow
@@ -70,7 +70,6 @@ _OWNED = (
     Step,
     PastLease,
     Attempt,
-    Binding,
     Reservation,
     BudgetAsk,
     Burst,
@@ -161,6 +160,7 @@ def _puts(plan: _Plan, writes: Writes, copied: bool) -> Reading[list[Any]]:
         records, repeatable = writes.records[kind], KINDS[kind].repeatable
         changed = [key for key, fields in puts.items() if fields is not None]
         stored = dict(zip(changed, (yield Originals(kind, changed)), strict=True)) if changed else {}
+        number = (yield from _last_act()) if kind is AuditEntry else 0
         for key, fields in puts.items():
             record = records[key]
             # What the batch wrote about an execution before it purged it went with the execution.
@@ -168,6 +168,8 @@ def _puts(plan: _Plan, writes: Writes, copied: bool) -> Reading[list[Any]]:
                 continue
             if fields is None:
                 own = _new(record) if copied else record
+                if kind is AuditEntry:
+                    own = replace(record, number=(number := number + 1))
                 if repeatable:
                     if_absent.append(own)
                 else:
@@ -180,6 +182,12 @@ def _puts(plan: _Plan, writes: Writes, copied: bool) -> Reading[list[Any]]:
                 record = _new(record) if before is None else _changed(before, record, fields)
             plan.move(kind, key, stored[key], record, fields)
     return if_absent
+
+
+def _last_act() -> Reading[int]:
+    """The number of the last act. Two commits cannot both go on from it: one of them will be a conflict."""
+    entries = yield Range(index.AUDIT, limit=1, backwards=True)
+    return entries[0][0] if entries and isinstance(entries[0][0], int) else 0
 
 
 def _owner(record: Any) -> str | None:
@@ -324,6 +332,10 @@ def _trimmed_history(question: TrimHistory) -> Reading[Trimmed]:
         (KindDefinition, index.KINDS_BY_AGE, question.kinds_before_ms),
     )
     moves = yield from _old(by_age, question.limit)
+    # Ids of audited acts ascend with time, so only the first ones can be old. Requests are made in SQL stores only.
+    acts = yield Range(index.AUDIT, limit=question.limit, loose=True)
+    entries = yield Rows(AuditEntry, [act for (act,) in acts])
+    moves += [_gone(each) for each in entries if each is not None and each.at_ms < question.audit_before_ms]
     events = {}
     for kind in OUTBOXES:
         numbers = yield from _old_events(kind, question.events_before_ms, question.limit)
@@ -343,8 +355,12 @@ def _old(by_age: Iterable[tuple[Any, str, int]], limit: int) -> Reading[list[Mov
     for kind, family, before_ms in by_age:
         entries = yield Range(family, high=(before_ms,), limit=limit, loose=True)
         found = yield Rows(kind, [key for _, key in entries])
-        moves += [Move(kind, each.key, each, None) for each in found if each is not None]
+        moves += [_gone(each) for each in found if each is not None]
     return moves
+
+
+def _gone(record: Any) -> Move:
+    return Move(type(record), record.key, record, None)
 
 
 def _old_events(kind: Any, before_ms: int, limit: int) -> Reading[list[int]]:

@@ -84,7 +84,7 @@ _OF_ATTEMPTS = frozenset({"lease_expiry", "attempt_timeout"})
 def _due(question: ask.Due) -> Reading[list[str]]:
     """Which rows a timer looks at, in which order. Whether they are due is decided by its rule."""
     what = question.what
-    high = (question.now + 1,)
+    low, high = None if question.since is None else (question.since,), (question.now + 1,)
     found: set[str] = set()
 
     def asked_for(name: Callable[[list[Any]], list[str]]) -> _Judge:
@@ -104,11 +104,12 @@ def _due(question: ask.Due) -> Reading[list[str]]:
 
     if what in _BY_TIME:
         family, name = _BY_TIME[what]
-        run = Range(family, high=high, loose=True)
+        run = Range(family, low=low, high=high, loose=True)
         return (yield from walk(run, asked_for(name), question.limit))
     if what in _WHOLE:
         family, run_name, name = _WHOLE[what]
-        return (yield from walk(Range(family, run_name, loose=True), asked_for(name), question.limit))
+        run = Range(family, run_name, low=question.after, behind=question.after is not None, loose=True)
+        return (yield from walk(run, asked_for(name), question.limit))
     if what == "intake":
         # Nobody asks for these but by an explicit call, so they have no index of their own.
         namespaces = (yield Names(index.CREATED)) if question.namespace is None else (question.namespace,)
@@ -116,7 +117,7 @@ def _due(question: ask.Due) -> Reading[list[str]]:
         return (yield from walk_merged(runs, asked_for(_last), question.limit))
     if what == "retention":
         lanes = (yield Names(index.ENDED)) if question.lane_id is None else (question.lane_id,)
-        runs = [Range(index.ENDED, lane, high=high, loose=True) for lane in lanes]
+        runs = [Range(index.ENDED, lane, low=low, high=high, loose=True) for lane in lanes]
         return (yield from walk_merged(runs, asked_for(_named), question.limit))
     raise ValueError(f"no timer is called {what!r}")
 

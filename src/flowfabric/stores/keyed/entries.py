@@ -1,4 +1,4 @@
-"""What each record contributes to which index.
+"""Index entries of each kind of record.
 
 An entry says where a record stands: ``(family, name, value)``. A family is one kind of index, a name picks one sorted
 run of it, and the value is the record's place in that run. Entries follow from the record alone, so that an index can
@@ -79,7 +79,7 @@ GONE_WORKERS = "gone_workers"
 KINDS_BY_AGE = "kinds_by_age"
 #: Every kind that was announced: ``(place of its namespace, place of its name, time)``.
 ANNOUNCED_KINDS = "announced_kinds"
-#: Every act that was audited: ``(id,)``.
+#: Every act that was audited: ``(number, id)``.
 AUDIT = "audit"
 #: Families with a run per lane, per eligibility state and per partition.
 ENDED = "ended"
@@ -344,7 +344,12 @@ def _answer_entries(record: KeptAnswer) -> list[Entry]:
 
 
 def _audit_entries(record: AuditEntry) -> list[Entry]:
-    return [(AUDIT, None, (record.key,))]
+    return [(AUDIT, None, audit_place(record))]
+
+
+def audit_place(record: AuditEntry) -> tuple[Any, ...]:
+    """Where an act stands; those that have no number were kept by a release that gave none, before all others."""
+    return (record.key,) if record.number is msgspec.UNSET else (record.number, record.key)
 
 
 def _sample_entries(record: SampleRow) -> list[Entry]:

@@ -31,7 +31,7 @@ from flowfabric.model.decisions import (
     Select,
     Slots,
 )
-from flowfabric.model.errors import ResourceExhausted
+from flowfabric.model.errors import LimitReached
 from flowfabric.model.operations.flows import EdgeState
 from flowfabric.model.operations.lanes import FAIR_RETURNING, FAIR_SEPARATOR
 from flowfabric.model.records.budgets import QuotaWindow
@@ -136,7 +136,7 @@ def _put_executions(
 def _selected(need: Select, view: Filling) -> Reading[None]:
     keys = yield from _put_matching(need, SELECT_LIMIT + 1, view)
     if len(keys) > SELECT_LIMIT:
-        raise ResourceExhausted("select", SELECT_LIMIT)
+        raise LimitReached("SELECT_LIMIT", SELECT_LIMIT)
     view.put_selected(need, keys)
 
 

@@ -1,4 +1,4 @@
-"""What subscribers, charts and examinations ask about events, and what examinations ask about streams."""
+"""Answers about events, for subscribers, charts and examinations, and about streams, for examinations."""
 
 from __future__ import annotations
 

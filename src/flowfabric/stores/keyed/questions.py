@@ -163,7 +163,10 @@ def _leased_lanes(lanes: list[str], namespaces: tuple[str, ...]) -> Reading[set[
 def _list_suspended(question: ask.ListSuspended) -> Reading[list[tuple[str, int, str]]]:
     run = Range(index.SUSPENDED, question.partition, limit=question.limit, loose=True)
     after = question.after
-    if after is not None:
+    if after is not None and question.after_ms is not None:
+        run = run._replace(low=(question.after_ms, after), behind=True)
+        after = None
+    elif after is not None:
         [cursor] = yield Rows(Suspension, [(question.partition, after)], True)
         if cursor is not None:
             run = run._replace(low=(cursor.suspended_at_ms, cursor.uuid), behind=True)

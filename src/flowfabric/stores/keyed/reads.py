@@ -1,4 +1,4 @@
-"""What is asked of a store that keeps records by key, and how reading is written without saying how it is carried out.
+"""Requests to a store that keeps records by key: reading is written without saying how it is carried out.
 
 Whatever has to be read is a generator that yields requests and is sent their answers. A store in memory answers at
 once; one behind a network answers many requests of many generators in one trip. A generator that yields a list of

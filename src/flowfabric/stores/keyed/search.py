@@ -102,6 +102,7 @@ def _is_alike(question: ask.SearchExecutions, each: Execution) -> bool:
         and (question.created_from_ms is None or each.created_at_ms >= question.created_from_ms)
         and (question.created_before_ms is None or each.created_at_ms < question.created_before_ms)
         and not (question.roots and each.parent is not None)
+        and (question.id_end is None or each.uuid.endswith(question.id_end))
         and (question.ended_from_ms is None or _at_least(each.terminal_at_ms, question.ended_from_ms))
         and (question.ended_before_ms is None or _before(each.terminal_at_ms, question.ended_before_ms))
         and (question.down_to is None or (each.created_at_ms, each.partition, each.uuid) >= question.down_to)
@@ -283,16 +284,17 @@ def _list_credentials(question: ask.ListCredentials) -> Reading[list[Credential]
 
 
 def _list_audit(question: ask.ListAudit) -> Reading[list[AuditEntry]]:
-    found = yield from walk(
-        Range(index.AUDIT, high=None if question.after is None else (question.after,), backwards=True, loose=True),
-        _audit,
-        question.limit,
-    )
-    return found
+    run = Range(index.AUDIT, backwards=True, loose=True)
+    if question.after is not None:
+        [after] = yield Rows(AuditEntry, [question.after], True)
+        if after is None:
+            return []
+        run = run._replace(high=index.audit_place(after))
+    return (yield from walk(run, _audit, question.limit))
 
 
 def _audit(entries: list[Any]) -> Reading[list[AuditEntry]]:
-    return [each for each in (yield Rows(AuditEntry, [entry[0] for entry in entries], True)) if each is not None]
+    return [each for each in (yield Rows(AuditEntry, [entry[-1] for entry in entries], True)) if each is not None]
 
 
 def _queue_depths(question: ask.QueueDepths) -> Reading[list[tuple[str, int, int]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -22,21 +21,10 @@ from flowfabric.stores.keyed.reads import Log, LogBounds, Reading, Request, carr
 from flowfabric.stores.memory.tables import Outboxes, Tables
 from flowfabric.stores.protocol import Conflict, Filling, Transaction, Versions
 from flowfabric.stores.questions import TrimAdmission, TrimHistory
+from flowfabric.stores.server_clock import RisingClock
 
 _Answer = TypeVar("_Answer")
 _EventType = TypeVar("_EventType", bound=Event)
-
-
-def _process_clock() -> Callable[[], int]:
-    """The process's time in milliseconds, kept from running backwards."""
-    last = 0
-
-    def now() -> int:
-        nonlocal last
-        last = max(last, time.time_ns() // 1_000_000)
-        return last
-
-    return now
 
 
 class MemoryStore:
@@ -53,7 +41,7 @@ class MemoryStore:
 
     def __init__(self, counts: PartitionCounts | None = None, clock: Callable[[], int] | None = None) -> None:
         self.counts = PartitionCounts() if counts is None else counts
-        self._clock = _process_clock() if clock is None else clock
+        self._clock = RisingClock().process_ms if clock is None else clock
         self._tables = Tables()
         self._outboxes = Outboxes()
         self._commits = 0

@@ -39,6 +39,7 @@ DIALECT = Dialect(
     snapshot="(SELECT pg_current_snapshot()::text)",
     bytewise=' COLLATE "C"',
     each_name="unnest({}) AS n(value)",
+    uuid_end="right({}::text, {})",
     contains='strpos(lower(({}) COLLATE "C"), {}) > 0',
     tags="(e.raw_fields->'tags')::text",
 )

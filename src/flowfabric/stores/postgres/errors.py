@@ -1,4 +1,4 @@
-"""What a PostgreSQL server refuses for good, and what to do about it: a repeated call would only meet it again."""
+"""Final refusals of a PostgreSQL server, and what to do about them: a repeated call would meet them again."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from flowfabric.model.decisions import (
     Select,
     Slots,
 )
-from flowfabric.model.errors import ResourceExhausted
+from flowfabric.model.errors import LimitReached
 from flowfabric.model.records.executions import Attempt, Execution, StreamHead
 from flowfabric.model.states import BLOCKED_BY_DEPENDENCIES
 from flowfabric.stores.postgres import load_downstream, load_ranks, load_waits
@@ -377,7 +377,7 @@ class Loader:
         for need in asked:
             keys = found[need.values]
             if len(keys) > SELECT_LIMIT:
-                raise ResourceExhausted("select", SELECT_LIMIT)
+                raise LimitReached("SELECT_LIMIT", SELECT_LIMIT)
             view.put_selected(need, keys)
 
     async def _listed(self, need: Listed, view: Filling) -> None:

@@ -1,4 +1,4 @@
-"""What waits for a member that ends, in one statement: its unresolved edges, their groups, the children."""
+"""Loads what waits for a member that ends, in one statement: unresolved edges, their groups, the children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one signal is judged by, in one statement: an execution, what it waits for, the waitpoint that was named.
+"""Loads what one signal is judged by, in one statement: an execution, its wait, the waitpoint that was named.
 
 One statement is one moment, so a refusal needs no lock; what is written is guarded by the versions read here.
 """

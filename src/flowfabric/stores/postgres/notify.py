@@ -8,18 +8,19 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-import asyncpg
-
 from flowfabric.stores import wakeups
+from flowfabric.stores.postgres.connect import DRIVER_ERRORS, connect
 
 CHANNEL = "ff_wake"
+#: How often the listening connection is asked whether it lives, and how long it may take to answer.
+ASK_EVERY_S, ANSWER_S = 15.0, 10.0
 
 
 class Wakeups(wakeups.Wakeups):
     """Sends at most every few milliseconds: each sending is a transaction. Payloads of NOTIFY are limited."""
 
     send_interval_s = 0.005
-    errors = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+    errors = DRIVER_ERRORS
     log = logging.getLogger("flowfabric.stores.postgres")
 
     def __init__(self, dsn: str) -> None:
@@ -47,15 +48,27 @@ class Wakeups(wakeups.Wakeups):
                 topics.put_nowait(topic)
 
         connection = await _connect(self._dsn)
+        asking = None
         try:
             await connection.add_listener(CHANNEL, hear)
             connection.add_termination_listener(lambda _: topics.put_nowait(None))
+            asking = asyncio.create_task(self._ask(connection, topics), name="flowfabric-listening")
             yield
         finally:
+            if asking is not None:
+                asking.cancel()
             connection.terminate()
+
+    async def _ask(self, connection: Any, topics: asyncio.Queue[str | None]) -> None:
+        """See that the listening connection lives: it says nothing by itself, and a server that has gone neither."""
+        try:
+            while True:
+                await asyncio.sleep(ASK_EVERY_S)
+                await connection.execute("SELECT 1", timeout=ANSWER_S)
+        except self.errors as error:
+            self.log.warning("the listening connection does not answer: %s", error)
+            topics.put_nowait(None)
 
 
 async def _connect(dsn: str) -> Any:
-    return await asyncpg.connect(
-        dsn, timeout=10, server_settings={"application_name": "flowfabric-wake"}, statement_cache_size=4
-    )
+    return await connect(dsn, server_settings={"application_name": "flowfabric-wake"}, statement_cache_size=4)

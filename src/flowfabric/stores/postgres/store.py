@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 
-from flowfabric.model.decisions import Key, Need, Writes
+from flowfabric.model.decisions import Key, Need, PurgeExecution, Writes
 from flowfabric.model.errors import EngineError, Transport, TransportKind
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
@@ -20,6 +20,7 @@ from flowfabric.stores import migrate as migrations, questions
 from flowfabric.stores.postgres.address import bad_address
 from flowfabric.stores.postgres.codec import DIALECT
 from flowfabric.stores.postgres.commit import statement
+from flowfabric.stores.postgres.connect import DRIVER_ERRORS, OPTIONS, STATEMENT_S, connect, connected, keep_alive
 from flowfabric.stores.postgres.errors import cannot_open, refusal
 from flowfabric.stores.postgres.feed import PostgresFeed
 from flowfabric.stores.postgres.load import Loader
@@ -30,7 +31,6 @@ from flowfabric.stores.server_clock import ServerClock
 from flowfabric.stores.sql.events import HORIZON_RISES, old_events
 from flowfabric.stores.sql.questions import SqlQuestions, trims
 from flowfabric.stores.sql.schema import (
-    DROP_SIGNAL_KEYS,
     EXECUTION_NAMED,
     EXECUTION_SCOPED,
     FLOW_SCOPED,
@@ -53,6 +53,17 @@ class _Questions(SqlQuestions):
 _QUESTIONS = _Questions(
     DIALECT, "e.raw_fields->'tags'->>({})::text", "pg_sequence_last_value(pg_get_serial_sequence('{}', 'event_id'))"
 )
+#: What deletes the rows of executions.
+_DROP = (
+    "DELETE FROM {} t USING unnest($1::smallint[], $2::{}[]) AS i(p, e) "
+    "WHERE t.partition_key = i.p AND t.execution_id = i.e"
+)
+_DROP_NAMED = "DELETE FROM {} t USING unnest($1::{}[]) AS i(e) WHERE t.execution_id = i.e"
+_DROP_SIGNAL_KEYS = (
+    "DELETE FROM ff_signal_dedup t USING unnest($1::smallint[], $2::uuid[]) AS i(p, e), ff_waitpoint_pending w "
+    "WHERE w.partition_key = i.p AND w.execution_id = i.e "
+    "AND t.partition_key = w.partition_key AND t.waitpoint_id = w.waitpoint_id"
+)
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8"
 #: Settings of connections that write: plans by key, made once, whatever the statistics say at the moment.
 WRITER_SETTINGS = {
@@ -71,6 +82,12 @@ WRITER_SETTINGS = {
 COMPANY_S = 5.0
 #: Rows after which plans no longer change with the size of the tables.
 _PLANS_SETTLED = 1 << 16
+#: How long a server may take to say that it is there.
+PING_S = 10.0
+#: A write on a server that takes none.
+READ_ONLY = "25006"
+#: Whether a statement was completed is not known.
+_COMPLETION_UNKNOWN = "40003"
 _LOST_RACE = ("40001", "40P01", "55P03", "23505", "22012")
 
 
@@ -147,29 +164,32 @@ class PostgresStore:
         clock: Callable[[], int] | None = None,
         pool_size: int = 10,
         parallel: int = 2,
-        migrate: bool | str = True,
+        migrate: bool | str | None = None,
     ) -> PostgresStore:
         """Connect, bring the schema up to date and prepare for work."""
         dsn = dsn.replace("postgres://", "postgresql://", 1)
         schema = migrations.wanted(migrate)
         try:
+            if schema == migrations.APPLY:
+                async with connected(dsn) as connection:
+                    await apply_migrations(connection, partitions or new_partitions)
             pool = await asyncpg.create_pool(
                 dsn,
                 min_size=0,
                 max_size=pool_size,
                 timeout=30,
+                init=keep_alive,
                 reset=_left_as_found,
                 server_settings={"application_name": "flowfabric"},
+                **OPTIONS,
             )
             async with _closed_unless_taken(pool), pool.acquire() as connection:
-                if schema == migrations.APPLY:
-                    await apply_migrations(connection, partitions or new_partitions)
-                elif schema == migrations.CHECK:
+                if schema == migrations.CHECK:
                     await check_migrations(connection)
                 row = await connection.fetchrow(
                     "SELECT num_flow_partitions, num_budget_partitions, num_quota_partitions FROM ff_partition_config"
                 )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DRIVER_ERRORS as error:
             raise cannot_open(error) from error
         except ValueError:
             raise bad_address() from None
@@ -186,8 +206,8 @@ class PostgresStore:
         if self._clock is not None:
             return self._clock()
         if not self._server_clock.good:
-            with _errors():
-                self._server_clock.heard(await self._pool.fetchval(_CLOCK))
+            async with self._reader() as connection:
+                self._server_clock.heard(await connection.fetchval(_CLOCK))
         return self._server_clock.now()
 
     # -- batches -------------------------------------------------------------------------------------------------
@@ -205,7 +225,7 @@ class PostgresStore:
             yield transaction
             await transaction.finish()
         except BaseException as error:
-            await self._give_up(connection, transaction)
+            await self._give_up(connection, transaction, error)
             if transaction.claims_alone:
                 self._in_company_until = time.monotonic() + COMPANY_S
             if isinstance(error, EngineError | Conflict) or not isinstance(error, Exception):
@@ -227,19 +247,25 @@ class PostgresStore:
             if not connection.is_closed():
                 return connection
         try:
-            return await asyncpg.connect(
+            return await connect(
                 self._dsn,
-                timeout=10,
                 server_settings=WRITER_SETTINGS,
                 statement_cache_size=512,
                 max_cached_statement_lifetime=0,
             )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DRIVER_ERRORS as error:
             raise refusal(error) or Conflict(f"cannot connect: {error}") from error
 
-    async def _give_up(self, connection: Any, transaction: _PostgresTransaction) -> None:
+    async def _give_up(self, connection: Any, transaction: _PostgresTransaction, error: BaseException) -> None:
+        if getattr(error, "sqlstate", None) == READ_ONLY:
+            await self._leave_server()
+            connection.terminate()
         try:
             if connection.is_closed():
+                return
+            if isinstance(error, TimeoutError):
+                # Nobody knows what it is still busy with.
+                connection.terminate()
                 return
             if transaction.begun:
                 await asyncio.wait_for(connection.execute("ROLLBACK"), 5)
@@ -251,31 +277,48 @@ class PostgresStore:
             connection.terminate()
             raise
 
+    async def _leave_server(self) -> None:
+        """Connect again before anything else: the server has become a standby, and another one takes the writes."""
+        _log.warning("the PostgreSQL server takes no writes any more; connecting again")
+        while self._writers:
+            self._writers.pop().terminate()
+        await self._pool.expire_connections()
+
     # -- reading -------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _reader(self) -> AsyncIterator[Any]:
+        """A connection of the pool for the block; the driver's errors become the engine's."""
+        with _errors():
+            async with self._pool.acquire(timeout=STATEMENT_S) as connection:
+                try:
+                    yield connection
+                except TimeoutError:
+                    # The pool would wait for the end of what the server is still busy with, if it is there at all.
+                    connection.terminate()
+                    raise
 
     async def read(self, needs: Iterable[Need], view: Filling) -> None:
         """Committed rows, without a lock."""
         now = await self.server_time_ms()
-        with _errors():
-            async with self._pool.acquire() as connection:
-                await Loader(connection, {}, locked=False).load(needs, view, now)
+        async with self._reader() as connection:
+            await Loader(connection, {}, locked=False).load(needs, view, now)
 
     async def query(self, question: Any) -> Any:
         """Lists and pages."""
         if isinstance(question, questions.TrimHistory | questions.TrimAdmission):
             return await self._trim_history(question)
         asked = _QUESTIONS.compile(question)
-        with _errors():
-            return asked.read(await self._pool.fetch(_dollars(asked.sql), *asked.params))
+        return asked.read(await self._fetch(_dollars(asked.sql), *asked.params))
 
     async def _trim_history(self, question: questions.TrimHistory | questions.TrimAdmission) -> int:
         deleted = 0
-        with _errors():
+        async with self._reader() as connection:
             for outbox in OUTBOXES.values():
                 if not isinstance(question, questions.TrimHistory):
                     break
                 old = old_events(outbox.name, question.limit)
-                deleted += await self._pool.fetchval(
+                deleted += await connection.fetchval(
                     _dollars(
                         f"WITH gone AS (DELETE FROM {outbox.name} WHERE event_id = ANY (ARRAY({old})) "
                         "RETURNING event_id), raised AS (INSERT INTO ff_event_horizon (outbox, trimmed_through, "
@@ -286,7 +329,7 @@ class PostgresStore:
                 )
             for condition, before in trims(question):
                 table = condition.split()[0]
-                done = await self._pool.execute(
+                done = await connection.execute(
                     _dollars(
                         f"DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {condition} "
                         f"LIMIT {int(question.limit)} FOR UPDATE SKIP LOCKED))"
@@ -301,8 +344,8 @@ class PostgresStore:
         return PostgresFeed(self._fetch, self.query, kind, namespace, instance_tag)
 
     async def _fetch(self, sql: str, *arguments: Any) -> list[Any]:
-        with _errors():
-            rows: list[Any] = await self._pool.fetch(sql, *arguments)
+        async with self._reader() as connection:
+            rows: list[Any] = await connection.fetch(sql, *arguments)
             return rows
 
     # -- other processes -----------------------------------------------------------------------------------------
@@ -325,18 +368,22 @@ class PostgresStore:
     async def prepare(self) -> tuple[int, ...]:
         """Apply missing migrations; the versions applied."""
         with _errors():
-            async with self._pool.acquire() as connection:
+            async with connected(self._dsn) as connection:
                 return await apply_migrations(connection)
 
     async def server_version(self) -> str:
         """The version of the server."""
-        with _errors():
-            return str(await self._pool.fetchval("SHOW server_version"))
+        async with self._reader() as connection:
+            return str(await connection.fetchval("SHOW server_version"))
 
     async def ping(self) -> None:
-        """Fail if the server does not answer."""
+        """Fail if the server does not answer, or takes no writes."""
         with _errors():
-            await self._pool.fetchval("SELECT 1")
+            async with asyncio.timeout(PING_S), self._reader() as connection:
+                read_only = await connection.fetchval("SHOW transaction_read_only") == "on"
+        if read_only:
+            await self._leave_server()
+            raise Transport("postgres", TransportKind.TRANSPORT, "the server takes no writes: it is a standby")
 
     async def close(self) -> None:
         """Let go of every connection."""
@@ -395,8 +442,8 @@ class _PostgresTransaction:
                 await self._connection.execute(
                     f"DELETE FROM {table} WHERE partition_key = $1 AND flow_id = $2", flow.partition, flow.flow_id
                 )
-        for purge in writes.purges:
-            await self._purge(purge)
+        if writes.purges:
+            await self._purge(writes.purges)
         if not built.empty:
             text, arguments = built.compiled()
             text = self._store.replanning.mark(text)
@@ -437,23 +484,18 @@ class _PostgresTransaction:
             writes.records[StreamHead][key].frame_count - 1,
         )
 
-    async def _purge(self, purge: Any) -> None:
-        await self._connection.execute(DROP_SIGNAL_KEYS.format("$1", "$1", "$2"), purge.partition, purge.uuid)
-        for table in EXECUTION_SCOPED:
-            await self._connection.execute(
-                f"DELETE FROM {table} WHERE partition_key = $1 AND execution_id = $2", purge.partition, purge.uuid
-            )
-        await self._connection.execute(
-            "DELETE FROM ff_cancel_backlog_member WHERE partition_key = $1 AND execution_id = $2",
-            purge.partition,
-            purge.execution_id,
-        )
+    async def _purge(self, purges: list[PurgeExecution]) -> None:
+        """Delete what belongs to some executions, by a statement for each table."""
+        partitions, uuids = [each.partition for each in purges], [each.uuid for each in purges]
+        names = [each.execution_id for each in purges]
+        mark = self._store.replanning.mark
+        await self._connection.execute(mark(_DROP_SIGNAL_KEYS), partitions, uuids)
+        for table in (*EXECUTION_SCOPED, "ff_exec_core"):
+            await self._connection.execute(mark(_DROP.format(table, "uuid")), partitions, uuids)
+        await self._connection.execute(mark(_DROP.format("ff_cancel_backlog_member", "text")), partitions, names)
         for table, spelling in EXECUTION_NAMED:
-            named = purge.uuid if spelling == "uuid" else purge.execution_id
-            await self._connection.execute(f"DELETE FROM {table} WHERE execution_id = $1", named)
-        await self._connection.execute(
-            "DELETE FROM ff_exec_core WHERE partition_key = $1 AND execution_id = $2", purge.partition, purge.uuid
-        )
+            named, kind = (uuids, "uuid") if spelling == "uuid" else (names, "text")
+            await self._connection.execute(mark(_DROP_NAMED.format(table, kind)), named)
 
 
 def _dollars(sql: str) -> str:
@@ -463,9 +505,12 @@ def _dollars(sql: str) -> str:
 
 def _translated(error: Exception, committing: bool) -> Exception:
     code = getattr(error, "sqlstate", None)
-    if code in _LOST_RACE:
+    # A standby has refused the statement, so nothing was written.
+    if code in _LOST_RACE or code == READ_ONLY:
         return Conflict(f"{code}: {error}")
-    lost = isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError | TimeoutError) or (
+    if code == _COMPLETION_UNKNOWN:
+        return Transport("postgres", TransportKind.TRANSPORT, f"outcome unknown: {code}: {error}")
+    lost = (isinstance(error, DRIVER_ERRORS) and not isinstance(error, asyncpg.PostgresError)) or (
         code is not None and (code.startswith("08") or code in ("57P01", "57P02", "57P03", "25P03"))
     )
     if isinstance(error, ValueError):
@@ -491,7 +536,7 @@ def _errors() -> Any:
         yield
     except EngineError:
         raise
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError) as error:
+    except DRIVER_ERRORS as error:
         found = _translated(error, True)
         raise (
             Transport("postgres", TransportKind.TRANSPORT, str(error)) if isinstance(found, Conflict) else found

@@ -1,1 +1,1 @@
-"""What every SQL store shares: tables, rows, and questions as SQL."""
+"""Shared by the SQL stores: tables, rows, and questions as SQL."""

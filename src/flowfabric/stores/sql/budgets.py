@@ -13,10 +13,13 @@ _GATES = {
     "quotas": ("ff_quota_policy", "quota_policy_id", "1 = 1"),
     "budget_reset": ("ff_budget_policy", "budget_id", "next_reset_at_ms <= ?1"),
     "quota_room": ("ff_quota_policy", "quota_policy_id", "next_room_at_ms <= ?1"),
+    # Most policies have no slot taken and no guard: they are not counted.
     "quota_drift": (
         "ff_quota_policy p",
         "quota_policy_id",
-        """active_concurrency <> (SELECT count(*) FROM ff_quota_admitted a WHERE a.partition_key = p.partition_key
+        """quota_policy_id IN (SELECT t.quota_policy_id FROM ff_quota_policy t WHERE t.active_concurrency <> 0
+UNION SELECT g.quota_policy_id FROM ff_quota_admitted g WHERE g.counted)
+AND active_concurrency <> (SELECT count(*) FROM ff_quota_admitted a WHERE a.partition_key = p.partition_key
 AND a.quota_policy_id = p.quota_policy_id AND a.counted)""",
     ),
     "blocked": (

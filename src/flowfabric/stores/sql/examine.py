@@ -1,4 +1,4 @@
-"""What an examination asks about events and streams, as SQL, for every SQL store."""
+"""Questions of an examination about events and streams, as SQL, for every SQL store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people ask who look after the whole, as SQL, for every SQL store: answered from small indexes."""
+"""Questions of operators about the whole, as SQL for every SQL store, answered from small indexes."""
 
 from __future__ import annotations
 

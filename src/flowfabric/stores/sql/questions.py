@@ -134,7 +134,10 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         text = Text()
         text.add(f"t.partition_key = CAST({text.mark(q.partition)} AS integer)")
         text.add("t.closed_at_ms IS NULL")
-        if q.after is not None:
+        if q.after is not None and q.after_ms is not None:
+            marks = f"{text.mark(q.after_ms)}, {text.mark(self._uuid(q.after))}"
+            text.add(f"(t.suspended_at_ms, t.execution_id) > ({marks})")
+        elif q.after is not None:
             after = text.mark(self._uuid(q.after))
             position = (
                 f"(SELECT c.suspended_at_ms FROM ff_suspension_current c WHERE c.partition_key = ?1 "
@@ -375,6 +378,8 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
     def _Due(self, q: ask.Due) -> Asked:  # noqa: N802
         text = Text()
         source, order = self._due_source(q, text)
+        if q.since is not None:
+            text.add(f"{order.partition(',')[0]} >= {text.mark(q.since)}")
         if q.lane_id is not None:
             text.add(f"e.lane_id = {text.mark(q.lane_id)}")
         if q.partition is not None:
@@ -383,6 +388,10 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
             text.add(f"{self._dialect.derived['namespace']} = {text.mark(q.namespace)}")
         if q.tag is not None:
             text.add(f"{self._tag_value.format(text.mark(q.tag[0]))} = {text.mark(q.tag[1])}")
+        if q.after is not None:
+            created, (partition, uuid) = q.after[0], split_wire(q.after[1])
+            marks = f"{text.mark(created)}, CAST({text.mark(partition)} AS integer), {text.mark(self._uuid(uuid))}"
+            text.add(f"(e.created_at_ms, e.partition_key, e.execution_id) > ({marks})")
         limit = q.limit + len(q.skip)
         sql = f"SELECT {self._id_columns} FROM {source} WHERE {text.where()} ORDER BY {order} LIMIT {int(limit)}"
         skip, wanted = q.skip, q.limit
@@ -416,63 +425,70 @@ def _beside(table: str) -> str:
     )
 
 
+def _then(time: str) -> str:
+    """By a time, and the same from page to page where that is equal."""
+    return f"{time}, e.partition_key, e.execution_id"
+
+
 _CORE = "ff_exec_core e"
 _ATTEMPTS = _beside("ff_attempt a") + " AND e.attempt_index = a.attempt_index"
 #: Which rows a timer looks at, on which condition (``{}`` is the time), in which order. Whether they are due is
 #: decided by its rule.
 _DUE: Mapping[str, tuple[str, str, str]] = {
-    "intake": (_CORE, f"e.lifecycle_phase = '{lit.SUBMITTED}'", "e.created_at_ms"),
+    "intake": (_CORE, f"e.lifecycle_phase = '{lit.SUBMITTED}'", _then("e.created_at_ms")),
     "delayed_promoter": (
         _CORE,
         f"e.delay_until_ms <= {{}} AND e.eligibility_state <> '{lit.BLOCKED_BY_DEPENDENCIES}'",
-        "e.delay_until_ms",
+        _then("e.delay_until_ms"),
     ),
-    "lease_expiry": (_ATTEMPTS, "a.lease_expires_at_ms <= {}", "a.lease_expires_at_ms"),
-    "attempt_timeout": (_ATTEMPTS, "a.attempt_timeout_at_ms <= {}", "a.attempt_timeout_at_ms"),
-    "execution_deadline": (_CORE, "e.deadline_at_ms <= {} AND e.terminal_at_ms IS NULL", "e.deadline_at_ms"),
+    "lease_expiry": (_ATTEMPTS, "a.lease_expires_at_ms <= {}", _then("a.lease_expires_at_ms")),
+    "attempt_timeout": (_ATTEMPTS, "a.attempt_timeout_at_ms <= {}", _then("a.attempt_timeout_at_ms")),
+    "execution_deadline": (_CORE, "e.deadline_at_ms <= {} AND e.terminal_at_ms IS NULL", _then("e.deadline_at_ms")),
     "grant_sweep": (
         _beside("ff_claim_grant g"),
         f"g.expires_at_ms <= {{}} AND g.expires_at_ms > 0 AND g.kind = '{lit.GRANT_CLAIM}'",
-        "g.expires_at_ms",
+        _then("g.expires_at_ms"),
     ),
     "suspension_timeout": (
         _beside("ff_suspension_current s"),
         "s.timeout_at_ms <= {} AND s.closed_at_ms IS NULL",
-        "s.timeout_at_ms",
+        _then("s.timeout_at_ms"),
     ),
     "pending_wp_expiry": (
         _beside("ff_waitpoint_pending w"),
         f"w.expires_at_ms <= {{}} AND w.state = '{lit.WAITPOINT_PENDING}'",
-        "w.expires_at_ms",
+        _then("w.expires_at_ms"),
     ),
     "orphans": (
         f"{_CORE} JOIN ff_exec_core p ON p.partition_key = e.partition_key AND p.execution_id = e.parent_eid",
         f"e.parent_eid IS NOT NULL AND e.terminal_at_ms IS NULL AND p.public_state IN ({TAKING_ALONG_LIST})",
-        "e.partition_key, e.parent_eid",
+        "e.partition_key, e.parent_eid, e.execution_id",
     ),
-    "unblock": (_CORE, f"e.eligibility_state = '{lit.BLOCKED_BY_ROUTE}'", "e.created_at_ms"),
-    "lane_blocked": (_CORE, f"e.eligibility_state = '{lit.BLOCKED_BY_LANE_STATE}'", "e.created_at_ms"),
+    "unblock": (_CORE, f"e.eligibility_state = '{lit.BLOCKED_BY_ROUTE}'", _then("e.created_at_ms")),
+    "lane_blocked": (_CORE, f"e.eligibility_state = '{lit.BLOCKED_BY_LANE_STATE}'", _then("e.created_at_ms")),
     "undispatched": (
         _beside("ff_completion_event c"),
         "c.dispatched_at_ms IS NULL AND c.flow_id IS NOT NULL AND c.occurred_at_ms <= {}",
-        "c.occurred_at_ms",
+        _then("c.occurred_at_ms"),
     ),
     "ungated": (
         _CORE,
         f"e.blocked_by IS NULL AND e.eligibility_state IN ({WAITING_FOR_ROOM})",
-        "e.created_at_ms",
+        _then("e.created_at_ms"),
     ),
     "retention": (
         _CORE,
         f"e.terminal_at_ms <= {{}} AND e.purge_at_ms IS NULL AND {FLOW_IS_OVER} AND {ALL_DISPATCHED}",
-        "e.terminal_at_ms",
+        _then("e.terminal_at_ms"),
     ),
-    "purge": (_CORE, f"e.purge_at_ms <= {{}} AND {FLOW_IS_OVER} AND {ALL_DISPATCHED}", "e.purge_at_ms"),
+    "purge": (_CORE, f"e.purge_at_ms <= {{}} AND {FLOW_IS_OVER} AND {ALL_DISPATCHED}", _then("e.purge_at_ms")),
 }
 
 
 def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
     """``(table and condition, time)`` of what goes by age, outboxes apart."""
+    # Ids of audited acts ascend with time, so only the first ones can be old.
+    oldest = f"SELECT audit_id FROM ff_audit ORDER BY audit_id LIMIT {int(question.limit)}"
     return [
         ("ff_worker_registry_event WHERE event_at_ms < ?1", question.registry_before_ms),
         ("ff_exec_idempotency WHERE expires_at_ms <= ?1", question.now),
@@ -482,6 +498,8 @@ def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
         ("ff_sample WHERE minute_ms < ?1", question.samples_before_ms),
         ("ff_worker_gone WHERE gone_at_ms < ?1", question.gone_before_ms),
         ("ff_kind_definition WHERE announced_at_ms < ?1", question.kinds_before_ms),
+        (f"ff_audit WHERE at_ms < ?1 AND audit_id IN ({oldest})", question.audit_before_ms),
+        ("ff_enqueue_request WHERE refused_at_ms < ?1", question.refused_before_ms),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from flowfabric.model.decisions import BLOCKED, NAMING
+from flowfabric.model.operations.access import AuditEntry
 from flowfabric.model.records.executions import EXECUTION_WIDE_FIELDS, Attempt, Execution, StreamHead
 from flowfabric.model.states import (
     ENDED_PHASES,
@@ -35,7 +36,7 @@ WAITING_FOR_ROOM = ", ".join(f"'{state}'" for state in sorted(ROOM_BLOCKS))
 #: What follows the select of executions for each ``Listed``: ``?1`` is the budget's or quota's id, ``?2`` the limit.
 LISTED = {
     BLOCKED: f"WHERE e.blocked_by = ?1 AND e.eligibility_state IN ({WAITING_FOR_ROOM}) "
-    "ORDER BY e.priority DESC, e.created_at_ms, e.execution_id LIMIT ?2",
+    "ORDER BY e.priority DESC, e.fair_rank, e.created_at_ms, e.execution_id LIMIT ?2",
     NAMING: "WHERE e.budget_ids IS NOT NULL AND e.terminal_at_ms IS NULL "
     f"AND ',' || e.budget_ids || ',' LIKE '%,' || ?1 || ',%' AND e.lifecycle_phase IN ({WAITING_LIST}) LIMIT ?2",
 }
@@ -83,6 +84,8 @@ class Dialect(Struct, frozen=True):
     #: Whether a text, whatever the case of its ASCII letters, has another as a part; ``{}`` are both, the other one in
     #: lower case.
     contains: str = "instr(lower({}), {}) > 0"
+    #: The last digits of a UUID; ``{}`` are its column and how many.
+    uuid_end: str = "lower(substr(hex({}), -{}))"
     #: The tags of ``e`` as JSON.
     tags: str = ""
 
@@ -238,7 +241,12 @@ def stored_fields(table: Table, fields: tuple[str, ...]) -> tuple[Column, ...]:
     return tuple(column for field in fields if (column := table.column(field)) is not None)
 
 
-_OPTIONAL: Mapping[Any, tuple[str, ...]] = {Execution: EXECUTION_WIDE_FIELDS, Attempt: ("last_instance_id", "policy")}
+_OPTIONAL: Mapping[Any, tuple[str, ...]] = {
+    Execution: EXECUTION_WIDE_FIELDS,
+    Attempt: ("last_instance_id", "policy"),
+    # The table numbers acts by itself.
+    AuditEntry: ("number",),
+}
 
 
 @cache

@@ -26,7 +26,6 @@ EXECUTION_SCOPED = (
     "ff_step",
     "ff_past_lease",
     "ff_attempt",
-    "ff_exec_idempotency",
     "ff_budget_reservation",
     "ff_budget_ask",
     "ff_debounce",

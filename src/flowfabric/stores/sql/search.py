@@ -104,6 +104,8 @@ class SearchQuestions:
         contains = self._dialect.contains.format
         for part in q.kind_parts:
             text.add(contains(f"coalesce({self._dialect.derived['execution_kind']}, '')", text.mark(part)))
+        if q.id_end is not None:
+            text.add(f"{self._dialect.uuid_end.format('e.execution_id', len(q.id_end))} = {text.mark(q.id_end)}")
         for part in q.errors:
             text.add(contains(f"coalesce({ERROR}, '')", text.mark(part)))
         for part in q.workers:
@@ -215,12 +217,11 @@ class SearchQuestions:
 
     def _ListAudit(self, q: ask.ListAudit) -> Asked:  # noqa: N802
         text = Text()
-        identity = f"t.audit_id{self._dialect.bytewise}"
         if q.after is not None:
-            text.add(f"{identity} < {text.mark(q.after)}")
+            text.add(f"t.number < (SELECT a.number FROM ff_audit a WHERE a.audit_id = {text.mark(q.after)})")
         sql = (
             f"SELECT {self._audit.select_list} FROM ff_audit t WHERE {text.where()} "
-            f"ORDER BY {identity} DESC LIMIT {int(q.limit)}"
+            f"ORDER BY t.number DESC LIMIT {int(q.limit)}"
         )
         return Asked(sql, text.params, lambda rows: [self._audit.read(row) for row in rows])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -123,8 +123,8 @@ def _run(connection: sqlite3.Connection, sql: str, rows: list[tuple[Any, ...]]) 
 
 def apply(connection: sqlite3.Connection, writes: Writes) -> None:
     """Write everything. The caller holds the write lock; a row that vanished means the batch was decided on sand."""
-    for purge in writes.purges:
-        _purge(connection, purge)
+    if writes.purges:
+        _purge(connection, writes.purges)
     for flow in writes.purged_flows:
         where = (flow.partition, uuid_to_blob(flow.flow_id))
         for table in FLOW_SCOPED:
@@ -202,17 +202,18 @@ def _trim(connection: sqlite3.Connection, key: tuple[str, int], writes: Writes) 
     )
 
 
-def _purge(connection: sqlite3.Connection, purge: PurgeExecution) -> None:
-    key = (purge.partition, uuid_to_blob(purge.uuid))
-    connection.execute(DROP_SIGNAL_KEYS.format("?", "?", "?"), (purge.partition, *key))
-    for table in EXECUTION_SCOPED:
-        connection.execute(f"DELETE FROM {table} WHERE partition_key = ? AND execution_id = ?", key)
-    connection.execute("DELETE FROM ff_execution_capabilities WHERE execution_id = ?", key[1:])
-    connection.execute(
+def _purge(connection: sqlite3.Connection, purges: Sequence[PurgeExecution]) -> None:
+    keys: list[tuple[Any, ...]] = [(each.partition, uuid_to_blob(each.uuid)) for each in purges]
+    names: list[tuple[Any, ...]] = [(each.execution_id,) for each in purges]
+    _run(connection, DROP_SIGNAL_KEYS.format("?1", "?1", "?2"), keys)
+    for table in (*EXECUTION_SCOPED, "ff_exec_core"):
+        _run(connection, f"DELETE FROM {table} WHERE partition_key = ? AND execution_id = ?", keys)
+    uuids = [key[1:] for key in keys]
+    _run(connection, "DELETE FROM ff_execution_capabilities WHERE execution_id = ?", uuids)
+    _run(
+        connection,
         "DELETE FROM ff_cancel_backlog_member WHERE partition_key = ? AND execution_id = ?",
-        (purge.partition, purge.execution_id),
+        [(each.partition, each.execution_id) for each in purges],
     )
     for table, spelling in EXECUTION_NAMED:
-        named = key[1] if spelling == "uuid" else purge.execution_id
-        connection.execute(f"DELETE FROM {table} WHERE execution_id = ?", (named,))
-    connection.execute("DELETE FROM ff_exec_core WHERE partition_key = ? AND execution_id = ?", key)
+        _run(connection, f"DELETE FROM {table} WHERE execution_id = ?", uuids if spelling == "uuid" else names)

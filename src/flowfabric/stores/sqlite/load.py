@@ -28,7 +28,7 @@ from flowfabric.model.decisions import (
     Select,
     Slots,
 )
-from flowfabric.model.errors import ResourceExhausted
+from flowfabric.model.errors import LimitReached
 from flowfabric.model.operations.flows import EdgeState
 from flowfabric.model.records.executions import Attempt, Edge, EdgeGroup, Execution, StreamHead
 from flowfabric.model.states import PENDING_CLAIM
@@ -197,7 +197,7 @@ def _load_one(connection: sqlite3.Connection, kind: Any, key: Key, view: Filling
 def _load_selected(connection: sqlite3.Connection, need: Select, view: Filling) -> None:
     keys = _put_records(connection, need, None, view)
     if len(keys) > SELECT_LIMIT:
-        raise ResourceExhausted("select", SELECT_LIMIT)
+        raise LimitReached("SELECT_LIMIT", SELECT_LIMIT)
     view.put_selected(need, keys)
 
 

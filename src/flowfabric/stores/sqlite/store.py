@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -19,6 +20,7 @@ from flowfabric.model.partitions import PartitionCounts
 from flowfabric.stores import migrate as migrations, questions
 from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.protocol import Conflict, Filling, Versions
+from flowfabric.stores.server_clock import RisingClock
 from flowfabric.stores.sql.events import RAISE_HORIZON, old_events
 from flowfabric.stores.sql.questions import SqlQuestions, trims
 from flowfabric.stores.sql.schema import OUTBOXES
@@ -61,7 +63,7 @@ class SqliteStore:
             # Nobody tells of commits by another engine on the same database in memory.
             self.event_poll_s = IN_MEMORY_POLL_S
         self._clock = clock
-        self._last_now = 0
+        self._rising_clock = RisingClock()
         self._writer = _connect(location)
         self._reader = self._writer
         self._synchronous = synchronous
@@ -75,6 +77,8 @@ class SqliteStore:
         self._raw: list[sqlite3.Connection] = []
         self._closed = asyncio.Event()
         self._may_wait = False
+        #: Which file was opened, by device and number.
+        self._file: tuple[int, int] | None = None
 
     @classmethod
     async def open(
@@ -85,7 +89,7 @@ class SqliteStore:
         clock: Callable[[], int] | None = None,
         partitions: PartitionCounts | None = None,
         new_partitions: PartitionCounts | None = None,
-        migrate: bool | str = True,
+        migrate: bool | str | None = None,
     ) -> SqliteStore:
         """Connect, bring the schema up to date and prepare for work."""
         location = locate(url)
@@ -128,17 +132,17 @@ class SqliteStore:
             self._reader = _connect(self.location)
             self._reader.execute("PRAGMA busy_timeout = 5000")
             self._reader.execute("PRAGMA query_only = 1")
+            self._file = _file_at(self.location)
 
     # -- time ----------------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
         if self._clock is not None:
             return self._clock()
-        self._last_now = max(self._last_now, time.time_ns() // 1_000_000)
-        return self._last_now
+        return self._rising_clock.process_ms()
 
     async def server_time_ms(self) -> int:
-        """The store's time: the process clock, which never runs backwards here."""
+        """The store's time: the process clock, kept from running backwards."""
         return self._now()
 
     # -- batches -------------------------------------------------------------------------------------------------
@@ -167,6 +171,7 @@ class SqliteStore:
     async def transaction(self, *, trusting: bool = False) -> AsyncIterator[_SqliteTransaction]:
         """The write lock, held until the end of the block."""
         writer = self._writer
+        self._check_file()
         self._begin(writer)
         try:
             self._data_version()
@@ -176,6 +181,16 @@ class SqliteStore:
         finally:
             if writer.in_transaction:
                 writer.execute("ROLLBACK")
+
+    def _check_file(self) -> None:
+        """Refuse to go on with a file that is no longer the one at its path: what is written there is lost."""
+        if self._file is not None and self._file != _file_at(self.location):
+            raise Transport(
+                "sqlite",
+                TransportKind.OTHER,
+                f"{self.location.identity} was replaced or deleted while it was open, and takes nothing more: restart "
+                "this process, and stop all that use the file before you restore or move it",
+            )
 
     def _data_version(self) -> int:
         """What the writing connection knows of other connections' commits; held records end with a change."""
@@ -213,7 +228,8 @@ class SqliteStore:
     async def query(self, question: Any) -> Any:
         """Lists and pages."""
         if isinstance(question, questions.TrimHistory | questions.TrimAdmission):
-            return await self.run(lambda: self._trim_history(question))
+            with _errors():
+                return await self.run(lambda: self._trim_history(question))
         if isinstance(question, questions.Integrity):
             return await asyncio.to_thread(self._integrity)
         if isinstance(question, questions.OddEnds):
@@ -304,7 +320,8 @@ class SqliteStore:
         return sqlite3.sqlite_version
 
     async def ping(self) -> None:
-        """Fail if the database cannot be read."""
+        """Fail if the database cannot be read, or is no longer the one at its path."""
+        self._check_file()
         with _errors():
             self._reader.execute("SELECT 1 FROM ff_partition_config").fetchone()
 
@@ -363,6 +380,15 @@ def _applied(connection: sqlite3.Connection) -> dict[int, str]:
     if there is None:
         return {}
     return dict(connection.execute("SELECT version, checksum FROM ff_migration_annotation").fetchall())
+
+
+def _file_at(location: Location) -> tuple[int, int] | None:
+    """Which file is at a path, by device and number."""
+    try:
+        found = os.stat(location.identity)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _migrate(connection: sqlite3.Connection, partitions: PartitionCounts | None) -> None:
@@ -426,7 +452,11 @@ def _translated(error: sqlite3.Error) -> Exception:
 
 @contextlib.contextmanager
 def _errors() -> Any:
+    """Errors of SQLite as errors of the engine, where nothing is decided that could be decided again."""
     try:
         yield
-    except sqlite3.Error as error:
-        raise _translated(error) from error
+    except (sqlite3.Error, Conflict) as error:
+        found = _translated(error) if isinstance(error, sqlite3.Error) else error
+        if isinstance(found, Conflict):
+            found = Contention(ContentionKind.RETRY_EXHAUSTED, str(found))
+        raise found from error

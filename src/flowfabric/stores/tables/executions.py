@@ -46,6 +46,7 @@ EXECUTION = Table(
         fair_key=TEXT,
         parent=UUID,
         cancel_at_ms=BIG,
+        earlier_signals=INT,
         payload=BYTES,
         result=BYTES,
         raw_fields=JSON,

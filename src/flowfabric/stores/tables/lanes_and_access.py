@@ -148,7 +148,7 @@ TABLES = (
     Table(
         AuditEntry,
         "ff_audit",
-        columns(audit_id=TEXT, at_ms=BIG, who=TEXT, act=TEXT, subject=TEXT, status=INT),
+        columns(audit_id=TEXT, at_ms=BIG, who=TEXT, act=TEXT, subject=TEXT, status=INT, number=BIG),
         ("audit_id",),
     ),
     Table(

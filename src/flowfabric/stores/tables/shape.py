@@ -1,4 +1,4 @@
-"""What a table is: the columns of a kind of record, and its key."""
+"""The shape of a table: the columns of a kind of record, and its key."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Valkey: everything in the memory of one server. Functions that run there whole, a log of them on its disk."""
+"""Valkey: all records in one server's memory, changed by functions that run there, logged to its disk."""

@@ -1,4 +1,4 @@
-"""What a commit on a Valkey server survives, and whether that is what was asked for."""
+"""Durability: which failures a commit on a Valkey server survives, and whether that is what was asked for."""
 
 from __future__ import annotations
 

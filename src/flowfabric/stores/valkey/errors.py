@@ -1,4 +1,4 @@
-"""What a Valkey server's error answers mean, and what to do about them."""
+"""Error answers of a Valkey server, and what to do about them."""
 
 from __future__ import annotations
 

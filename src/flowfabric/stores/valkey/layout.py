@@ -1,4 +1,4 @@
-"""What says that a store was begun somewhere, and in which layout."""
+"""The marker that a store begins here, and its layout."""
 
 from __future__ import annotations
 

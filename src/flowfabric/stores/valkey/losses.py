@@ -1,4 +1,4 @@
-"""What a server may have lost that takes over, or comes back, and how nobody is misled by it.
+"""Fail-overs: what a server that takes over or comes back may have lost, and how that is noticed.
 
 Commits that were acknowledged may be missing then, and with them the numbers of their events. If those were given out
 again, followers would take the new events for the ones they have read. So each server has a history of its own: before

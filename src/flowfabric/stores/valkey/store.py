@@ -95,7 +95,7 @@ class ValkeyStore:
         clock: Callable[[], int] | None = None,
         partitions: PartitionCounts | None = None,
         new_partitions: PartitionCounts | None = None,
-        migrate: bool | str = True,
+        migrate: bool | str | None = None,
     ) -> ValkeyStore:
         """Connect, check what the server promises and prepare for work."""
         address = parse(url)

@@ -39,10 +39,38 @@ const reached = (there) => {
   for (const listener of listeners) listener(there);
 };
 
-/** Fetch with the credential; throws a Problem with a sentence in it. `text` is a body that is JSON already. */
-export async function request(method, path, { query, body, text, signal, key } = {}) {
-  let response;
+/** Told of every change that was asked for, as soon as its answer is there, or lost. */
+const acted = new Set();
+export const onActed = (listener) => acted.add(listener);
+
+/** What went wrong on the way: the request or its answer did not arrive, or not in time. */
+function lost(error, method) {
+  if (error.name === "AbortError") return error;
+  const reading = method === "GET";
+  if (error.name === "TimeoutError")
+    return new Problem(
+      `The server took too long to respond. ${reading ? "Retrying automatically." : "Reload to see whether the change was made."}`,
+      0,
+      "late",
+    );
+  reached(false);
+  return new Problem(
+    reading
+      ? "The server cannot be reached. Nothing was changed; retrying automatically."
+      : "The connection to the server was lost. Check whether the change was made before you try again.",
+    0,
+    "unreachable",
+  );
+}
+
+/**
+ * Fetch with the credential, and read the answer; throws a Problem with a sentence in it. `text` is a body that is JSON
+ * already. An answer that breaks off is no answer.
+ */
+async function request(method, path, { query, body, text, signal, key } = {}, read = (response) => response.json()) {
   const late = AbortSignal.timeout(PATIENCE);
+  const used = token();
+  let response;
   try {
     response = await fetch(address(path, query), {
       method,
@@ -56,49 +84,68 @@ export async function request(method, path, { query, body, text, signal, key } =
       }),
       body: text ?? (body === undefined ? undefined : JSON.stringify(body)),
     });
+    if (response.ok) {
+      const answer = response.status === 204 ? null : await read(response);
+      reached(true);
+      return answer;
+    }
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    if (error.name === "TimeoutError")
-      throw new Problem(
-        "The server took too long to respond. Reload to see whether the change was made.",
-        0,
-        "late",
-      );
-    reached(false);
-    throw new Problem(
-      "The server cannot be reached. Nothing was changed; retrying automatically.",
-      0,
-      "unreachable",
-    );
+    throw lost(error, method);
   }
   reached(true);
-  if (response.ok) return response;
-  throw await problemOf(response);
+  throw await problemOf(response, used);
 }
 
-export async function problemOf(response) {
+/** What a refusal says; `used` is the credential that it was refused to, which need not be the one of now. */
+export async function problemOf(response, used) {
   let told = null;
   try {
     told = await response.json();
   } catch {
     /* not JSON: the status has to do */
   }
-  if (response.status === 401 && me.peek()?.signed_in) {
+  if (response.status === 401 && me.peek()?.signed_in && used === token()) {
     signOut();
     return new Problem("The credential is no longer valid. Sign in again.", 401, "unauthenticated");
   }
   return new Problem(sentence(told?.error || `the server responded with ${response.status}`), response.status, told?.kind);
 }
 
-export const get = async (path, query, options) => (await request("GET", path, { query, ...options })).json();
+export const get = (path, query, options) => request("GET", path, { query, ...options });
 const changing = (method) => async (path, body, options) => {
-  const answer = await request(method, path, { body, key: crypto.randomUUID?.(), ...options });
-  return answer.status === 204 ? null : answer.json();
+  try {
+    return await request(method, path, { body, key: crypto.randomUUID?.(), ...options });
+  } finally {
+    if (!body?.dry_run) for (const listener of acted) listener();
+  }
 };
 export const post = changing("POST");
 export const put = changing("PUT");
 export const remove = changing("DELETE");
-export const bytes = async (path, options) => new Uint8Array(await (await request("GET", path, options)).arrayBuffer());
+export const bytes = (path, options) =>
+  request("GET", path, options, async (response) => new Uint8Array(await response.arrayBuffer()));
+
+/**
+ * `post`, `put` and `remove` of one intention: until it got an answer, a request that is made again is the same one for
+ * the server, which does it once.
+ */
+export function intent() {
+  const keys = new Map();
+  const once = (change, name) => async (path, body, options = {}) => {
+    const asked = JSON.stringify([name, path, body, options]);
+    if (!keys.has(asked)) keys.set(asked, crypto.randomUUID?.());
+    try {
+      const answer = await change(path, body, { key: keys.get(asked), ...options });
+      keys.delete(asked);
+      return answer;
+    } catch (problem) {
+      // As long as the first try is at work, it may still be done.
+      if (problem.status && problem.kind !== "contention") keys.delete(asked);
+      throw problem;
+    }
+  };
+  return { post: once(post, "POST"), put: once(put, "PUT"), remove: once(remove, "DELETE") };
+}
 export const at = (id, ...rest) => ["v1/executions", encodeURIComponent(id), ...rest].join("/");
 /** One variant as [name, fields]. */
 export const variant = (answer) => (typeof answer === "string" ? [answer, {}] : Object.entries(answer)[0]);

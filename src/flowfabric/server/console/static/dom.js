@@ -1,6 +1,6 @@
 // Preact, htm and signals as one import. Everything shown goes through here, so everything shown is text.
-import { h, render, Fragment } from "./vendor/preact.js";
-import { useState, useEffect, useRef, useMemo, useCallback, useLayoutEffect } from "./vendor/hooks.js";
+import { h, render, Fragment, createContext } from "./vendor/preact.js";
+import { useState, useEffect, useRef, useMemo, useCallback, useLayoutEffect, useContext } from "./vendor/hooks.js";
 import { signal, computed, effect, batch } from "./vendor/signals.js";
 import htm from "./vendor/htm.js";
 
@@ -20,5 +20,5 @@ function useValue(source) {
   return source.peek();
 }
 
-export { html, h, render, Fragment, signal, computed, effect, batch, useValue };
-export { useState, useEffect, useRef, useMemo, useCallback, useLayoutEffect };
+export { html, h, render, Fragment, createContext, signal, computed, effect, batch, useValue };
+export { useState, useEffect, useRef, useMemo, useCallback, useLayoutEffect, useContext };

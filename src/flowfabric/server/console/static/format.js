@@ -93,8 +93,8 @@ export const toLocal = (ms) =>
   ms ? new Date(ms - new Date(ms).getTimezoneOffset() * 60_000).toISOString().slice(0, 16) : "";
 export const fromLocal = (text) => Math.max(0, Date.parse(text) || 0);
 
-/** The beginning of the UUID is enough to tell executions apart by eye. */
-export const shortId = (id) => (id ? String(id).split(":").pop().slice(0, 8) : "–");
+/** The end of the UUID is enough to tell executions apart by eye; its beginning is the time. */
+export const shortId = (id) => (id ? String(id).slice(-8) : "–");
 export const size = (n) =>
   n < 1_024 ? `${n} bytes` : n < 1_048_576 ? `${(n / 1_024).toFixed(1)} KB` : `${(n / 1_048_576).toFixed(1)} MB`;
 export const words = (text) => String(text ?? "").replaceAll("_", " ");

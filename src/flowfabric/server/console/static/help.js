@@ -1,8 +1,9 @@
 // What the keys do.
 import { html } from "./dom.js";
-import { closeDialog } from "./dialogs.js";
+import { useDialog } from "./dialogs.js";
 
 export function Help({ pages }) {
+  const { close } = useDialog();
   return html`
     <div class="inside">
       <h2 id="dialog-title">Keyboard shortcuts</h2>
@@ -40,7 +41,7 @@ export function Help({ pages }) {
         <span><kbd>?</kbd></span>
         <span>Show this help</span>
       </div>
-      <div class="foot"><button type="button" class="button" onClick=${closeDialog}>Close</button></div>
+      <div class="foot"><button type="button" class="button" onClick=${close}>Close</button></div>
     </div>
   `;
 }

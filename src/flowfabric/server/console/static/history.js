@@ -41,6 +41,7 @@ export const LEASE_ENDS = {
   suspended: ["suspended", "suspended"],
   delayed: ["delayed", "delayed until a time"],
   waiting_children: ["waiting_children", "waiting for its children"],
+  declined: ["delayed", "left to other workers"],
   expired: ["warn", "expired"],
   revoked: ["warn", "revoked"],
   reclaimed: ["warn", "taken over by another worker"],
@@ -59,6 +60,7 @@ const BETWEEN = {
   suspended: ["suspended", "Suspended", "soft-bar"],
   delayed: ["delayed", "Delayed", "soft-bar"],
   waiting_children: ["waiting_children", "Waiting for its children", "soft-bar"],
+  declined: ["delayed", "Waiting for a worker that knows it", "soft-bar"],
   failed: ["rate_limited", "Waiting for retry", "hatched"],
   timed_out: ["rate_limited", "Waiting for retry", "hatched"],
   expired: ["waiting", "Waiting for another worker", "soft-bar"],
@@ -213,66 +215,112 @@ export function rowsOf({ info, history, steps, children }) {
 /** Ends of leases that the ends of their attempts tell of. */
 const SAID_OTHERWISE = new Set(["completed", "failed", "cancelled", "timed_out"]);
 
+/** What happens under one lease, in this order, and then to those who wait for the next. */
+const OPENED = 0;
+const WORKED = 1;
+const CLOSED = 2;
+const WAITED = 3;
+
 /** The same as sentences, oldest first: {at, tone, text}. */
 export function eventsOf({ info, history, steps }) {
   const { leases, suspension } = history;
   const found = [];
-  const add = (at, tone, text) => {
-    if (at) found.push({ at, tone, text });
+  // What happened in the same millisecond goes by the lease that it happened under, then by its phase.
+  const add = (at, tone, text, lease, phase) => {
+    if (at) found.push({ at, tone, text, lease, phase });
   };
-  // What happened in the same millisecond stays in this order.
+  const lastOf = (attempt) => leases.findLastIndex((lease) => lease.attempt_index <= attempt);
+  const begunBy = (at) => leases.findLastIndex((lease) => lease.began_at <= at);
+  const parked = suspension
+    ? leases.findLastIndex((lease) => lease.ended === "suspended" && lease.ended_at <= suspension.suspended_at)
+    : -1;
+  // What happens to a suspended one comes behind the lease that it gave up.
+  const place = (at) => (suspension && at >= suspension.suspended_at ? [parked, WAITED] : [begunBy(at), WORKED]);
   add(
     history.created_at,
     "waiting",
     `Created${history.creator_identity ? ` by ${history.creator_identity}` : ""} in lane ${info.lane_id}`,
+    -1,
+    OPENED,
   );
   for (const step of (steps || []).slice(-MAX_TICKS))
     add(
       step.recorded_at,
       step.outcome === "ok" ? "good" : "bad",
       `Step ${stepName(step.name)} ${step.outcome === "ok" ? "completed" : "failed"}`,
+      begunBy(step.recorded_at),
+      WORKED,
     );
-  for (const lease of leases)
+  leases.forEach((lease, number) => {
     if (!SAID_OTHERWISE.has(lease.ended))
       add(
         lease.ended_at,
         LEASE_ENDS[lease.ended]?.[0] ?? "waiting",
         `The lease of ${holder(lease)} ended: ${leaseEnd(lease)}`,
+        number,
+        CLOSED,
       );
+  });
   for (const attempt of history.attempts) {
     add(
       attempt.ended_at,
       outcomeTone(attempt),
       `Attempt ${attempt.attempt_index + 1} ended: ${attempt.outcome === "retry" ? "failed" : words(attempt.outcome || "over")}`,
+      lastOf(attempt.attempt_index),
+      CLOSED,
     );
-    if (attempt.retry_at) add(attempt.ended_at, "rate_limited", `Retry at ${zoned(attempt.retry_at)}`);
+    if (attempt.retry_at)
+      add(
+        attempt.ended_at,
+        "rate_limited",
+        `Retry at ${zoned(attempt.retry_at)}`,
+        lastOf(attempt.attempt_index),
+        CLOSED,
+      );
   }
   if (suspension)
     add(
       suspension.suspended_at,
       "suspended",
       `Suspended: ${because(suspension.reason)}${suspension.timeout_at ? `, until ${zoned(suspension.timeout_at)} at most` : ""}`,
+      parked,
+      WAITED,
     );
   for (const waitpoint of history.waitpoints)
-    add(waitpoint.created_at, "suspended", `Waitpoint ${waitpoint.waitpoint_key || waitpoint.waitpoint_id} was created`);
+    add(
+      waitpoint.created_at,
+      "suspended",
+      `Waitpoint ${waitpoint.waitpoint_key || waitpoint.waitpoint_id} was created`,
+      ...place(waitpoint.created_at),
+    );
   for (const signal of history.signals)
     add(
       signal.accepted_at,
       "accent",
       `Signal ${signal.signal_name} for ${signal.waitpoint_key} from ${signal.source_identity || signal.source_type}: ${words(signal.effect)}`,
+      ...place(signal.accepted_at),
     );
-  if (suspension) add(suspension.closed_at, "active", `Resumed: ${words(suspension.close_reason || "resumed")}`);
+  if (suspension)
+    add(
+      suspension.closed_at,
+      "active",
+      `Resumed: ${words(suspension.close_reason || "resumed")}`,
+      parked,
+      WAITED,
+    );
   const seen = new Set();
-  for (const lease of leases) {
+  leases.forEach((lease, number) => {
     add(
       lease.began_at,
       "active",
       `Attempt ${lease.attempt_index + 1} ${seen.has(lease.attempt_index) ? "continued" : "started"} on worker ${holder(lease)}`,
+      number,
+      OPENED,
     );
     seen.add(lease.attempt_index);
-  }
-  add(history.ended_at, info.public_state, endOf(info, history));
-  return found.sort((a, b) => a.at - b.at);
+  });
+  add(history.ended_at, info.public_state, endOf(info, history), leases.length, CLOSED);
+  return found.sort((a, b) => a.at - b.at || a.lease - b.lease || a.phase - b.phase);
 }
 
 /** How it ended, why and by whom. */

@@ -222,12 +222,14 @@ export class Listing {
     try {
       const { first, last } = this.view;
       const above = first < HEAD ? null : this.at(first - 1);
-      const added = await this.news(above ? HEAD : Math.min(MOST, Math.max(HEAD, last)));
-      if (above) {
-        const limit = Math.min(MOST, Math.max(1, last - first));
-        const page = await this.search({ cursor: cursor(keyOf(above)), limit });
-        this.cover(keyOf(above), reach(page), page.executions);
-      }
+      const limit = Math.min(MOST, Math.max(1, last - first));
+      // Whatever has come is put in at once: in between, rows would have moved under whoever looks at them.
+      const [head, page] = await Promise.all([
+        this.head(above ? HEAD : Math.min(MOST, Math.max(HEAD, last))),
+        above && this.search({ cursor: cursor(keyOf(above)), limit }),
+      ]);
+      const added = this.news(head);
+      if (page) this.cover(keyOf(above), reach(page), page.executions);
       this.problem = null;
       return added;
     } catch (problem) {
@@ -238,19 +240,26 @@ export class Listing {
     }
   }
 
-  async news(limit) {
+  /** Where the newest row that is known stands; nothing if there was none at all. */
+  get newest() {
+    const [{ count, rows, until }] = this.stretches;
+    return count ? keyOf(rows[0]) : until;
+  }
+
+  /** What is above everything, as {rows, end}. */
+  async head(limit) {
     const page = await this.search({ limit });
-    let rows = page.executions;
-    let end = reach(page);
+    const end = reach(page);
+    if (!end || !this.newest || order(end, this.newest) >= 0) return { rows: page.executions, end };
+    // All of them are new: there may be more between them and what is known.
+    const next = await this.search({ cursor: cursor(end), limit: MOST });
+    return { rows: page.executions.concat(next.executions), end: reach(next) };
+  }
+
+  /** Put in what is above everything; says how many are new. */
+  news({ rows, end }) {
     this.fresh = new Set();
-    const newest = () => (this.stretches[0].count ? keyOf(this.stretches[0].rows[0]) : this.stretches[0].until);
-    if (end && newest() && order(end, newest()) < 0) {
-      // All of them are new: there may be more between them and what is known.
-      const next = await this.search({ cursor: cursor(end), limit: MOST });
-      rows = rows.concat(next.executions);
-      end = reach(next);
-    }
-    const known = newest();
+    const known = this.newest;
     const [head] = this.stretches;
     if (end && (known ? order(end, known) < 0 : true)) {
       // What lies between is fetched when somebody looks there.

@@ -1,9 +1,9 @@
 // Server-sent events over fetch, which can carry a credential: continued with Last-Event-ID, tried again when cut off.
 // One stream of hints per tab says that something has changed; whoever shows something then looks again, at most once
 // in a while. A hidden tab holds no connection.
-import { signal, useEffect, useRef, useState } from "./dom.js";
-import { address, headers, onReach, problemOf } from "./api.js";
-import { may, me } from "./session.js";
+import { signal, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./dom.js";
+import { address, headers, onActed, onReach, problemOf } from "./api.js";
+import { may, me, token } from "./session.js";
 
 /** "live", "connecting", "polling" or "offline". */
 export const connection = signal("connecting");
@@ -30,6 +30,7 @@ export function follow(path, { onEvent, onState = () => {}, lastId = "", query }
     const own = (abort = new AbortController());
     onState("connecting");
     try {
+      const used = token();
       const response = await fetch(address(path, query), {
         headers: headers({ accept: "text/event-stream", ...(last ? { "last-event-id": last } : {}) }),
         signal: own.signal,
@@ -38,7 +39,7 @@ export function follow(path, { onEvent, onState = () => {}, lastId = "", query }
         referrerPolicy: "no-referrer",
       });
       if (!response.ok) {
-        const problem = await problemOf(response);
+        const problem = await problemOf(response, used);
         if (response.status < 500 && response.status !== 429) {
           stopped = true;
           onState("refused", problem);
@@ -105,6 +106,9 @@ function hint() {
   for (const viewer of viewers) viewer.hinted();
 }
 
+// Whatever is shown may say something else after an act, also if its answer was lost.
+onActed(hint);
+
 // Without a stream, every answer tells whether the server is there.
 let polls = false;
 onReach((there) => {
@@ -145,6 +149,7 @@ class Viewer {
     this.at = 0;
     this.busy = false;
     this.again = false;
+    this.waiting = [];
     this.visible = () => {
       if (!document.hidden) this.now();
     };
@@ -169,24 +174,58 @@ class Viewer {
     }
     clearTimeout(this.timer);
     this.busy = true;
+    this.again = false;
     this.at = performance.now();
+    const waiting = this.waiting.splice(0);
+    let seen = false;
     try {
-      await this.look();
+      seen = (await this.look()) !== false;
     } finally {
       this.busy = false;
-      if (!this.stopped) this.plan(this.again ? COALESCE : this.every);
-      this.again = false;
+      if (seen || this.stopped) for (const settle of waiting) settle();
+      else this.waiting.unshift(...waiting);
+      if (!this.stopped) this.plan(seen && this.waiting.length ? 0 : this.again ? COALESCE : this.every);
     }
+  }
+  /** Look now, or right after the look under way, which may have read what was before. Settles once that is seen. */
+  fresh() {
+    if (this.stopped) return Promise.resolve();
+    return new Promise((settle) => {
+      this.waiting.push(settle);
+      this.now();
+    });
   }
   stop() {
     this.stopped = true;
     clearTimeout(this.timer);
     viewers.delete(this);
     document.removeEventListener("visibilitychange", this.visible);
+    for (const settle of this.waiting.splice(0)) settle();
   }
 }
 
-/** Call `look` now, on hints and now and then, as long as the component is there. Returns a function that looks at once. */
+/**
+ * What is asked for, as long as `deps` stay the same: `open` turns false as soon as something else is drawn, or nothing.
+ * An answer is for the question it was given to: whoever waited looks whether that is still open.
+ */
+export function useQuestion(deps) {
+  const question = useMemo(() => ({ open: true }), deps);
+  const latest = useRef(question);
+  if (latest.current !== question) latest.current.open = false;
+  latest.current = question;
+  useLayoutEffect(
+    () => () => {
+      latest.current.open = false;
+    },
+    [],
+  );
+  return question;
+}
+
+/**
+ * Call `look` now, on hints and now and then, as long as the component is there; `false` says that it saw nothing.
+ * Returns a function that looks at once, and settles when something was seen that was read after the call.
+ */
 export function useWatch(look, deps, every = POLL) {
   const viewer = useRef(null);
   const latest = useRef(look);
@@ -195,29 +234,66 @@ export function useWatch(look, deps, every = POLL) {
     const own = (viewer.current = new Viewer(() => latest.current(), every));
     return () => own.stop();
   }, deps);
-  return () => viewer.current?.now();
+  return () => viewer.current?.fresh() ?? Promise.resolve();
 }
+
+const NOTHING = { data: null, problem: null };
 
 /** What `load` gives, kept fresh: {data, problem, refresh}. What was loaded stays while something goes wrong. */
 export function useLive(load, deps, every = POLL) {
-  const [state, setState] = useState({ data: null, problem: null });
-  const run = useRef(0);
-  useEffect(() => {
-    run.current += 1;
-    setState({ data: null, problem: null });
-  }, deps);
+  const question = useQuestion(deps);
+  const [told, setTold] = useState(NOTHING);
+  const tell = (next) =>
+    setTold((old) => (question.open ? { ...(old.question === question ? old : NOTHING), question, ...next } : old));
   const refresh = useWatch(
     async () => {
-      const mine = run.current;
       try {
         const data = await load();
-        if (mine === run.current) setState({ data, problem: null });
+        tell({ data, problem: null });
+        return true;
       } catch (problem) {
-        if (mine === run.current && problem.name !== "AbortError") setState((old) => ({ data: old.data, problem }));
+        if (problem.name !== "AbortError") tell({ problem });
+        return false;
       }
     },
-    deps,
+    [question],
     every,
   );
-  return { ...state, refresh };
+  const { data, problem } = told.question === question ? told : NOTHING;
+  return { data, problem, refresh };
+}
+
+/** What `load` gives, asked for until it is there: {data, problem}. */
+export function useOnce(load, deps) {
+  const question = useQuestion(deps);
+  return useLive(async () => (question.answer ??= { given: await load() }).given, [question]);
+}
+
+/**
+ * A list that is read page by page, kept fresh: `page(cursor)` gives {rows, next}. {data: {rows, more}, problem, refresh,
+ * more}: `more()` reads a further page; what is there stays meanwhile.
+ */
+export function usePages(page, deps, { first = 1, every = POLL } = {}) {
+  const wanted = useMemo(() => ({ pages: first }), deps);
+  const { data, problem, refresh } = useLive(
+    async () => {
+      const { pages } = wanted;
+      let rows = [];
+      let cursor;
+      for (let number = 0; number < pages && cursor !== null; number += 1) {
+        const found = await page(cursor);
+        rows = rows.concat(found.rows);
+        cursor = found.next;
+      }
+      return { rows, more: cursor !== null, pages };
+    },
+    [wanted],
+    every,
+  );
+  const more = () => {
+    // Until it is there, it is the same page that is asked for.
+    wanted.pages = data.pages + 1;
+    refresh();
+  };
+  return { data, problem, refresh, more };
 }

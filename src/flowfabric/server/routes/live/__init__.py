@@ -1,1 +1,1 @@
-"""What goes on while it is read: streams of frames, of events and of changes."""
+"""Live streams: frames, events and changes, sent while they happen."""

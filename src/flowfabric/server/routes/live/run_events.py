@@ -1,4 +1,4 @@
-"""What a run emits as server-sent events: over all its attempts, and if asked with what its children emit."""
+"""A run's output as server-sent events, over all its attempts, with its children's on request."""
 
 from __future__ import annotations
 

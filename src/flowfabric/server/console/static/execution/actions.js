@@ -1,9 +1,9 @@
 // What can be done with one execution, each with its consequence before it is done.
 import { html } from "../dom.js";
-import { at, get, post, put } from "../api.js";
+import { at, get } from "../api.js";
 import { may } from "../session.js";
 import { plural } from "../format.js";
-import { confirm } from "../dialogs.js";
+import { confirm, whileHere } from "../dialogs.js";
 import { ended, Menu } from "../parts.js";
 import { toast } from "../toasts.js";
 import { Icon } from "../icons.js";
@@ -45,10 +45,10 @@ export function actionsOf({ id, info, steps, refresh }) {
           ],
         },
       ],
-      act: async ({ step }) => {
-        const made = await post(at(id, "fork"), step ? { at: step } : {});
+      act: async ({ step }, own) => {
+        const made = await own.post(at(id, "fork"), step ? { at: step } : {});
         toast(`Forked with ${plural(made.steps, "recorded step")}.`);
-        location.hash = `#/executions/${encodeURIComponent(made.execution_id)}`;
+        own.go(`#/executions/${encodeURIComponent(made.execution_id)}`);
       },
     });
   };
@@ -60,8 +60,8 @@ export function actionsOf({ id, info, steps, refresh }) {
         label: "Cancel",
         foresee: foresee("cancel"),
         fields: [REASON],
-        act: async ({ reason }) => {
-          const answer = await post(at(id, "request-cancel"), { reason });
+        act: async ({ reason }, own) => {
+          const answer = await own.post(at(id, "request-cancel"), { reason });
           done(answer.Cancelling ? "Cancelling: it cleans up first." : "Cancelled.");
         },
       }),
@@ -72,8 +72,8 @@ export function actionsOf({ id, info, steps, refresh }) {
         label: "Terminate",
         foresee: foresee("terminate"),
         fields: [REASON],
-        act: async ({ reason }) => {
-          await post(at(id, "cancel"), { reason });
+        act: async ({ reason }, own) => {
+          await own.post(at(id, "cancel"), { reason });
           done("Terminated.");
         },
       }),
@@ -82,20 +82,21 @@ export function actionsOf({ id, info, steps, refresh }) {
         title: "Replay this execution?",
         label: "Replay",
         foresee: foresee("replay"),
-        act: async () => {
-          await post(at(id, "replay"));
+        act: async (_, own) => {
+          await own.post(at(id, "replay"));
           done("Replayed.");
         },
       }),
     /** From the step that failed, or from the first. */
     fork: async () => {
+      const here = whileHere();
       let failed = null;
       try {
         failed = (await get(at(id, "preview"))).fork_at;
       } catch {
         /* the dialog asks again, and says what is wrong */
       }
-      forkAt(failed ?? steps[0]?.name);
+      if (here()) forkAt(failed ?? steps[0]?.name);
     },
     forkFrom: (step) => forkAt(step),
     priority: () =>
@@ -106,8 +107,8 @@ export function actionsOf({ id, info, steps, refresh }) {
         fields: [
           { name: "priority", label: "Priority", type: "number", required: true, value: String(info.priority) },
         ],
-        act: async ({ priority: value }) => {
-          await put(at(id, "priority"), { new_priority: Number(value) });
+        act: async ({ priority: value }, own) => {
+          await own.put(at(id, "priority"), { new_priority: Number(value) });
           done("Priority changed.");
         },
       }),
@@ -118,8 +119,8 @@ export function actionsOf({ id, info, steps, refresh }) {
         label: "Revoke",
         foresee: foresee("revoke_lease"),
         consequence: "Use this when a worker hangs.",
-        act: async () => {
-          await post(at(id, "revoke-lease"));
+        act: async (_, own) => {
+          await own.post(at(id, "revoke-lease"));
           done("Lease revoked.");
         },
       }),

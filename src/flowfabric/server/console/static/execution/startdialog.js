@@ -1,8 +1,8 @@
 // The dialogs that start executions: kinds that workers have announced with a form, any other kind with JSON.
 import { html, useEffect, useRef, useState } from "../dom.js";
-import { at, get, post, variant } from "../api.js";
+import { at, get, variant } from "../api.js";
 import { me, may, namespace } from "../session.js";
-import { closeDialog, openDialog } from "../dialogs.js";
+import { openDialog, useAct, useDialog } from "../dialogs.js";
 import { Badge, executionHref, Trouble } from "../parts.js";
 import { toast } from "../toasts.js";
 import { KindInput } from "./kindinput.js";
@@ -13,10 +13,9 @@ const SHOWN = 50;
 const PAGES = 5;
 const PAGE = 1_000;
 
-const open = (id, told) => {
-  closeDialog();
+const open = (own, id, told) => {
   toast(told);
-  location.hash = executionHref(id);
+  own.go(executionHref(id));
 };
 
 /** The names of all kinds of a namespace; without one, of all namespaces that this credential can see. */
@@ -40,23 +39,9 @@ export async function announced(kind, space) {
   return known.some((each) => each.kind === kind) ? (await readKind(kind, space)).definition : null;
 }
 
-/** What is done once a form is filled in, and what became of it. */
-function useActing() {
-  const [state, setState] = useState({ busy: false, problem: null });
-  const run = async (act) => {
-    setState({ busy: true, problem: null });
-    try {
-      await act();
-    } catch (problem) {
-      setState({ busy: false, problem });
-    }
-  };
-  return [state, run];
-}
-
 const Foot = ({ busy, disabled }) => html`
   <div class="foot">
-    <button type="button" class="button" onClick=${closeDialog}>Cancel</button>
+    <button type="button" class="button" onClick=${useDialog().close}>Cancel</button>
     <button type="submit" class="button primary" disabled=${busy || disabled}>${busy ? "Working…" : "Start"}</button>
   </div>
 `;
@@ -71,7 +56,7 @@ function Start({ kind: chosen = "", space: given = null }) {
   const [lane, setLane] = useState(null);
   const [input, setInput] = useState("{}");
   const [found, setFound] = useState(null);
-  const [state, run] = useActing();
+  const { busy, problem, run, own } = useAct();
   const reader = useRef(null);
   const name = kind.trim();
   const usual = namespace.peek() || me.peek()?.namespaces?.[0] || "default";
@@ -107,15 +92,15 @@ function Start({ kind: chosen = "", space: given = null }) {
   const startKnown = async (text) => {
     // The input goes as it was typed: numbers keep all their digits.
     const rest = JSON.stringify({ lane_id: shownLane.trim() });
-    const made = await post(`v1/kinds/${encodeURIComponent(name)}/start`, undefined, {
+    const made = await own.post(`v1/kinds/${encodeURIComponent(name)}/start`, undefined, {
       query: { namespace: space.trim() },
       text: `${rest.slice(0, -1)},"input":${text}}`,
     });
     const [what, { execution_id: id }] = variant(made);
-    open(id, what === "Duplicate" ? "An execution with this id exists already. This is it." : "Started.");
+    open(own, id, what === "Duplicate" ? "An execution with this id exists already. This is it." : "Started.");
   };
   const startAny = async () => {
-    const made = await post("v1/executions", {
+    const made = await own.post("v1/executions", {
       namespace: space.trim(),
       lane_id: shownLane.trim(),
       execution_kind: name,
@@ -124,7 +109,7 @@ function Start({ kind: chosen = "", space: given = null }) {
       priority: 0,
       creator_identity: me.peek()?.name || "console",
     });
-    open(variant(made)[1].execution_id, "Started.");
+    open(own, variant(made)[1].execution_id, "Started.");
   };
 
   return html`
@@ -175,8 +160,8 @@ function Start({ kind: chosen = "", space: given = null }) {
           </div>
         `
       }
-      <${Trouble} problem=${state.problem} />
-      <${Foot} busy=${state.busy} disabled=${!listed || (isKnown && (!definition || Boolean(definition.by_code)))} />
+      <${Trouble} problem=${problem} />
+      <${Foot} busy=${busy} disabled=${!listed || (isKnown && (!definition || Boolean(definition.by_code)))} />
     </form>
   `;
 }
@@ -237,15 +222,15 @@ const About = ({ kind, definition }) => html`
 export const openAgain = (given) => openDialog({ wide: true, body: html`<${Again} ...${given} />` });
 
 function Again({ id, kind, steps, text, definition }) {
-  const [state, run] = useActing();
+  const { busy, problem, run, own } = useAct();
   const reader = useRef(null);
   const start = async (entered) => {
     // Before the first step there is nothing to keep.
-    const made = await post(at(id, "fork"), {
+    const made = await own.post(at(id, "fork"), {
       ...(steps.length ? { at: steps[0].name } : {}),
       input_payload: bytesOf(entered, "The input") ?? "",
     });
-    open(made.execution_id, "Started.");
+    open(own, made.execution_id, "Started.");
   };
   const submit = (event) => {
     event.preventDefault();
@@ -258,8 +243,8 @@ function Again({ id, kind, steps, text, definition }) {
         A new execution of ${kind} starts from the beginning, with the same lane, policy and tags. This execution does not change.
       </p>
       <${KindInput} schema=${definition.input} text=${text} reader=${reader} />
-      <${Trouble} problem=${state.problem} />
-      <${Foot} busy=${state.busy} />
+      <${Trouble} problem=${problem} />
+      <${Foot} busy=${busy} />
     </form>
   `;
 }

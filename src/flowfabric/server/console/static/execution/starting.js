@@ -1,8 +1,8 @@
 // Starting something new: an execution, one like another with an edited input, and signals to one that waits.
-import { at, get, post } from "../api.js";
+import { at, get } from "../api.js";
 import { me, may } from "../session.js";
-import { decoded, fromBase64, toBase64 } from "../format.js";
-import { confirm } from "../dialogs.js";
+import { decoded, fromBase64, shortId, toBase64 } from "../format.js";
+import { confirm, whileHere } from "../dialogs.js";
 import { executionHref } from "../parts.js";
 import { toast } from "../toasts.js";
 
@@ -23,20 +23,17 @@ function readable(text) {
   return JSON.stringify(value) === text ? JSON.stringify(value, null, 2) : text;
 }
 
-const open = (id, told) => {
-  toast(told);
-  location.hash = executionHref(id);
-};
-
 /** The dialogs that start executions, read when they are first needed. */
 const dialogs = () => import("./startdialog.js");
 
 /** Start an execution: of any kind, or of the one that is given. */
-export const startNew = (given) =>
-  dialogs().then(
-    (found) => found.openStart(given),
+export function startNew(given) {
+  const here = whileHere();
+  return dialogs().then(
+    (found) => here() && found.openStart(given),
     () => toast("The form could not be loaded. Try again.", "bad"),
   );
+}
 
 /** What workers have announced of an execution's kind; null if nothing can be told. */
 async function definitionOf(info) {
@@ -50,6 +47,7 @@ async function definitionOf(info) {
 
 /** Start again what an execution was started for, with an input that can be edited. */
 export async function startAgain({ id, info, steps }) {
+  const here = whileHere();
   let given;
   let raw;
   try {
@@ -65,8 +63,10 @@ export async function startAgain({ id, info, steps }) {
     return;
   }
   const known = given.kind === "json" ? await definitionOf(info) : null;
-  if (known) {
-    (await dialogs()).openAgain({ id, kind: info.execution_kind, steps, text: readable(raw), definition: known });
+  const again = known && (await dialogs()).openAgain;
+  if (!here()) return;
+  if (again) {
+    again({ id, kind: info.execution_kind, steps, text: readable(raw), definition: known });
     return;
   }
   confirm({
@@ -74,13 +74,14 @@ export async function startAgain({ id, info, steps }) {
     label: "Start",
     consequence: `A new execution of ${info.execution_kind} starts from the beginning, with the same lane, policy and tags. This execution does not change.`,
     fields: [{ name: "input", label: "Input", long: true, value: raw && readable(raw) }],
-    act: async ({ input }) => {
+    act: async ({ input }, own) => {
       // Before the first step there is nothing to keep.
-      const made = await post(at(id, "fork"), {
+      const made = await own.post(at(id, "fork"), {
         ...(steps.length ? { at: steps[0].name } : {}),
         input_payload: bytesOf(input, "The input") ?? "",
       });
-      open(made.execution_id, "Started.");
+      toast("Started.");
+      own.go(executionHref(made.execution_id));
     },
   });
 }
@@ -90,6 +91,7 @@ export const maySignal = () => may("deliver_signal") && may("read_waitpoint_toke
 
 /** Send a signal to one of the waitpoints that an execution waits at. */
 export async function sendSignal({ id, refresh }) {
+  const here = whileHere();
   let waiting;
   try {
     waiting = await get(at(id, "pending-waitpoints"));
@@ -101,6 +103,7 @@ export async function sendSignal({ id, refresh }) {
     toast("It does not wait for a signal now.", "warn");
     return;
   }
+  if (!here()) return;
   const names = [...new Set(waiting.flatMap((each) => each.required_signal_names))];
   confirm({
     title: "Send a signal?",
@@ -113,15 +116,15 @@ export async function sendSignal({ id, refresh }) {
         name: "waitpoint",
         label: "Waitpoint",
         value: waiting[0].waitpoint_id,
-        options: waiting.map((each) => [each.waitpoint_id, each.waitpoint_key || each.waitpoint_id.slice(0, 8)]),
+        options: waiting.map((each) => [each.waitpoint_id, each.waitpoint_key || shortId(each.waitpoint_id)]),
       },
       { name: "signal", label: "Signal", required: true, value: names[0] ?? "" },
       { name: "payload", label: "Payload", long: true, hint: "JSON; leave it empty for none" },
     ],
-    act: async ({ waitpoint, signal, payload }) => {
+    act: async ({ waitpoint, signal, payload }, own) => {
       const data = bytesOf(payload, "The payload");
       const { token } = await get(at(id, "waitpoints", encodeURIComponent(waitpoint), "token"));
-      await post(at(id, "signal"), {
+      await own.post(at(id, "signal"), {
         waitpoint_id: waitpoint,
         waitpoint_token: token,
         signal_name: signal,

@@ -17,7 +17,7 @@ const ENDS = {
   completed: "Completed",
   failed: "Failed (no retries left)",
   cancelled: "Cancelled",
-  expired: "Expired: not finished before its deadline",
+  expired: "Expired: past its deadline, or an attempt past its timeout",
   skipped: "Skipped: its flow no longer needs it",
 };
 

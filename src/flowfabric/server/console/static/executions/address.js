@@ -50,10 +50,16 @@ export function hrefOf(said) {
   return `#/executions${found.size ? `?${found}` : ""}`;
 }
 
-/** Go there; whoever types does not want every letter in the history. */
+/** Whether the address is that of the list. */
+const isHere = () => /^#\/executions(\?|$)/.test(location.hash);
+
+/**
+ * Go there; whoever types does not want every letter in the history. What only rewrites the address of the list does
+ * nothing when that was left: it may come from a timer, or from what is still drawn of the list.
+ */
 export function go(said, { replace = false } = {}) {
   const hash = hrefOf(said);
-  if (location.hash === hash) return;
+  if (location.hash === hash || (replace && !isHere())) return;
   if (!replace) {
     location.hash = hash;
     return;

@@ -1,9 +1,9 @@
 // Cancel or replay many at once, after saying how many.
-import { html, useEffect, useRef, useState } from "../dom.js";
-import { at, get, post } from "../api.js";
+import { html, useEffect, useState } from "../dom.js";
+import { at, get, post, Problem } from "../api.js";
 import { now } from "../session.js";
 import { exact, moment, plural, words } from "../format.js";
-import { closeDialog, confirm, openDialog } from "../dialogs.js";
+import { confirm, openDialog, useAct } from "../dialogs.js";
 import { toast } from "../toasts.js";
 import { Trouble } from "../parts.js";
 import { Icon } from "../icons.js";
@@ -29,7 +29,22 @@ async function foreseen(verb, ids) {
   };
 }
 
+/** As many are asked for at the same time. */
+const AT_ONCE = 5;
+
+/** What was done says how much that is, also if the dialog was left before all of it was. */
+function tell(verb, { done, failed, left }) {
+  toast(
+    `${plural(done, "execution")} ${verb === "cancel" ? "cancelled" : "replayed"}${failed ? `, ${failed} refused` : ""}${left ? "; stopped before the others" : ""}.`,
+    failed || left ? "warn" : "good",
+  );
+}
+
+/** The executions that were chosen; `done(ids)` is called with those that got an answer. */
 export function some(verb, ids, done) {
+  // What a second try has to do is what the first has not done.
+  const left = [...ids];
+  const counts = { done: 0, failed: 0 };
   const few = ids.length <= LOOKED_AT;
   confirm({
     title: `${verb === "cancel" ? "Cancel" : "Replay"} ${plural(ids.length, "execution")}?`,
@@ -41,27 +56,30 @@ export function some(verb, ids, done) {
     label: verb === "cancel" ? "Cancel" : "Replay",
     danger: verb === "cancel",
     fields: verb === "cancel" ? [{ name: "reason", label: "Reason", placeholder: "stored with the change" }] : [],
-    act: async ({ reason }) => {
-      let failed = 0;
-      const work = [...ids];
-      await Promise.all(
-        Array.from({ length: 5 }, async () => {
-          for (let identity = work.pop(); identity; identity = work.pop()) {
-            try {
-              if (verb === "cancel") await post(at(identity, "request-cancel"), { reason: reason || "" });
-              else await post(at(identity, verb));
-            } catch (problem) {
-              if (problem.status === 0) throw problem;
-              failed += 1;
+    act: async ({ reason }, own) => {
+      const had = new Set(left);
+      let lost = null;
+      const work = async () => {
+        while (left.length && !lost && own.open) {
+          const identity = left.pop();
+          try {
+            if (verb === "cancel") await own.post(at(identity, "request-cancel"), { reason: reason || "" });
+            else await own.post(at(identity, verb));
+            counts.done += 1;
+          } catch (problem) {
+            if (problem.status) counts.failed += 1;
+            else {
+              lost ??= problem;
+              left.push(identity);
             }
           }
-        }),
-      );
-      toast(
-        `${plural(ids.length - failed, "execution")} ${verb === "cancel" ? "cancelled" : "replayed"}${failed ? `, ${failed} refused` : ""}.`,
-        failed ? "warn" : "good",
-      );
-      done();
+        }
+      };
+      await Promise.all(Array.from({ length: AT_ONCE }, work));
+      for (const identity of left) had.delete(identity);
+      done([...had]);
+      if (lost) throw new Problem(`${counts.done + counts.failed} of ${ids.length} are done. ${lost.message}`, 0, lost.kind);
+      tell(verb, { ...counts, left: left.length });
     },
   });
 }
@@ -83,60 +101,46 @@ const BATCH = 500;
 function Bulk({ verb, filter, told, refresh }) {
   const [preview, setPreview] = useState({ count: 0, whole: false, problem: null });
   const [reason, setReason] = useState("");
-  const [progress, setProgress] = useState(null);
-  const stopped = useRef(false);
+  // A second try goes on where the first one got no answer.
+  const [progress] = useState({ done: 0, failed: 0, cursor: undefined });
+  const [, draw] = useState(0);
+  const { busy, problem, run, own } = useAct();
   useEffect(() => {
-    (async () => {
-      let cursor;
-      let count = 0;
-      try {
-        for (let page = 0; page < PREVIEW_PAGES && !stopped.current; page += 1) {
-          const found = await post(
-            `v1/bulk/${verb}`,
-            { filter, dry_run: true, limit: 1_000, cursor },
-            { key: undefined },
-          );
-          count += found.matched;
-          cursor = found.next_cursor;
-          setPreview({ count, whole: cursor === null, problem: null });
-          if (cursor === null) return;
-        }
-      } catch (problem) {
-        setPreview({ count, whole: true, problem });
-      }
-    })();
-    return () => {
-      stopped.current = true;
-    };
+    count();
   }, []);
-  const run = async (event) => {
-    event.preventDefault();
+  const count = async () => {
     let cursor;
-    let done = 0;
-    let failed = 0;
+    let found = 0;
+    setPreview({ count: 0, whole: false, problem: null });
     try {
-      do {
-        setProgress({ done, failed });
-        const found = await post(`v1/bulk/${verb}`, { filter, reason, limit: BATCH, cursor });
-        done += found.done.length;
-        failed += found.failed.length;
-        cursor = found.next_cursor;
-      } while (cursor !== null && !stopped.current);
-      toast(
-        `${plural(done, "execution")} ${verb === "cancel" ? "cancelled" : "replayed"}${failed ? `, ${failed} refused` : ""}.`,
-        failed ? "warn" : "good",
-      );
-      closeDialog();
-      refresh();
-    } catch (problem) {
-      setProgress(null);
-      setPreview((old) => ({ ...old, problem }));
+      for (let page = 0; page < PREVIEW_PAGES && own.open && cursor !== null; page += 1) {
+        const next = await post(`v1/bulk/${verb}`, { filter, dry_run: true, limit: 1_000, cursor }, { key: undefined });
+        found += next.matched;
+        cursor = next.next_cursor;
+        setPreview({ count: found, whole: cursor === null, problem: null });
+      }
+    } catch (error) {
+      setPreview({ count: found, whole: false, problem: error });
     }
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    run(async () => {
+      do {
+        draw((n) => n + 1);
+        const found = await own.post(`v1/bulk/${verb}`, { filter, reason, limit: BATCH, cursor: progress.cursor });
+        progress.done += found.done.length;
+        progress.failed += found.failed.length;
+        progress.cursor = found.next_cursor;
+      } while (progress.cursor !== null && own.open);
+      tell(verb, { ...progress, left: progress.cursor !== null });
+      refresh(own.open);
+    });
   };
   const some = preview.count > 0;
   const narrowing = Object.entries(told).filter(([, value]) => value !== undefined);
   return html`
-    <form onSubmit=${run}>
+    <form onSubmit=${submit}>
       <h2 id="dialog-title">${verb === "cancel" ? "Cancel" : "Replay"} all matches</h2>
       <p class="sentence" data-tone=${some ? "warn" : "waiting"}>
         <${Icon} name="warn" />
@@ -178,15 +182,24 @@ function Bulk({ verb, filter, told, refresh }) {
           </div>
         `
       }
-      <${Trouble} problem=${preview.problem} />
+      ${
+        preview.problem &&
+        html`
+          <div class="line wide">
+            <${Trouble} problem=${new Error(`Not all of them are counted. ${preview.problem.message}`)} />
+            <button type="button" class="button small" data-again onClick=${count}>Count again</button>
+          </div>
+        `
+      }
+      <${Trouble} problem=${problem} />
       <div class="foot">
-        <button type="button" class="button" onClick=${closeDialog}>${verb === "cancel" ? "Keep" : "Cancel"}</button>
+        <button type="button" class="button" onClick=${own.close}>${busy ? "Stop" : verb === "cancel" ? "Keep" : "Cancel"}</button>
         <button
           type="submit"
           class=${`button primary ${verb === "cancel" ? "danger" : ""}`}
-          disabled=${!some || progress !== null}
+          disabled=${!some || busy || Boolean(preview.problem)}
         >
-          ${progress ? `${exact(progress.done)} done…` : `${verb === "cancel" ? "Cancel" : "Replay"} ${preview.whole ? exact(preview.count) : "all"}`}
+          ${busy ? `${exact(progress.done)} done…` : `${verb === "cancel" ? "Cancel" : "Replay"} ${preview.whole ? exact(preview.count) : "all"}`}
         </button>
       </div>
     </form>

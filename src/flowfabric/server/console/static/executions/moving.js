@@ -2,20 +2,31 @@
 import { useEffect, useRef, useState } from "../dom.js";
 import { rowHeight } from "./rows.js";
 
-/** Where the keys stand in the list: {cursor, stands, setCursor, move(key), halt()}; a key it knows is its own. */
+const NOWHERE = { place: -1, row: null };
+
+/**
+ * Where the keys stand in the list: {cursor, standing, setCursor, move(key), halt()}; a key it knows is its own. They
+ * stand on a row, wherever it is by now: `standing()` is the row that is drawn so, or that was gone to since.
+ */
 export function useMoving(listing, scroller) {
-  const [cursor, draw] = useState(-1);
+  const [, draw] = useState(0);
   // Keys may come faster than the page is drawn.
-  const stands = useRef(-1);
+  const at = useRef(NOWHERE);
   const ending = useRef(false);
+  const stood = at.current.listing === listing ? at.current : NOWHERE;
+  const cursor = Math.min(stood.row ? listing.placeOf(stood.row) : stood.place, listing.total - 1);
+  // A row that has left the list leaves its place to the next one, as soon as that is drawn there.
+  at.current = { listing, place: cursor, row: cursor < 0 ? null : (listing.at(cursor) ?? stood.row) };
   const setCursor = (place) => {
-    stands.current = place;
-    draw(place);
+    at.current = { listing, place, row: listing.at(place) };
+    draw((n) => n + 1);
   };
 
   /** How many rows fit between the head of the list and its lower edge. */
   const room = () => scroller.current.box.clientHeight - scroller.current.body.offsetTop;
   const show = (place) => {
+    // The scroller knows only what was drawn; the list may be longer by now.
+    scroller.current.extend(listing.total * rowHeight());
     const { top } = scroller.current;
     const upper = place * rowHeight();
     const lower = upper + rowHeight() - room();
@@ -27,14 +38,18 @@ export function useMoving(listing, scroller) {
     listing.hurry = false;
   };
   const move = (key) => {
+    // A key may still come when the list was left.
+    if (!scroller.current) return false;
     const screen = Math.max(1, Math.floor(room() / rowHeight()) - 1);
     const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: screen, PageUp: -screen }[key];
     if (!step && key !== "Home" && key !== "End") return false;
     halt();
     const last = listing.total - 1;
     if (last < 0) return true;
+    const { place: before, row } = at.current;
     // Without a row to begin with, it is the one that is shown first.
-    const from = stands.current < 0 ? Math.ceil(scroller.current.top / rowHeight()) - (step === 1) : stands.current;
+    const from =
+      before < 0 ? Math.ceil(scroller.current.top / rowHeight()) - (step === 1) : row ? listing.placeOf(row) : before;
     const place = key === "Home" ? 0 : key === "End" ? last : Math.max(0, Math.min(last, from + step));
     setCursor(place);
     show(place);
@@ -44,15 +59,15 @@ export function useMoving(listing, scroller) {
     }
     return true;
   };
-  // Effects run after painting, when the list may be longer again: the scroller knows only what was drawn.
   const { total } = listing;
   useEffect(() => {
-    // On the way to the end, the end moves.
-    if (!ending.current) return;
-    setCursor(total - 1);
-    show(total - 1);
+    // On the way to the end, the end moves. It may have moved again since this was drawn.
+    if (!ending.current || !scroller.current) return;
+    const last = listing.total - 1;
+    setCursor(last);
+    show(last);
     if (!listing.hurry && total === listing.total) ending.current = false;
   }, [total, listing.hurry]);
 
-  return { cursor, stands, setCursor, move, halt };
+  return { cursor, standing: () => at.current.row, setCursor, move, halt };
 }

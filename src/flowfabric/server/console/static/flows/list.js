@@ -1,7 +1,7 @@
 // The list of flows: what each one is about, how far it is, how long it took.
 import { html, useEffect, useState, useValue } from "../dom.js";
 import { get } from "../api.js";
-import { useLive } from "../live.js";
+import { usePages } from "../live.js";
 import { Live } from "../app.js";
 import { namespace } from "../session.js";
 import { duration, exact, shortId, words } from "../format.js";
@@ -34,20 +34,12 @@ export function List({ query }) {
   const kind = query.get("kind") || "";
   const state = TONES[query.get("state")] ? query.get("state") : "";
   const [typed, setTyped] = useState(kind);
-  const [pages, setPages] = useState(1);
   useEffect(() => setTyped(kind), [kind]);
-  useEffect(() => setPages(1), [own, kind, state]);
-  const { data, problem } = useLive(async () => {
-    let flows = [];
-    let cursor;
-    for (let page = 0; page < pages; page += 1) {
-      const found = await get("v1/search/flows", { namespace: own, kind: kind.trim(), state, limit: 100, cursor });
-      flows = flows.concat(found.flows);
-      cursor = found.next_cursor;
-      if (cursor === null) break;
-    }
-    return { flows, more: cursor !== null };
-  }, [own, kind, state, pages]);
+  const { data, problem, more } = usePages(async (cursor) => {
+    const query = { namespace: own, kind: kind.trim(), state, limit: 100, cursor };
+    const { flows, next_cursor: next } = await get("v1/search/flows", query);
+    return { rows: flows, next };
+  }, [own, kind, state]);
   return html`
     <div class="page">
       <div class="page-head">
@@ -92,7 +84,7 @@ export function List({ query }) {
           ${
             !data
               ? html`<${Loading} />`
-              : !data.flows.length
+              : !data.rows.length
                 ? html`
                     <${Empty} icon="flows">
                       ${
@@ -125,7 +117,7 @@ export function List({ query }) {
                         </tr>
                       </thead>
                       <tbody>
-                        ${data.flows.map(
+                        ${data.rows.map(
                           (flow) => html`
                             <tr key=${flow.flow_id}>
                               <td>
@@ -156,7 +148,7 @@ export function List({ query }) {
       </section>
       ${
         data?.more &&
-        html`<div><button type="button" class="button" onClick=${() => setPages(pages + 1)}>More</button></div>`
+        html`<div><button type="button" class="button" onClick=${more}>More</button></div>`
       }
     </div>
   `;

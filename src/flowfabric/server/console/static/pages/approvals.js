@@ -1,13 +1,14 @@
 // Approvals: the inbox of questions, what each was asked about, who has answered, and the form to answer for somebody.
-import { html, useEffect, useState, useValue } from "../dom.js";
+import { useBusy } from "../acts.js";
+import { html, useMemo, useState, useValue } from "../dom.js";
 import { get, post } from "../api.js";
-import { useLive } from "../live.js";
+import { useLive, usePages } from "../live.js";
 import { Live } from "../app.js";
 import { may, namespace } from "../session.js";
 import { moment, plural, relative } from "../format.js";
 import { Badge, Copy, Empty, ExecutionLink, Loading, Trouble, When } from "../parts.js";
 import { Json } from "../values.js";
-import { openDialog, closeDialog } from "../dialogs.js";
+import { openDialog, useDialog, whileHere } from "../dialogs.js";
 import { toast } from "../toasts.js";
 import { AnswerForm } from "../answerform.js";
 import { Icon } from "../icons.js";
@@ -34,21 +35,20 @@ const hrefOf = (id, text) =>
 export default function Approvals({ id, query }) {
   const own = useValue(namespace);
   const text = query?.get("q") || "";
-  const [pages, setPages] = useState(FIRST_PAGES);
-  const { data, problem, refresh } = useLive(async () => {
-    let asks = [];
-    let cursor;
-    for (let page = 0; page < pages; page += 1) {
-      const found = await get("v1/asks", { namespace: own, limit: 50, cursor });
-      asks = asks.concat(found.asks);
-      cursor = found.next_cursor;
-      if (cursor === null) break;
-    }
-    return { asks: asks.sort(byDeadline), more: cursor !== null };
-  }, [own, pages]);
-  const all = data?.asks || [];
+  const { data, problem, refresh, more } = usePages(
+    async (cursor) => {
+      const { asks, next_cursor: next } = await get("v1/asks", { namespace: own, limit: 50, cursor });
+      return { rows: asks, next };
+    },
+    [own],
+    { first: FIRST_PAGES },
+  );
+  const all = useMemo(() => [...(data?.rows || [])].sort(byDeadline), [data]);
   const asks = all.filter((ask) => fits(ask, text));
-  const chosen = all.find((ask) => ask.execution_id === id) || (id ? null : asks[0]);
+  // The question that is open stays open, whatever arrives: only people choose another.
+  const first = useMemo(() => ({ id: null }), [own, id]);
+  if (!id) first.id ??= asks[0]?.execution_id ?? null;
+  const chosen = id || first.id;
   const search = (event) => {
     history.replaceState(null, "", hrefOf(id, event.target.value));
     dispatchEvent(new HashChangeEvent("hashchange"));
@@ -67,7 +67,7 @@ export default function Approvals({ id, query }) {
       ${
         !data
           ? html`<${Loading} />`
-          : !all.length && !id
+          : !all.length && !chosen
             ? html`
                 <section class="card">
                   <${Empty} icon="approvals">
@@ -94,7 +94,7 @@ export default function Approvals({ id, query }) {
                     ${
                       data.more &&
                       html`
-                        <button type="button" class="inbox-item" onClick=${() => setPages(pages + 1)}>More</button>
+                        <button type="button" class="inbox-item" onClick=${more}>More</button>
                       `
                     }
                     ${
@@ -113,11 +113,15 @@ export default function Approvals({ id, query }) {
                   <div class="inbox-open stack tight">
                     <a class="inbox-back small" href=${hrefOf("", text)}>All questions</a>
                     ${
-                      chosen
-                        ? html`<${Question} key=${chosen.execution_id} ask=${chosen} refresh=${refresh} />`
-                        : id
-                          ? html`<${Other} key=${id} id=${id} refresh=${refresh} />`
-                          : null
+                      chosen &&
+                      html`
+                        <${Open}
+                          key=${chosen}
+                          id=${chosen}
+                          listed=${all.find((ask) => ask.execution_id === chosen)}
+                          refresh=${refresh}
+                        />
+                      `
                     }
                   </div>
                 </div>
@@ -131,7 +135,7 @@ const Item = ({ ask, chosen, text }) => html`
   <a
     class="inbox-item"
     href=${hrefOf(ask.execution_id, text)}
-    aria-current=${String(ask === chosen)}
+    aria-current=${String(ask.execution_id === chosen)}
     data-ask=${ask.execution_id}
   >
     <span class="line wide">
@@ -147,39 +151,34 @@ const Item = ({ ask, chosen, text }) => html`
   </a>
 `;
 
-/** A question that is not (any more) in the inbox. */
-function Other({ id, refresh }) {
-  const { data, problem } = useLive(() => get(`v1/asks/${encodeURIComponent(id)}`), [id]);
-  if (!data)
+/** The question that is open: first as the inbox has it, then as it is, also when it is no longer in the inbox. */
+function Open({ id, listed, refresh }) {
+  const own = useLive(() => get(`v1/asks/${encodeURIComponent(id)}`), [id]);
+  const ask = own.data || listed;
+  if (!ask)
     return html`
       <section class="card">
         <div class="body">
-          ${problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`}
+          ${own.problem ? html`<${Trouble} problem=${own.problem} />` : html`<${Loading} />`}
         </div>
       </section>
     `;
-  return html`<${Question} ask=${data} refresh=${refresh} />`;
+  return html`<${Question} ask=${ask} refresh=${() => Promise.all([own.refresh(), refresh()])} />`;
 }
 
 function Question({ ask, refresh }) {
   const answered = new Set(ask.given.map((given) => given.by));
   const free = ask.of.filter((name) => !answered.has(name));
-  const [by, setBy] = useState(free[0] || "");
-  const [state, setState] = useState({ busy: false, problem: null });
-  useEffect(() => {
-    if (ask.of.length && answered.has(by) && free.length) setBy(free[0]);
-  }, [ask]);
-  const give = async (value) => {
-    setState({ busy: true, problem: null });
-    try {
+  const several = ask.of.length > 1;
+  // Of several, people choose; who has answered meanwhile is chosen no more, and nobody else instead.
+  const [wanted, setWanted] = useState("");
+  const by = several ? (free.includes(wanted) ? wanted : "") : (ask.of[0] ?? "");
+  const { busy, problem, run } = useBusy(refresh);
+  const give = (value) =>
+    run(async () => {
       const { said } = await post(`v1/asks/${encodeURIComponent(ask.execution_id)}/answer`, { value, by: by || null });
       toast(`Answer recorded: ${said === "approve" ? "Yes" : "No"}`);
-      setState({ busy: false, problem: null });
-      refresh();
-    } catch (problem) {
-      setState({ busy: false, problem });
-    }
-  };
+    });
   return html`
     <section class="card" data-question>
       <header>
@@ -257,13 +256,14 @@ function Question({ ask, refresh }) {
           (free.length > 0 || !ask.of.length) &&
           html`
             <div class="stack tight">
-              <h3>Answer for ${ask.of.length > 1 ? "" : ask.of[0] || "the approver"}</h3>
+              <h3>Answer for ${several ? "" : ask.of[0] || "the approver"}</h3>
               ${
-                ask.of.length > 1 &&
+                several &&
                 html`
                   <div class="field">
                     <label class="visually-hidden" for="by">Approver</label>
-                    <select id="by" class="input" value=${by} onChange=${(event) => setBy(event.target.value)}>
+                    <select id="by" class="input" value=${by} onChange=${(event) => setWanted(event.target.value)}>
+                      <option value="">Choose the approver…</option>
                       ${free.map(
                         (name) => html`<option key=${name} value=${name}>${name}</option>`,
                       )}
@@ -275,8 +275,8 @@ function Question({ ask, refresh }) {
               <${AnswerForm}
                 schema=${ask.schema}
                 approves=${ask.approves}
-                busy=${state.busy}
-                problem=${state.problem}
+                busy=${busy || (several && !by)}
+                problem=${problem}
                 onAnswer=${give}
               />
             </div>
@@ -341,9 +341,12 @@ function Approver({ name, given, ask }) {
 }
 
 function LinkButton({ ask, by }) {
+  const { busy, run } = useBusy();
   const make = async () => {
+    const here = whileHere();
     try {
       const { link } = await post(`v1/asks/${encodeURIComponent(ask.execution_id)}/link`, { by }, { key: undefined });
+      if (!here()) return;
       openDialog({
         body: html`<${Linked} name=${by} url=${new URL(`answer#${link}`, document.baseURI).href} />`,
       });
@@ -352,7 +355,7 @@ function LinkButton({ ask, by }) {
     }
   };
   return html`
-    <button type="button" class="button small" onClick=${make}>
+    <button type="button" class="button small" disabled=${busy} onClick=${() => run(make)}>
       <${Icon} name="link" />
       Link
     </button>
@@ -370,6 +373,6 @@ const Linked = ({ name, url }) => html`
       <input class="input mono" readonly aria-label="Link" value=${url} onFocus=${(event) => event.target.select()} />
       <${Copy} text=${url} label="Copy the link" />
     </div>
-    <div class="foot"><button type="button" class="button" onClick=${closeDialog}>Close</button></div>
+    <div class="foot"><button type="button" class="button" onClick=${useDialog().close}>Close</button></div>
   </div>
 `;

@@ -1,7 +1,7 @@
 // The audit log: who has done what.
 import { html, useState } from "../dom.js";
 import { get } from "../api.js";
-import { useLive } from "../live.js";
+import { usePages } from "../live.js";
 import { Live } from "../app.js";
 import { iso, moment } from "../format.js";
 import { actName, told } from "../audit/telling.js";
@@ -10,24 +10,16 @@ import { Badge, Empty, Loading, Trouble } from "../parts.js";
 const searched = (entry) => `${entry.who} ${entry.act} ${actName(entry.act)} ${entry.subject}`.toLowerCase();
 
 export default function Audit() {
-  const [pages, setPages] = useState(1);
   const [text, setText] = useState("");
-  const { data, problem } = useLive(
-    async () => {
-      let entries = [];
-      let after;
-      for (let page = 0; page < pages; page += 1) {
-        const found = await get("v1/admin/audit", { after, limit: 200 });
-        entries = entries.concat(found.entries);
-        after = found.next_cursor;
-        if (after === null) break;
-      }
-      return { entries, more: after !== null };
+  const { data, problem, more } = usePages(
+    async (after) => {
+      const { entries, next_cursor: next } = await get("v1/admin/audit", { after, limit: 200 });
+      return { rows: entries, next };
     },
-    [pages],
-    5_000,
+    [],
+    { every: 5_000 },
   );
-  const shown = (data?.entries || []).filter(
+  const shown = (data?.rows || []).filter(
     (entry) => !text || searched(entry).includes(text.toLowerCase()),
   );
   return html`
@@ -103,7 +95,7 @@ export default function Audit() {
       </section>
       ${
         data?.more &&
-        html`<div><button type="button" class="button" onClick=${() => setPages(pages + 1)}>Older</button></div>`
+        html`<div><button type="button" class="button" onClick=${more}>Older</button></div>`
       }
     </div>
   `;

@@ -1,11 +1,11 @@
 // Budgets and quotas: how much is spent, how much is allowed, and changing that.
 import { html, useState, useValue } from "../dom.js";
-import { get, post, put } from "../api.js";
+import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { may, namespace } from "../session.js";
 import { amount, count, duration, plural, shortId, units, words, written } from "../format.js";
-import { closeDialog, confirm, openDialog } from "../dialogs.js";
+import { confirm, openDialog, useAct } from "../dialogs.js";
 import { Copy, Empty, Loading, Meter, Trouble, When } from "../parts.js";
 import { Owner, budgetPage, budgetPath, ownedKey, whose } from "../owners.js";
 import { toast } from "../toasts.js";
@@ -168,8 +168,8 @@ function Budget({ budget, refresh }) {
       danger: true,
       label: "Reset",
       consequence: "Its counters go back to 0, and waiting executions continue. The amounts spent are lost.",
-      act: async () => {
-        await post(budgetPath(id, owner, "reset"));
+      act: async (_, own) => {
+        await own.post(budgetPath(id, owner, "reset"));
         toast("Budget reset.");
         refresh();
       },
@@ -262,19 +262,16 @@ function Limits({ budget, refresh }) {
   const [hard, setHard] = useState(() =>
     Object.fromEntries(names.map((name) => [name, written(name, budget.hard_limits[name])])),
   );
-  const [problem, setProblem] = useState(null);
-  const submit = async (event) => {
+  const { busy, problem, run, own } = useAct();
+  const submit = (event) => {
     event.preventDefault();
-    try {
-      await put(budgetPath(budget.budget_id, budget.namespace, "limits"), {
+    run(async () => {
+      await own.put(budgetPath(budget.budget_id, budget.namespace, "limits"), {
         hard_limits: Object.fromEntries(names.map((name) => [name, units(name, hard[name])])),
       });
       toast("Limits changed.");
-      closeDialog();
       refresh();
-    } catch (error) {
-      setProblem(error);
-    }
+    });
   };
   return html`
     <form onSubmit=${submit}>
@@ -299,8 +296,8 @@ function Limits({ budget, refresh }) {
       )}
       <${Trouble} problem=${problem} />
       <div class="foot">
-        <button type="button" class="button" onClick=${closeDialog}>Keep</button>
-        <button type="submit" class="button primary">Change</button>
+        <button type="button" class="button" onClick=${own.close}>Keep</button>
+        <button type="submit" class="button primary" disabled=${busy}>${busy ? "Working…" : "Change"}</button>
       </div>
     </form>
   `;

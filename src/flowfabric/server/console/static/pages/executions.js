@@ -1,7 +1,7 @@
 // Executions: found, followed while they change, cancelled and replayed many at once; or one of them, closely.
-import { html, useCallback, useEffect, useMemo, useRef, useState, useValue } from "../dom.js";
+import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState, useValue } from "../dom.js";
 import { get } from "../api.js";
-import { useLive, useWatch } from "../live.js";
+import { useLive, useQuestion, useWatch } from "../live.js";
 import { Live } from "../app.js";
 import { choose, may, namespace } from "../session.js";
 import { Listing } from "../listing.js";
@@ -18,6 +18,8 @@ import { startNew } from "../execution/starting.js";
 import { useMoving } from "../executions/moving.js";
 import { Columns, Views } from "../executions/views.js";
 
+/** How far from its top the list may be and still show what is new. */
+const NEAR = 80;
 const TABS = [
   ["", "All"],
   ["failures", "Failures by error"],
@@ -106,7 +108,7 @@ function Found({ said, own, counts }) {
     () => new Listing(filterOf(said, own, times(said)), () => draw((n) => n + 1)),
     [narrowed, own],
   );
-  const { cursor, stands, setCursor, move, halt } = useMoving(listing, scroller);
+  const { cursor, standing, setCursor, move, halt } = useMoving(listing, scroller);
   const clear = useCallback(() => setChosen(new Set()), []);
 
   useEffect(() => {
@@ -117,27 +119,34 @@ function Found({ said, own, counts }) {
     return halt;
   }, [listing]);
 
+  const question = useQuestion([listing]);
   const refresh = useWatch(async () => {
     // A search that was refused stays so.
-    if (listing.problem?.status === 400) return;
-    const top = scroller.current?.top || 0;
+    if (listing.problem?.status === 400) return true;
+    const top = scroller.current?.top ?? 0;
     const looked = listing.at(Math.floor(top / rowHeight()));
-    const stood = stands.current;
-    const chose = listing.at(stood);
     const added = await listing.refresh();
-    // Keys may have moved on meanwhile.
-    if (chose && stands.current === stood) setCursor(listing.placeOf(chose));
-    if (top <= 80 || !looked || !scroller.current) return;
-    // What one looks at stays where it is, unless it was left and forgotten meanwhile.
+    // What was asked of another list is not about this one.
+    if (!question.open) return true;
+    if (looked && top > NEAR && scroller.current.top === top) anchor(looked, top);
+    if (added && scroller.current.top > NEAR) setUnseen((n) => n + added);
+    return !listing.problem;
+  }, [listing]);
+  /** What one looks at stays where it is, unless it was left and forgotten meanwhile. */
+  const anchor = (looked, top) => {
     scroller.current.extend(listing.total * rowHeight());
     const place = listing.placeOf(looked);
     const moved = place - Math.floor(top / rowHeight());
     if (moved && listing.at(place)?.execution_id === looked.execution_id)
       scroller.current.to(scroller.current.top + moved * rowHeight());
-    if (added) setUnseen((n) => n + added);
-  }, [listing]);
-  const done = () => {
-    clear();
+  };
+  const acted = (ids) => {
+    setChosen((old) => new Set([...old].filter((identity) => !ids.includes(identity))));
+    refresh();
+  };
+  const actedOnAll = (stayed) => {
+    // Who has left the dialog may have chosen others since.
+    if (stayed) clear();
     refresh();
   };
 
@@ -154,9 +163,10 @@ function Found({ said, own, counts }) {
     [],
   );
 
-  useEffect(() => {
+  // With what is drawn: a key that comes before the next frame is about that.
+  useLayoutEffect(() => {
     const key = (event) => {
-      const row = listing.at(stands.current);
+      const row = standing();
       if (move(event.detail)) event.preventDefault();
       else if (event.detail === "x" && row) flip(row.execution_id);
       else if (event.detail === "Enter" && row) open(row);
@@ -173,10 +183,10 @@ function Found({ said, own, counts }) {
     label,
     icon,
     danger: verb === "cancel",
-    act: () => bulk(verb, said, own, done),
+    act: () => bulk(verb, said, own, actedOnAll),
   });
   const act = (verb, label, look) => html`
-    <button type="button" class=${`button small ${look}`} onClick=${() => some(verb, [...chosen], done)}>${label}</button>
+    <button type="button" class=${`button small ${look}`} onClick=${() => some(verb, [...chosen], acted)}>${label}</button>
   `;
   return html`
     <${Head}

@@ -1,6 +1,6 @@
 // Flows: the list of them, and one of them, as a graph or as a workflow's tree, that changes as it runs.
 import { html, useEffect, useMemo, useState } from "../dom.js";
-import { at, get, post } from "../api.js";
+import { at, get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { may } from "../session.js";
@@ -264,8 +264,8 @@ function cancel(id, nodes, refresh) {
       { name: "policy", label: "Also cancel", value: "cancel_all", options: POLICIES },
       { name: "reason", label: "Reason", placeholder: "stored with the change" },
     ],
-    act: async ({ policy, reason }) => {
-      await post(`v1/flows/${id}/cancel`, { reason, cancellation_policy: policy });
+    act: async ({ policy, reason }, own) => {
+      await own.post(`v1/flows/${id}/cancel`, { reason, cancellation_policy: policy });
       toast("Flow cancelled.");
       refresh();
     },

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { everywhere, may, namespace } from "../session.js";
-import { brief, count, duration, zoned } from "../format.js";
+import { brief, count, duration, shortId, zoned } from "../format.js";
 import { Chart, Legend, PALETTE, SPANS } from "../chart.js";
 import { Loading, Segments, Trouble } from "../parts.js";
 import { whose } from "../owners.js";
@@ -100,7 +100,7 @@ function Charts({ data, matters, own }) {
         .slice(0, 8)
         .map((budget, index) => ({
           key: budget.line,
-          name: (budget.scope_id || budget.budget_id.slice(0, 8)) + whose(budget.namespace),
+          name: (budget.scope_id || shortId(budget.budget_id)) + whose(budget.namespace),
           color: PALETTE[index % PALETTE.length],
           values: (series.budgets[budget.line] || []).map((level) => (level === null ? null : level * 100)),
         })),

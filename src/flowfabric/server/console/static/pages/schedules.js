@@ -10,6 +10,7 @@ import { Icon } from "../icons.js";
 import { Detail } from "../schedules/detail.js";
 import { edit } from "../schedules/form.js";
 import { schedulePage } from "../schedules/links.js";
+import { useStill } from "../still.js";
 import { OVERLAPS, Timing, Verbs } from "../schedules/verbs.js";
 
 export default function Schedules({ id, query }) {
@@ -17,6 +18,8 @@ export default function Schedules({ id, query }) {
     ? html`<${Detail} id=${id} owner=${query.get("namespace") || "default"} />`
     : html`<${List} />`;
 }
+
+const keyOf = (each) => JSON.stringify([each.namespace, each.schedule_id]);
 
 function List() {
   const own = useValue(namespace);
@@ -31,6 +34,7 @@ function List() {
     [own],
     5_000,
   );
+  const { shown, still } = useStill(data?.schedules || [], keyOf);
   return html`
     <div class="page">
       <div class="page-head">
@@ -74,10 +78,10 @@ function List() {
                           <th scope="col"><span class="visually-hidden">Actions</span></th>
                         </tr>
                       </thead>
-                      <tbody>
-                        ${data.schedules.map(
+                      <tbody ...${still}>
+                        ${shown.map(
                           (each) => html`
-                            <${Schedule} key=${each.namespace + each.schedule_id} each=${each} refresh=${refresh} />
+                            <${Schedule} key=${keyOf(each)} each=${each} refresh=${refresh} />
                           `,
                         )}
                       </tbody>

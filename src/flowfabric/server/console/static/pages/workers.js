@@ -1,6 +1,6 @@
 // Workers and lanes: who is alive, where work waits, and closing or opening a lane.
 import { html, useValue } from "../dom.js";
-import { get, put } from "../api.js";
+import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { everywhere, may, namespace } from "../session.js";
@@ -120,8 +120,8 @@ function Lane({ lane, queue, workers, refresh }) {
       danger: state === "disabled",
       consequence,
       fields: [{ name: "reason", label: "Reason", placeholder: "shown with the lane" }],
-      act: async ({ reason }) => {
-        await put(`v1/lanes/${encodeURIComponent(lane.lane_id)}/state`, { state, reason });
+      act: async ({ reason }, own) => {
+        await own.put(`v1/lanes/${encodeURIComponent(lane.lane_id)}/state`, { state, reason });
         toast(`Lane ${lane.lane_id} is ${state}.`);
         refresh();
       },

@@ -1,10 +1,11 @@
 // Starting the past runs of a range that are missing; first it is said how many these are.
-import { html, useEffect, useState } from "../dom.js";
+import { html, useState } from "../dom.js";
 import { post, variant } from "../api.js";
+import { useOnce } from "../live.js";
 import { now } from "../session.js";
 import { fromLocal, moment, plural, toLocal, zone } from "../format.js";
 import { Trouble } from "../parts.js";
-import { closeDialog, openDialog } from "../dialogs.js";
+import { openDialog, useAct } from "../dialogs.js";
 import { toast } from "../toasts.js";
 import { schedulePath } from "./links.js";
 
@@ -19,32 +20,20 @@ function Backfill({ each, refresh }) {
   const path = schedulePath(each.schedule_id, each.namespace, "backfill");
   const [from, setFrom] = useState(() => toLocal(now() - DAY));
   const [to, setTo] = useState(() => toLocal(now()));
-  const [state, setState] = useState({ busy: false, problem: null, preview: null });
+  const { busy, problem, run, own } = useAct();
   const range = { from_ms: fromLocal(from), before_ms: fromLocal(to) };
-  useEffect(() => {
-    let current = true;
-    setState({ busy: false, problem: null, preview: null });
-    post(path, { ...range, dry_run: true }, { key: undefined }).then(
-      (answer) => current && setState({ busy: false, problem: null, preview: variant(answer)[1] }),
-      (problem) => current && setState({ busy: false, problem, preview: null }),
-    );
-    return () => {
-      current = false;
-    };
-  }, [from, to]);
-  const { preview } = state;
+  const { data: preview, problem: unforeseen } = useOnce(
+    async () => variant(await post(path, { ...range, dry_run: true }, { key: undefined }))[1],
+    [from, to],
+  );
   const missing = preview ? preview.slots - preview.existing : 0;
-  const submit = async (event) => {
+  const submit = (event) => {
     event.preventDefault();
-    setState({ ...state, busy: true, problem: null });
-    try {
-      const [, done] = variant(await post(path, range));
+    run(async () => {
+      const [, done] = variant(await own.post(path, range));
       toast(`${plural(done.execution_ids.length, "run")} started.`);
-      closeDialog();
       refresh();
-    } catch (problem) {
-      setState({ ...state, busy: false, problem });
-    }
+    });
   };
   return html`
     <form onSubmit=${submit}>
@@ -92,11 +81,11 @@ function Backfill({ each, refresh }) {
           </p>
         `
       }
-      <${Trouble} problem=${state.problem} />
+      <${Trouble} problem=${problem || unforeseen} />
       <div class="foot">
-        <button type="button" class="button" onClick=${closeDialog}>Cancel</button>
-        <button type="submit" class="button primary" disabled=${state.busy || !missing}>
-          ${state.busy ? "Working…" : missing ? `Start ${plural(missing, "run")}` : "Start"}
+        <button type="button" class="button" onClick=${own.close}>Cancel</button>
+        <button type="submit" class="button primary" disabled=${busy || !missing}>
+          ${busy ? "Working…" : missing ? `Start ${plural(missing, "run")}` : "Start"}
         </button>
       </div>
     </form>

@@ -1,10 +1,10 @@
 // A new schedule, or changes to one. What the form does not show stays as it is.
 import { html, useState } from "../dom.js";
-import { put, variant } from "../api.js";
+import { variant } from "../api.js";
 import { me, namespace } from "../session.js";
 import { decoded, fromBase64, toBase64, zone } from "../format.js";
 import { Trouble } from "../parts.js";
-import { closeDialog, openDialog } from "../dialogs.js";
+import { openDialog, useAct } from "../dialogs.js";
 import { toast } from "../toasts.js";
 import { schedulePage, schedulePath } from "./links.js";
 import { CATCH_UPS, OVERLAPS } from "./verbs.js";
@@ -73,26 +73,22 @@ function bodyOf(values, each) {
 
 function Form({ each, refresh }) {
   const [values, setValues] = useState(() => initial(each));
-  const [state, setState] = useState({ busy: false, problem: null });
+  const { busy, problem, run, own } = useAct();
   const set = (name) => (event) => setValues({ ...values, [name]: event.target.value });
-  const submit = async (event) => {
+  const submit = (event) => {
     event.preventDefault();
-    setState({ busy: true, problem: null });
-    try {
+    run(async () => {
       let body;
       try {
         body = bodyOf(values, each);
       } catch {
         throw new Error("The input is not valid JSON.");
       }
-      const [outcome] = variant(await put(schedulePath(values.name, values.namespace), body));
+      const [outcome] = variant(await own.put(schedulePath(values.name, values.namespace), body));
       toast(outcome === "Unchanged" ? "Nothing changed." : each ? "Schedule changed." : "Schedule saved.");
-      closeDialog();
       refresh();
-      if (!each) location.hash = schedulePage(values.name, values.namespace);
-    } catch (problem) {
-      setState({ busy: false, problem });
-    }
+      if (!each) own.go(schedulePage(values.name, values.namespace));
+    });
   };
   const field = (name, label, more = {}) => html`
     <div class="field">
@@ -143,10 +139,10 @@ function Form({ each, refresh }) {
         each?.source &&
         html`<p class="note-box">Defined in a program. Your changes stay until its definition there changes.</p>`
       }
-      <${Trouble} problem=${state.problem} />
+      <${Trouble} problem=${problem} />
       <div class="foot">
-        <button type="button" class="button" onClick=${closeDialog}>Cancel</button>
-        <button type="submit" class="button primary" disabled=${state.busy}>${state.busy ? "Working…" : "Save"}</button>
+        <button type="button" class="button" onClick=${own.close}>Cancel</button>
+        <button type="submit" class="button primary" disabled=${busy}>${busy ? "Working…" : "Save"}</button>
       </div>
     </form>
   `;

@@ -1,6 +1,7 @@
 // What can be done to a schedule wherever it is shown, and how its times are written.
+import { useBusy } from "../acts.js";
 import { html } from "../dom.js";
-import { post, remove, variant } from "../api.js";
+import { post, variant } from "../api.js";
 import { may } from "../session.js";
 import { duration, words } from "../format.js";
 import { confirm } from "../dialogs.js";
@@ -32,23 +33,13 @@ export const Timing = ({ spec }) =>
       `
     : html`every ${duration(spec.every_ms)}`;
 
-const acting = (each, refresh) => (verb, text) => async () => {
-  try {
-    await post(schedulePath(each.schedule_id, each.namespace, verb), undefined);
-    toast(text);
-    refresh();
-  } catch (problem) {
-    toast(problem.message, "bad");
-  }
-};
-
 function trigger(each, refresh) {
   confirm({
     title: `Start ${each.schedule_id} now?`,
     label: "Start",
     consequence: "This starts one extra run; the schedule does not change. Its overlap policy applies.",
-    act: async () => {
-      const [name, fields] = variant(await post(schedulePath(each.schedule_id, each.namespace, "trigger"), {}));
+    act: async (_, own) => {
+      const [name, fields] = variant(await own.post(schedulePath(each.schedule_id, each.namespace, "trigger"), {}));
       toast(
         fields.execution_ids?.length ? "Started." : `Not started: ${skipText(fields.reason || name)}.`,
         fields.execution_ids?.length ? "good" : "warn",
@@ -65,16 +56,25 @@ export function forget(each) {
     label: "Delete",
     danger: true,
     consequence: `It starts nothing any more; runs that it has started continue.${each.source ? " A worker whose program still defines it creates it again when it starts." : ""}`,
-    act: async () => {
-      await remove(schedulePath(each.schedule_id, each.namespace));
+    act: async (_, own) => {
+      await own.remove(schedulePath(each.schedule_id, each.namespace));
       toast("Schedule deleted.");
-      location.hash = "#/schedules";
+      own.go("#/schedules");
     },
   });
 }
 
 export function Verbs({ each, refresh, small }) {
-  const act = acting(each, refresh);
+  const { busy, run } = useBusy(refresh);
+  const act = (verb, text) => () =>
+    run(async () => {
+      try {
+        await post(schedulePath(each.schedule_id, each.namespace, verb), undefined);
+        toast(text);
+      } catch (problem) {
+        toast(problem.message, "bad");
+      }
+    });
   const look = `button${small ? " small" : ""}`;
   return html`
     ${
@@ -90,14 +90,14 @@ export function Verbs({ each, refresh, small }) {
       each.paused
         ? may("resume_schedule") &&
           html`
-            <button type="button" class=${look} onClick=${act("resume", "Schedule resumed.")}>
+            <button type="button" class=${look} disabled=${busy} onClick=${act("resume", "Schedule resumed.")}>
               <${Icon} name="play" />
               Resume
             </button>
           `
         : may("pause_schedule") &&
           html`
-            <button type="button" class=${look} onClick=${act("pause", "Schedule paused.")}>
+            <button type="button" class=${look} disabled=${busy} onClick=${act("pause", "Schedule paused.")}>
               <${Icon} name="pause" />
               Pause
             </button>

@@ -1,9 +1,9 @@
 // Credentials: who may do what.
 import { html, useState } from "../dom.js";
-import { get, post, remove } from "../api.js";
+import { get, post } from "../api.js";
 import { useLive } from "../live.js";
 import { Badge, Copy, Empty, Loading, Trouble, When } from "../parts.js";
-import { closeDialog, confirm, openDialog } from "../dialogs.js";
+import { confirm, openDialog, useAct } from "../dialogs.js";
 import { toast } from "../toasts.js";
 import { Icon } from "../icons.js";
 
@@ -38,8 +38,8 @@ export function Credentials() {
       label: "Revoke",
       consequence:
         "It is refused at once and its open requests end; other servers on the same store follow within a second. You cannot undo this.",
-      act: async () => {
-        await remove(`v1/admin/credentials/${encodeURIComponent(each.credential_id)}`);
+      act: async (_, own) => {
+        await own.remove(`v1/admin/credentials/${encodeURIComponent(each.credential_id)}`);
         toast("Credential revoked.");
         refresh();
       },
@@ -140,35 +140,40 @@ function Create({ refresh }) {
   const [names, setNames] = useState("");
   const [days, setDays] = useState("");
   const [made, setMade] = useState(null);
-  const [problem, setProblem] = useState(null);
+  const { busy, problem, run, own } = useAct();
   const flip = (scope) => {
     const next = new Set(scopes);
     if (!next.delete(scope)) next.add(scope);
     setScopes(next);
   };
-  const submit = async (event) => {
+  const submit = (event) => {
     event.preventDefault();
-    const own = names
+    const namespaces = names
       .split(",")
       .map((each) => each.trim())
       .filter(Boolean);
-    try {
-      setMade(
-        await post(
-          "v1/admin/credentials",
-          {
-            name: name.trim(),
-            scopes: [...scopes],
-            namespaces: own.length ? own : null,
-            expires_at: days ? Math.floor(Date.now() + Number(days) * 86_400_000) : null,
-          },
-          { key: undefined },
-        ),
-      );
+    run(async () => {
+      // Its token comes with the answer and never again: the dialog stays until then.
+      own.held = true;
+      try {
+        setMade(
+          await post(
+            "v1/admin/credentials",
+            {
+              name: name.trim(),
+              scopes: [...scopes],
+              namespaces: namespaces.length ? namespaces : null,
+              expires_at: days ? Math.floor(Date.now() + Number(days) * 86_400_000) : null,
+            },
+            { key: undefined },
+          ),
+        );
+      } finally {
+        own.held = false;
+      }
       refresh();
-    } catch (error) {
-      setProblem(error);
-    }
+      return false;
+    });
   };
   if (made)
     return html`
@@ -185,7 +190,7 @@ function Create({ refresh }) {
           />
           <${Copy} text=${made.token} label="Copy the token" />
         </div>
-        <div class="foot"><button type="button" class="button primary" onClick=${closeDialog}>Done</button></div>
+        <div class="foot"><button type="button" class="button primary" onClick=${own.close}>Done</button></div>
       </div>
     `;
   return html`
@@ -246,8 +251,8 @@ function Create({ refresh }) {
       </div>
       <${Trouble} problem=${problem} />
       <div class="foot">
-        <button type="button" class="button" onClick=${closeDialog}>Cancel</button>
-        <button type="submit" class="button primary" disabled=${!scopes.size}>Create</button>
+        <button type="button" class="button" onClick=${own.close} disabled=${busy}>Cancel</button>
+        <button type="submit" class="button primary" disabled=${busy || !scopes.size}>${busy ? "Working…" : "Create"}</button>
       </div>
     </form>
   `;

@@ -1,6 +1,6 @@
 // The key that signs links and tokens.
 import { html } from "../dom.js";
-import { get, post } from "../api.js";
+import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { confirm } from "../dialogs.js";
 import { Loading, Trouble, When } from "../parts.js";
@@ -15,11 +15,11 @@ export function Keys() {
       consequence:
         "New links and tokens are signed with a new key, made in this browser and sent to the server once. Older ones stay valid until the old key's grace period ends.",
       fields: [{ name: "kid", label: "Name of the new key", required: true, value: next(data) }],
-      act: async ({ kid }) => {
+      act: async ({ kid }, own) => {
         const secret = [...crypto.getRandomValues(new Uint8Array(32))]
           .map((byte) => byte.toString(16).padStart(2, "0"))
           .join("");
-        await post("v1/admin/rotate-waitpoint-secret", { new_kid: kid, new_secret_hex: secret }, { key: undefined });
+        await own.post("v1/admin/rotate-waitpoint-secret", { new_kid: kid, new_secret_hex: secret }, { key: undefined });
         toast(`Signing with key ${kid} now.`);
         refresh();
       },

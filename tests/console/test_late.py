@@ -1,0 +1,408 @@
+"""Answers that come late, twice or not at all: a press does one thing, to what was shown, and no typed text is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import pytest
+import pytest_asyncio
+from playwright.async_api import Request, expect
+
+from flowfabric import Every
+from flowfabric.engine import Engine
+from flowfabric.model.states import PublicState
+from tests.console.conftest import Pages, Shop
+from tests.console.support.late import LOOK, held, made_up
+from tests.console.support.watched_page import Watched
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+NOTE = {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"type": "string"}}, "required": ["ok"]}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def engine(shop: Shop) -> AsyncIterator[Engine]:
+    async with await Engine.open(shop.server.store, single_node=True) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def watched(shop: Shop, pages: Pages) -> Watched:
+    found = await pages.of(shop.url)
+    # Requests that are cut off are written to the browser's console.
+    found.provoked.add(0)
+    return found
+
+
+async def made(engine: Engine, lane: str, amount: int = 1) -> list[str]:
+    calls = [{"namespace": "late", "lane_id": lane, "execution_kind": f"{lane} {number}"} for number in range(amount)]
+    return [str(each.execution_id) for each in await engine.create_executions(calls)]
+
+
+async def names(watched: Watched, amount: int) -> list[str]:
+    """What the list shows, once it shows so many."""
+    await expect(watched.at(".list-row")).to_have_count(amount)
+    return await watched.at(".list-row .name").all_inner_texts()
+
+
+class Inbox:
+    """Questions that are made up, and the answers given to them."""
+
+    def __init__(self) -> None:
+        self.asks: list[dict[str, Any]] = []
+        self.given: list[tuple[str, Any]] = []
+        #: As many questions are on a page.
+        self.page = 50
+
+    def ask(self, number: int, of: list[str] | None = None, **more: Any) -> dict[str, Any]:
+        names = ["ann"] if of is None else of
+        identity = f"{{fp:0}}:00000000-0000-4000-8000-{number:012}"
+        made = {
+            "execution_id": identity, "run_id": identity, "question": f"question {number}?", "show": None,
+            "schema": NOTE, "approves": "ok", "of": names, "need": len(names) or 1, "given": [], "open": True,
+            "until": None, "asked_at": 1_700_000_000_000 + number, "namespace": "shop", **more,
+        }  # fmt: skip
+        self.asks.append(made)
+        return made
+
+    def answer(self, request: Request) -> Any:
+        """What the server would say."""
+        path, _, query = unquote(request.url).partition("?")
+        if request.method == "POST":
+            identity = path.split("/")[-2]
+            self.given.append((identity, msgspec.json.decode(request.post_data or "")))
+            ask = next(each for each in self.asks if each["execution_id"] == identity)
+            ask["given"].append(
+                {"by": self.given[-1][1]["by"], "identity": None, "said": "approve", "at": 1, "value": {}}
+            )
+            ask["open"] = False
+            return {"said": "approve"}
+        if "/asks/" in path:
+            return next((each for each in self.asks if path.endswith(each["execution_id"])), 404)
+        start = int(query.partition("cursor=")[2] or 0)
+        found = [each for each in self.asks if each["open"]]
+        return {
+            "asks": found[start : start + self.page],
+            "next_cursor": str(start + self.page) if len(found) > start + self.page else None,
+        }
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def inbox(watched: Watched) -> Inbox:
+    made = Inbox()
+    await made_up(watched.page, r"/v1/asks(/|\?|$)", made.answer)
+    return made
+
+
+async def test_a_question_stays_while_others_arrive(watched: Watched, inbox: Inbox) -> None:
+    first = inbox.ask(1)
+    await watched.go("approvals")
+    question = watched.at("[data-question]")
+    await question.get_by_label("Note").fill("half a sentence")
+    inbox.ask(2, until=1_700_000_000_000)
+    await watched.page.evaluate(LOOK)
+    await expect(watched.at("[data-ask]")).to_have_count(2)
+    await expect(question.locator("h2")).to_have_text("question 1?")
+    await expect(question.get_by_label("Note")).to_have_value("half a sentence")
+    # Questions push it off the pages that are read.
+    inbox.page = 0
+    await watched.page.evaluate(LOOK)
+    await expect(watched.at("[data-ask]")).to_have_count(0)
+    await expect(question.get_by_label("Note")).to_have_value("half a sentence")
+    inbox.page = 50
+    await question.get_by_role("button", name="Yes").dblclick()
+    await expect(question.locator(".badge").first).to_have_text("closed")
+    await expect(question.locator("h2")).to_have_text("question 1?")
+    assert [identity for identity, _ in inbox.given] == [first["execution_id"]]
+    await watched.at("[data-ask]").click()
+    await expect(question.locator("h2")).to_have_text("question 2?")
+    assert len(inbox.given) == 1
+
+
+async def test_nobody_is_chosen_by_the_page(watched: Watched, inbox: Inbox) -> None:
+    ask = inbox.ask(1, of=["ann", "bob", "cid"])
+    await watched.go("approvals")
+    yes = watched.button("Yes", exact=True)
+    await expect(yes).to_be_disabled()
+    await watched.at("select#by").select_option("ann")
+    await expect(yes).to_be_enabled()
+    ask["given"].append({"by": "ann", "identity": None, "said": "approve", "at": 1, "value": {}})
+    await watched.page.evaluate(LOOK)
+    await expect(yes).to_be_disabled()
+    await expect(watched.at("select#by")).to_have_value("")
+    assert not inbox.given
+
+
+async def test_more_questions_leave_the_form_as_it_is(watched: Watched, inbox: Inbox) -> None:
+    for number in range(6):
+        inbox.ask(number)
+    inbox.page = 1
+    await watched.go("approvals")
+    await expect(watched.at("[data-ask]")).to_have_count(4)
+    note = watched.at("[data-question]").get_by_label("Note")
+    await note.fill("half a sentence")
+    await watched.button("More", exact=True).dblclick()
+    await expect(watched.at("[data-ask]")).to_have_count(5)
+    await expect(note).to_have_value("half a sentence")
+
+
+@pytest.mark.parametrize(
+    ("page", "path", "button"), [("audit", "v1/admin/audit", "Older"), ("flows", "v1/search/flows", "More")]
+)
+async def test_more_rows_leave_the_others_where_they_are(watched: Watched, page: str, path: str, button: str) -> None:
+    """The table stays while a further page is on its way."""
+
+    def answer(request: Request) -> Any:
+        first = "1.1" not in request.url
+        times = {"created_at": 1, "ended_at": None, "at_ms": 1}
+        row = {
+            "audit_id": first, "who": "ann", "act": "x", "subject": "", "status": 200, "flow_id": f"flow {first}",
+            "flow_kind": "x", "root_kind": None, "root_key": None, "public_flow_state": "open", "namespace": "shop",
+            "node_count": 1, **times,
+        }  # fmt: skip
+        return {"entries": [row], "flows": [row], "next_cursor": "1.1" if first else None}
+
+    await made_up(watched.page, path, answer)
+    await watched.go(page)
+    await expect(watched.at("tbody tr")).to_have_count(1)
+    await watched.page.evaluate(
+        "new MutationObserver(() => { globalThis.gone ||= !document.querySelector('tbody tr'); })"
+        ".observe(document.body, { childList: true, subtree: true })"
+    )
+    await watched.button(button, exact=True).click()
+    await expect(watched.at("tbody tr")).to_have_count(2)
+    assert not await watched.page.evaluate("globalThis.gone")
+
+
+async def test_keys_stay_with_their_row(watched: Watched, engine: Engine) -> None:
+    """Whenever a refresh comes: what x and Enter mean is the row under the cursor."""
+    await made(engine, "keys", 3)
+    await watched.go("executions?q=lane%3Akeys")
+    _, second, third = await names(watched, 3)
+    for _ in range(2):
+        await watched.page.keyboard.press("j")
+    cursor = watched.at(".list-row.cursor")
+    await expect(cursor.locator(".name")).to_have_text(second)
+    async with held(watched.page, "/v1/search/executions", "GET") as way:
+        await made(engine, "keys", 5)
+        await watched.page.evaluate(LOOK)
+        await way.answered.wait()
+        await watched.page.keyboard.press("j")
+        await expect(cursor.locator(".name")).to_have_text(third)
+    await expect(watched.at(".list-row")).to_have_count(8)
+    await expect(cursor).to_have_attribute("aria-posinset", "8")
+    await watched.page.keyboard.press("x")
+    await expect(cursor.locator("input")).to_be_checked()
+    await expect(watched.at(".list-row input:checked")).to_have_count(1)
+
+
+async def test_a_list_that_was_left_does_not_move_the_next_one(watched: Watched, engine: Engine) -> None:
+    await made(engine, "left", 3)
+    await made(engine, "next", 3)
+    await watched.go("executions?q=lane%3Aleft")
+    await names(watched, 3)
+    await watched.page.keyboard.press("j")
+    async with held(watched.page, "/v1/search/executions.*lane%3Aleft", "GET") as way:
+        await made(engine, "left", 1)
+        await watched.page.evaluate(LOOK)
+        await way.answered.wait()
+        await watched.page.evaluate("location.hash = '#/executions?q=lane%3Anext'")
+        await expect(watched.at(".list-row .name").first).to_contain_text("next")
+        await watched.page.keyboard.press("j")
+        await expect(watched.at(".list-row.cursor")).to_have_attribute("aria-posinset", "1")
+        async with watched.page.expect_response("**/v1/search/executions**"):
+            way.release()
+    await watched.page.evaluate("new Promise(requestAnimationFrame)")
+    await expect(watched.at(".list-row.cursor")).to_have_attribute("aria-posinset", "1")
+    first, *_ = await names(watched, 3)
+    await watched.page.keyboard.press("Enter")
+    await expect(watched.page.get_by_role("heading", level=1)).to_have_text(first)
+
+
+async def test_who_types_and_leaves_is_left_alone(watched: Watched, shop: Shop) -> None:
+    """The search box sends what was typed after a moment; not if its list was left by then."""
+    await watched.go("executions")
+    await expect(watched.at(".list-row").first).to_be_visible()
+    await watched.page.clock.install()
+    await watched.at("#q").press_sequentially("charge")
+    await watched.page.evaluate(
+        """() => {
+            location.hash = "#/schedules";
+            // Before the page is another one, as when its code is still on the way.
+            globalThis.left = new Promise((done) => addEventListener("hashchange", () => done(location.hash)));
+        }"""
+    )
+    await watched.page.clock.run_for(1_000)
+    assert await watched.page.evaluate("globalThis.left") == "#/schedules"
+    await expect(watched.page.get_by_role("heading", level=1)).to_have_text("Schedules")
+    assert watched.page.url.endswith("#/schedules")
+    await watched.page.evaluate(
+        """async () => {
+            const { go, read } = await import("/console/executions/address.js");
+            go({ ...read(new URLSearchParams()), q: "charge" }, { replace: true });
+        }"""
+    )
+    assert watched.page.url.endswith("#/schedules")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_dialog_that_was_left_closes_no_other(watched: Watched, engine: Engine, lost: bool) -> None:
+    """What became of its act is told, wherever one is by then."""
+    [identity] = await made(engine, f"dialogs {lost}")
+    await watched.open(identity)
+    await watched.button("Cancel…").click()
+    async with held(watched.page, "request-cancel", lost=None if lost else ()) as way:
+        await watched.at("dialog").get_by_role("button", name="Cancel", exact=True).dblclick()
+        await way.answered.wait()
+        await watched.page.keyboard.press("Escape")
+        await expect(watched.at("dialog")).to_have_count(0)
+        await watched.page.keyboard.press("?")
+        await expect(watched.at("#dialog-title")).to_have_text("Keyboard shortcuts")
+        way.release()
+        told = "Cancel this execution: The connection to the server was lost" if lost else "Cancelled."
+        await expect(watched.at(".toast")).to_contain_text(told)
+    await expect(watched.at("#dialog-title")).to_have_text("Keyboard shortcuts")
+    assert len(way.asked) == 1
+    assert await engine.read_execution_state(identity) == PublicState.CANCELLED
+
+
+async def test_a_second_try_is_the_same_act(watched: Watched, engine: Engine) -> None:
+    """The answer to a fork was lost; who tries again gets that one, not another."""
+    [identity] = await made(engine, "twice")
+    before = len((await engine.search_executions(limit=1_000, query="lane:twice")).executions)
+    await watched.open(identity)
+    async with held(watched.page, "/fork$", lost={0}) as way:
+        way.release()
+        await watched.choose("More", "Start again with edited input")
+        start = watched.at("dialog").get_by_role("button", name="Start", exact=True)
+        await start.click()
+        await expect(watched.at("dialog [role=alert]")).to_contain_text("The connection to the server was lost")
+        await start.click()
+        await expect(watched.at("[data-id]")).not_to_have_text(identity)
+    assert len(way.keys) == 2
+    assert len(set(way.keys)) == 1
+    assert len((await engine.search_executions(limit=1_000, query="lane:twice")).executions) == before + 1
+
+
+async def test_what_is_left_of_many_is_done_by_the_second_try(watched: Watched, engine: Engine) -> None:
+    ids = await made(engine, "many", 12)
+    await watched.go("executions?q=lane%3Amany")
+    await expect(watched.at(".list-row")).to_have_count(12)
+    for row in range(12):
+        await watched.at(".list-row input").nth(row).check()
+    await watched.at(".bulk").get_by_role("button", name="Cancel…").click()
+    cancel = watched.at("dialog").get_by_role("button", name="Cancel", exact=True)
+    async with held(watched.page, "request-cancel", lost={0}) as way:
+        await cancel.dblclick()
+        await way.answered.wait()
+        way.release()
+        await expect(watched.at("dialog [role=alert]")).to_contain_text(
+            "of 12 are done. The connection to the server was lost"
+        )
+        first = len(way.asked)
+        assert first < 12, "nothing more is begun after the loss"
+        await expect(cancel).to_be_enabled()
+        await cancel.click()
+        await expect(watched.at("dialog")).to_have_count(0)
+    assert len(way.asked) == 13, "one was asked for twice"
+    assert len(set(way.keys)) == 12
+    await expect(watched.at(".toast").last).to_have_text("12 executions cancelled.")
+    assert {await engine.read_execution_state(each) for each in ids} == {PublicState.CANCELLED}
+
+
+async def test_what_is_not_counted_is_not_done(watched: Watched) -> None:
+    """And a batch whose answer was lost is the one that a second try begins with."""
+    batches: list[tuple[str | None, Any]] = []
+    state = {"count": 0, "lose": True}
+
+    def answer(request: Request) -> Any:
+        body = msgspec.json.decode(request.post_data or "")
+        cursor = body.get("cursor")
+        if body.get("dry_run"):
+            state["count"] += 1
+            if state["count"] == 2:
+                return None
+            return {"matched": 1_000, "done": [], "failed": [], "next_cursor": None if cursor else "next"}
+        batches.append((request.headers.get("idempotency-key"), cursor))
+        if cursor and state["lose"]:
+            state["lose"] = False
+            return None
+        return {"matched": 0, "done": ["x"] * 1_000, "failed": [], "next_cursor": None if cursor else "next"}
+
+    await made_up(watched.page, "v1/bulk/cancel", answer)
+    await watched.go("executions?q=lane%3Abulk")
+    await watched.choose("Bulk actions", "Cancel all matches")
+    submit = watched.at("dialog [type=submit]")
+    await expect(watched.at("dialog [role=alert]")).to_contain_text("Not all of them are counted.")
+    await expect(watched.at("[data-preview]")).to_have_text("At least 1,000")
+    await expect(submit).to_be_disabled()
+    await watched.at("[data-again]").click()
+    await expect(watched.at("[data-preview]")).to_have_text("2,000")
+    await submit.click()
+    await expect(watched.at("dialog [role=alert]")).to_contain_text("The connection to the server was lost")
+    await submit.click()
+    await expect(watched.at(".toast").last).to_have_text("2,000 executions cancelled.")
+    assert [cursor for _, cursor in batches] == [None, "next", "next"]
+    assert len({key for key, _ in batches}) == 2
+
+
+async def test_a_token_is_never_lost(watched: Watched) -> None:
+    made: list[Request] = []
+    release = asyncio.Event()
+
+    async def create(route: Any) -> None:
+        if route.request.method != "POST":
+            await route.fulfill(json={"credentials": [], "next_cursor": None})
+            return
+        made.append(route.request)
+        await release.wait()
+        await route.fulfill(json={"token": "ff_made_up", "credential_id": "1"})
+
+    await watched.page.route("**/v1/admin/credentials*", create)
+    await watched.go("settings")
+    await watched.button("New credential…").click()
+    await watched.page.get_by_label("Name", exact=True).fill("once")
+    await watched.button("Create").dblclick()
+    for _ in range(3):
+        await watched.page.keyboard.press("Escape")
+    await watched.page.mouse.click(5, 5)
+    release.set()
+    token = watched.page.get_by_label("Token", exact=True)
+    await expect(token).to_have_value("ff_made_up")
+    box = await token.bounding_box()
+    assert box is not None
+    await watched.page.mouse.move(box["x"] + 20, box["y"] + 5)
+    await watched.page.mouse.down()
+    await watched.page.mouse.move(5, 5)
+    await watched.page.mouse.up()
+    await expect(token).to_have_value("ff_made_up")
+    assert len(made) == 1
+    await watched.button("Done").click()
+    await expect(watched.at("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize("clicks", ["double", "two"])
+async def test_a_double_click_pauses_once(watched: Watched, engine: Engine, clicks: str) -> None:
+    await engine.put_schedule(f"late {clicks}", spec=Every(3_600_000), execution_kind="x", namespace="late")
+    await watched.go("schedules")
+    row = watched.at(f"[data-schedule='late {clicks}']")
+    pause = row.get_by_role("button", name="Pause")
+    asked = []
+    watched.page.on("request", lambda each: asked.append(each.url) if each.method == "POST" else None)
+    if clicks == "double":
+        await pause.dblclick()
+    else:
+        box = await pause.bounding_box()
+        assert box is not None
+        for _ in range(2):
+            # As fast as a person can, and slower than the answer.
+            await watched.page.mouse.click(box["x"] + 5, box["y"] + 5)
+            await expect(row).to_contain_text("paused")
+    await expect(row.get_by_role("button", name="Resume")).to_be_enabled()
+    found = await engine.get_schedule(f"late {clicks}", "late")
+    assert found is not None
+    assert found.paused
+    assert len(asked) == 1

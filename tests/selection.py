@@ -1,0 +1,216 @@
+"""What a plain run leaves to a full one, and what starts first; a table in CONTRIBUTING.md says it in short.
+
+A full run runs everything, and any run runs what is named by its id. What no list here names runs on every store in
+both. Paths are patterns as in ``fnmatch``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+STORES = ("memory", "sqlite", "postgres", "valkey")
+
+#: Their rule is in ``core``: a store only keeps the rows that it decides on. All of them run in memory and on SQLite,
+#: and on each other store every fourth function with its first case. Whatever asks a store something that it could
+#: answer in its own way is not listed: commits, order, locks, types, queries, cursors, limits of SQL.
+#: ``test_every_operation_is_answered`` calls every operation on every store in each run.
+RULES_OF_CORE = (
+    "contract/admission/test_admit.py",
+    "contract/admission/test_block.py",
+    "contract/admission/test_budget_asks.py",
+    "contract/admission/test_budget_ledger.py",
+    "contract/admission/test_budgets.py",
+    "contract/admission/test_quotas.py",
+    "contract/admission/test_reservations.py",
+    "contract/engine/test_bad_input.py::test_bad_values_are_refused_without_a_trace",
+    "contract/engine/test_json_depth.py",
+    "contract/engine/test_observer.py",
+    "contract/executions/test_cancel.py",
+    "contract/executions/test_cancel_request.py",
+    "contract/executions/test_complete.py",
+    "contract/executions/test_due.py",
+    "contract/executions/test_end.py",
+    "contract/executions/test_fail.py",
+    "contract/executions/test_late_timers.py",
+    "contract/executions/test_repeats.py",
+    "contract/executions/test_replay.py",
+    "contract/executions/test_revoke_and_priority.py",
+    "contract/flows/test_flows_build.py",
+    "contract/flows/test_flows_cancel.py",
+    "contract/flows/test_flows_end.py",
+    "contract/flows/test_flows_random.py",
+    "contract/flows/test_flows_resolution.py",
+    "contract/flows/test_flows_siblings.py",
+    "contract/flows/test_flows_submit.py",
+    "contract/lanes/test_lanes.py",
+    "contract/leases/test_claim_by_name.py",
+    "contract/leases/test_delay_and_children.py",
+    "contract/leases/test_epochs.py",
+    "contract/leases/test_fences.py",
+    "contract/leases/test_grant_keys.py",
+    "contract/leases/test_grants.py",
+    "contract/leases/test_handle_gate.py",
+    "contract/leases/test_lease_expiry.py",
+    "contract/leases/test_past_leases.py",
+    "contract/leases/test_reclaim.py",
+    "contract/leases/test_renew_and_progress.py",
+    "contract/ownership/test_limited_callers.py",
+    "contract/ownership/test_owners.py",
+    "contract/reads/test_causes.py",
+    "contract/reads/test_explain.py",
+    "contract/reads/test_preview.py",
+    "contract/reads/test_subscribe_events.py",
+    "contract/streams/test_restarts.py",
+    "contract/suspension/test_resume.py",
+    "contract/suspension/test_signal_tokens.py",
+    "contract/suspension/test_signals.py",
+    "contract/suspension/test_signing_keys.py",
+    "contract/suspension/test_suspend.py",
+    "contract/suspension/test_suspend_again.py",
+    "contract/suspension/test_suspension_ends.py",
+    "contract/suspension/test_suspension_timeouts.py",
+    "contract/suspension/test_waitpoints.py",
+    "contract/workflows/test_steps.py",
+)
+
+#: The same for what the SDK does with an engine, whatever its store; all of these run through a server, too.
+RULES_OF_SDK = (
+    "sdk/asks/test_answers.py",
+    "sdk/asks/test_asking_again.py",
+    "sdk/asks/test_asks.py",
+    "sdk/definitions/test_announce.py",
+    "sdk/definitions/test_depends.py",
+    "sdk/runs/test_frames.py",
+    "sdk/runs/test_limits.py",
+    "sdk/runs/test_logs.py",
+    "sdk/runs/test_tasks.py",
+    "sdk/test_context.py",
+    "sdk/test_middleware.py",
+    "sdk/test_options.py",
+    "sdk/worker/test_worker.py",
+    "sdk/workflows/test_cancellation.py",
+    "sdk/workflows/test_workflows.py",
+)
+
+#: Cases that differ in what is given, which is judged before a store is asked: all of them in memory and on SQLite,
+#: each function with its first case on each other store.
+CASES_OF_INPUT = (
+    "contract/executions/test_create.py",
+    "contract/leases/test_claim.py",
+    "contract/leases/test_unique_grants.py",
+    "contract/reads/test_reads.py",
+    "contract/streams/test_stream_reads.py",
+    "contract/streams/test_stream_writes.py",
+    "contract/test_schedules.py",
+)
+
+#: Where all of these run.
+FIRST_STORES = ("memory", "sqlite")
+
+#: Journeys whose cases differ in size or place, not in what they prove: each function with its first case only.
+ONE_CASE = (
+    "bench/test_bench_cases.py::test_every_case_runs",
+    "chaos/test_budget_processes.py",
+    "chaos/test_followers.py",
+    "chaos/test_journeys.py::test_workers_die_at_any_moment",
+    "chaos/test_remote_workers.py",
+    "console/test_stores.py",
+)
+
+#: The same of many cases: every fifth, which are of all stores and kinds.
+FIFTH_CASES = (
+    "chaos/test_crash.py::test_crash_around_*",
+    "chaos/test_journeys.py::test_crash_around_a_commit",
+    "chaos/test_journeys.py::test_whoever_comes_too_late_is_refused",
+    "simulation/coordination/test_coordination_mutants.py",
+    "simulation/test_mutants.py",
+)
+
+#: In full runs only.
+FULL_ONLY = (
+    "chaos/test_processes.py::test_nothing_acknowledged_is_lost_when_*",
+    "demo/test_demo.py::test_a_broken_promise_is_named_and_ends_with_1",
+    "demo/test_demo.py::test_drawn_in_place_on_a_terminal",
+)
+
+#: The longest first, in this order: what starts last decides when a run ends.
+LONGEST = (
+    "console/test_hostile.py",
+    "console/*",
+    "demo/*",
+    "chaos/*",
+    "simulation/*",
+    "bench/*",
+    "sdk/workflows/*",
+    "stores/*",
+    "sdk/*",
+    "cli/*",
+    "docs/*",
+    "examples/*",
+    "server/*",
+)
+
+
+def left_to_full(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Those of a plain run's tests that only a full run runs; for files that were collected whole."""
+    numbers: dict[str, dict[str, int]] = {}
+    cases: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        path, store = path_of(item), store_of(item)
+        name = f"{path}::{getattr(item, 'originalname', None) or item.name}"
+        number = numbers.setdefault(path, {}).setdefault(name, len(numbers[path]))
+        if is_journey_left(name, cases[name, ""]) or is_rule_left(name, store, number, cases[name, store]):
+            yield item
+        cases.update({(name, ""), (name, store)})
+
+
+def is_journey_left(name: str, case: int) -> bool:
+    """Whether a plain run leaves out this case of a function."""
+    if is_in(name, FULL_ONLY) or (case and is_in(name, ONE_CASE)):
+        return True
+    return bool(case % 5) and is_in(name, FIFTH_CASES)
+
+
+def is_rule_left(name: str, store: str, number: int, case: int) -> bool:
+    """Whether a plain run leaves out this case of a function on this store; the number is its place in the file."""
+    if not store or store in FIRST_STORES:
+        return False
+    rules = (*RULES_OF_CORE, *RULES_OF_SDK)
+    if number % len(STORES) != STORES.index(store) and is_in(name, rules):
+        return True
+    return bool(case) and is_in(name, (*rules, *CASES_OF_INPUT))
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Put them in the order in which they start."""
+    ranks = {path: rank(path) for path in {path_of(item) for item in items}}
+    items.sort(key=lambda item: ranks[path_of(item)])
+
+
+def rank(path: str) -> int:
+    """The place of a file in that order."""
+    return next((at for at, pattern in enumerate(LONGEST) if is_in(path, (pattern,))), len(LONGEST))
+
+
+def is_in(name: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns means this test, or its file."""
+    path = name.partition("::")[0]
+    return any(fnmatchcase(name, pattern) or fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def path_of(item: pytest.Item) -> str:
+    """Its file, as the lists name it."""
+    return item.path.relative_to(ROOT / "tests").as_posix() if item.path.is_relative_to(ROOT / "tests") else ""
+
+
+def store_of(item: pytest.Item) -> str:
+    """The store it runs on, or nothing."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    store = parameters.get("store_url", "")
+    return store if store in STORES else ""

@@ -1,0 +1,116 @@
+"""What a plain run leaves out: named in one place, never all of a function, never a file that no list names."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import selection
+from tests.selection import (
+    CASES_OF_INPUT,
+    FIFTH_CASES,
+    FULL_ONLY,
+    LONGEST,
+    ONE_CASE,
+    ROOT,
+    RULES_OF_CORE,
+    RULES_OF_SDK,
+    STORES,
+    left_to_full,
+    longest_first,
+)
+
+FILES = [path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+
+
+def item(path: str, name: str, case: str = "", **parameters: str) -> Any:
+    """As much of a collected test as matters here."""
+    return SimpleNamespace(
+        path=ROOT / "tests" / path,
+        name=f"{name}[{case}]",
+        originalname=name,
+        callspec=SimpleNamespace(params=parameters),
+    )
+
+
+def left(*items: Any) -> list[Any]:
+    return list(left_to_full(items))
+
+
+def suite(path: str, functions: int, cases: int = 2) -> list[Any]:
+    return [
+        item(path, f"test_{number}", f"{store}-{case}", store_url=store)
+        for number in range(functions)
+        for store in STORES
+        for case in range(cases)
+    ]
+
+
+def test_what_no_list_names_runs_everywhere() -> None:
+    assert left(*suite("contract/leases/test_new_file.py", 7)) == []
+    assert left(*suite("sdk/test_new_file.py", 7)) == []
+
+
+def test_rules_of_core_run_on_two_stores_and_a_sample_on_each_other() -> None:
+    everything = suite("contract/admission/test_block.py", 10)
+    out = left(*everything)
+    runs = [each for each in everything if each not in out]
+    for store in STORES:
+        here = [each for each in runs if each.callspec.params["store_url"] == store]
+        assert len(here) == (20 if store in ("memory", "sqlite") else 2), store
+    # Each other store takes other functions, with their first case.
+    others = [each for each in runs if each.callspec.params["store_url"] not in ("memory", "sqlite")]
+    assert len({each.originalname for each in others}) == len(others)
+    assert all(each.name.endswith("-0]") for each in others)
+
+
+def test_cases_of_input_run_on_two_stores_and_one_of_them_on_each_other() -> None:
+    everything = suite("contract/executions/test_create.py", 3)
+    assert [each.name for each in left(*everything)] == [
+        f"test_{number}[{store}-1]" for number in range(3) for store in ("postgres", "valkey")
+    ]
+
+
+def test_tests_without_a_store_run_whatever_the_list_says() -> None:
+    assert left(item("contract/admission/test_block.py", "test_pure")) == []
+
+
+def test_one_case_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "ONE_CASE", ("chaos/test_some.py::test_journey",))
+    monkeypatch.setattr(selection, "FULL_ONLY", ("chaos/*::test_long",))
+    first, second = (item("chaos/test_some.py", "test_journey", str(case)) for case in range(2))
+    other, long = item("chaos/test_some.py", "test_other", "1"), item("chaos/test_some.py", "test_long")
+    assert left(first, second, other, long) == [second, long]
+
+
+def test_every_fifth_case_whatever_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "FIFTH_CASES", ("chaos/test_some.py",))
+    cases = [item("chaos/test_some.py", "test_crash", str(case), store_url=STORES[case % 2]) for case in range(11)]
+    assert [each for each in cases if each not in left(*cases)] == cases[::5]
+
+
+def test_the_longest_start_first_and_the_rest_in_order() -> None:
+    items = [item("unit/test_a.py", "a"), item("server/test_b.py", "b"), item("console/test_c.py", "c")]
+    longest_first(items)
+    assert [each.originalname for each in items] == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    "pattern", [*RULES_OF_CORE, *RULES_OF_SDK, *CASES_OF_INPUT, *ONE_CASE, *FIFTH_CASES, *FULL_ONLY, *LONGEST]
+)
+def test_every_pattern_means_something(pattern: str) -> None:
+    path, _, function = pattern.partition("::")
+    found = [each for each in FILES if selection.is_in(each, (path,))]
+    assert found
+    if function:
+        text = "".join((ROOT / "tests" / each).read_text() for each in found)
+        assert f"def {function.rstrip('*')}" in text
+
+
+def test_every_operation_is_called_on_every_store() -> None:
+    """The test that does is on no list."""
+    name = "test_every_operation_is_answered"
+    assert f"def {name}(" in (ROOT / "tests/contract/engine/test_bad_input.py").read_text()
+    assert left(*(item("contract/engine/test_bad_input.py", name, store, store_url=store) for store in STORES)) == []
