@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import traceback
+import warnings
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ async def test_two_who_open_it_together_share_an_engine(monkeypatch: pytest.Monk
 def test_a_fork_does_not_wait_for_a_thread_that_it_has_not() -> None:
     app = App("memory://")
     with app.sync as blocking:
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
+            child = os.fork()
         if not child:
             code = 1
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -45,7 +45,7 @@ async def take(engine: Engine) -> Handle:
 async def settled(engine: Engine) -> None:
     """Everything that commits have set going is done."""
     while engine._going_on:
-        await asyncio.gather(*engine._going_on, return_exceptions=True)
+        await asyncio.wait(engine._going_on)
 
 
 async def blocked(probe: Probe, eid: ExecutionId) -> tuple[Any, ...]:

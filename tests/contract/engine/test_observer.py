@@ -169,7 +169,7 @@ async def test_losers_that_are_reached_later(
     await crowd.complete(waiting[0])
     while await engine.run_timer("edge_cancel_dispatcher"):
         while engine._going_on:
-            await asyncio.gather(*engine._going_on, return_exceptions=True)
+            await asyncio.wait(engine._going_on)
     assert counted(metrics.siblings) == {"sibling_quorum_satisfied": 38}
     assert counted(metrics.dispositions) == {"cancelled": 38, "already_terminal": 1}
     await engine.run_timer("edge_cancel_reconciler")

@@ -44,6 +44,7 @@ async def settled(engine: Engine, clock: ManualClock) -> None:
     """Wait for the ranking that goes on by itself, then let the timer take the mark away."""
     while engine._going_on:
         await asyncio.gather(*engine._going_on)
+        await asyncio.sleep(0)
     clock.advance(60_000)
     await engine.run_timer("lane_fairness")
     found = await engine.describe_lane(LANE)

@@ -110,7 +110,7 @@ class Machine(Model):
         """What was set in motion has come to rest."""
         for engine in self.world.engines:
             while engine._going_on:
-                await asyncio.gather(*engine._going_on, return_exceptions=True)
+                await asyncio.wait(engine._going_on)
 
     def ask(self, model: Any) -> Any:
         answer = super().ask(model)

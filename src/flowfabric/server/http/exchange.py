@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import http
 import logging
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flowfabric.server.http.head import BadHead, Head, refusal
+from flowfabric.server.http.reasons import REASONS
 from flowfabric.server.http.request import Gone
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flowfabric.server")
 
-_STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
+_STATUS = {status: f"HTTP/1.1 {status} {reason}\r\n".encode() for status, reason in REASONS.items()}
 _FAILED = refusal(500, "Internal Server Error", "internal error")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t -~\x80-\xff]*)?")
 _ASGI = {"version": "3.0", "spec_version": "2.3"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
-from http import HTTPStatus
 from typing import Any
 
 from flowfabric.engine.wire.error_codec import NOT_BEGUN
@@ -25,6 +24,7 @@ from flowfabric.model.errors import (
     Validation,
     ValidationKind,
 )
+from flowfabric.server.http.reasons import REASONS
 from flowfabric.server.http.response import Answer, Headers, plain
 
 _log = logging.getLogger("flowfabric.server")
@@ -93,7 +93,7 @@ def as_sent(names: Mapping[str, str]) -> Iterator[None]:
 
 def bad_json(status: int, why: str) -> Refused:
     """A body that cannot be used, and why not: where it is wrong, never what was there."""
-    return refused(status, f"invalid JSON: {HTTPStatus(status).phrase}: {why}")
+    return refused(status, f"invalid JSON: {REASONS[status]}: {why}")
 
 
 def answer_of(error: EngineError) -> Answer:
