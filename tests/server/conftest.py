@@ -39,7 +39,7 @@ def fits(server: Server, response: httpx.Response) -> None:
     found = server._routes.find(segments)
     if found is None or response.status_code >= 400:
         if response.status_code >= 400 and request.method != "HEAD":
-            assert set(response.json()) <= {"error", "kind", "retryable", "begun", "limit_bytes", "route"}
+            assert set(response.json()) <= {"error", "kind", "retryable", "started", "limit_bytes", "route"}
         return
     operation = found[0][request.method.replace("HEAD", "GET")]
     assert response.status_code in operation.answers, (operation.name, response.status_code)
