@@ -24,6 +24,7 @@ from flowfabric.model.errors import (
 from flowfabric.sdk.app import App
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.middleware import (
+    TRIAL_S,
     CircuitBreaker,
     CircuitOpen,
     Hooks,
@@ -321,6 +322,40 @@ async def test_the_breaker_opens_after_failures_in_a_row_and_closes_after_a_tria
     for _ in range(2):
         await call(broken(), Transport)
     assert not breaker.is_open
+
+
+async def test_a_trial_that_waits_for_something_lets_another_one_try() -> None:
+    clock, go = Clock(), asyncio.Event()
+    answers: list[Any] = [go.wait, None, broken()]
+
+    class Waiting(Fake):
+        async def ping(self) -> str:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is not None:
+                await answer()
+                raise broken()
+            return "pong"
+
+    breaker = CircuitBreaker(failures=2, cool_down_s=1, clock=clock)
+    breaker._opened_at = clock()
+    clock.now += 1
+    engine: Any = breaker(Waiting())
+    poll = asyncio.ensure_future(engine.ping())
+    await asyncio.sleep(0)
+    with pytest.raises(CircuitOpen):
+        await engine.ping()
+    clock.now += TRIAL_S
+    assert await engine.ping() == "pong"
+    assert not breaker.is_open
+    go.set()
+    with pytest.raises(Transport):
+        await poll
+    assert not breaker.is_open, "what the first one met is one failure like any other"
+    with pytest.raises(Transport):
+        await engine.ping()
+    assert breaker.is_open
 
 
 async def test_calls_beside_the_trial_are_refused_and_change_nothing() -> None:

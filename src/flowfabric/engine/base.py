@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextvars import Context
 from typing import Any
 
 from flowfabric.core.admission.admit import LetGo
@@ -34,6 +35,8 @@ _log = logging.getLogger("flowfabric.engine")
 
 #: After slots were left that nobody waited for, this long passes before the next look.
 OFFER_PAUSE_S = 0.05
+#: After hearing other processes has failed, it begins again.
+RELISTEN_S = 1.0
 
 
 class EngineBase:
@@ -157,7 +160,7 @@ class EngineBase:
         self._run_beside(self._submit(command))
 
     def _run_beside(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name="flowfabric-then")
+        task = asyncio.get_running_loop().create_task(work, name="flowfabric-then", context=Context())
         self._going_on.add(task)
         task.add_done_callback(self._gone_on)
 
@@ -243,7 +246,9 @@ class EngineBase:
     def _listen(self) -> None:
         """Start hearing other processes, the first time somebody waits for something."""
         if self._listener is None and not self._closed:
-            self._listener = asyncio.get_running_loop().create_task(self._hear(), name="flowfabric-listener")
+            self._listener = asyncio.get_running_loop().create_task(
+                self._hear(), name="flowfabric-listener", context=Context()
+            )
 
     def _hasten_requests(self) -> None:
         """Somebody may have left a request."""
@@ -251,6 +256,14 @@ class EngineBase:
             self._timer.hasten("enqueue_requests")
 
     async def _hear(self) -> None:
+        while not self._closed:
+            try:
+                await self._hear_all()
+            except Exception:
+                _log.exception("hearing other processes failed and begins again in %s s", RELISTEN_S)
+            await asyncio.sleep(RELISTEN_S)
+
+    async def _hear_all(self) -> None:
         async for topic in self.store.heard():
             try:
                 self._follow(topic)
@@ -315,7 +328,9 @@ class EngineBase:
         self._own_loop.check()
         if self._closing is None:
             self._closed = True
-            self._closing = asyncio.get_running_loop().create_task(self._close(), name="flowfabric-close")
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close(), name="flowfabric-close", context=Context()
+            )
         try:
             await asyncio.shield(self._closing)
         except asyncio.CancelledError:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Any, Final, TypeAlias
 
 from flowfabric.engine.transact import Outcome
@@ -197,7 +198,9 @@ class Batcher:
                 self._hungry += 1
                 return True
         if len(self._runners) < self._parallel:
-            self._runners.append(asyncio.get_running_loop().create_task(self._work(), name="flowfabric-batches"))
+            self._runners.append(
+                asyncio.get_running_loop().create_task(self._work(), name="flowfabric-batches", context=Context())
+            )
             self._hungry += 1
             return True
         return False

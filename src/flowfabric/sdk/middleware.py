@@ -279,6 +279,10 @@ class RateLimit(_Layer):
 # -- circuit breaker ---------------------------------------------------------------------------------------------------
 
 
+#: How long the others wait for the call that tries.
+TRIAL_S = 5.0
+
+
 class CircuitOpen(Transport):
     """The circuit breaker refuses calls for a while, because the store did not answer the last ones."""
 
@@ -289,7 +293,8 @@ class CircuitOpen(Transport):
 class CircuitBreaker(_Layer):
     """Stops calling a store that does not answer. After ``failures`` transport errors in a row calls are refused for
     ``cool_down_s``; then one call tries, while others are still refused: if it meets a transport error the wait begins
-    anew, else all is well again. Errors of other kinds are answers and change nothing; refusals of the breaker itself
+    anew, else all is well again. A call that waits for something may take long to tell: after some seconds another one
+    may try as well. Errors of other kinds are answers and change nothing; refusals of the breaker itself
     count for nothing."""
 
     def __init__(
@@ -301,7 +306,8 @@ class CircuitBreaker(_Layer):
         self._lock = threading.Lock()
         self._count = 0
         self._opened_at: float | None = None
-        self._trying = False
+        #: When the call that tries began.
+        self._trying: float | None = None
 
     @property
     def is_open(self) -> bool:
@@ -317,9 +323,11 @@ class CircuitBreaker(_Layer):
         with self._lock:
             if self._opened_at is None:
                 return False
-            if self._trying or self._clock() - self._opened_at < self._cool_down_s:
+            now = self._clock()
+            trying = self._trying is not None and now - self._trying < TRIAL_S
+            if trying or now - self._opened_at < self._cool_down_s:
                 raise CircuitOpen
-            self._trying = True
+            self._trying = now
             return True
 
     def heard(self, outcome: Outcome, trial: bool) -> None:
@@ -327,8 +335,8 @@ class CircuitBreaker(_Layer):
         failed = outcome is not None and isinstance(unwrapped(outcome), Transport)
         unknown = outcome is not None and not isinstance(outcome, Exception)
         with self._lock:
-            if trial:
-                self._trying = False
+            if trial and self._opened_at is not None:
+                self._trying = None
                 if unknown:
                     return  # given up before it was answered: the next call tries
                 self._opened_at = self._clock() if failed else None

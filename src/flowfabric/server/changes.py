@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 from flowfabric.model.errors import EngineError
@@ -42,7 +43,7 @@ class Changes:
         try:
             # Before anything is waited for: those who come together share one task.
             if self._task is None:
-                self._task = asyncio.create_task(self._look())
+                self._task = asyncio.create_task(self._look(), context=Context())
             if not self._place:
                 self._place = await self.place()
             yield
@@ -51,8 +52,7 @@ class Changes:
             if self._listeners == 0 and self._task is not None:
                 task, self._task, self._place = self._task, None, {}
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+                await asyncio.wait((task,))
 
     async def _look(self) -> None:
         while True:

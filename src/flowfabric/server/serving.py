@@ -28,8 +28,8 @@ _log = logging.getLogger("flowfabric.server")
 
 #: What a store gets that a server is the first to open: as many as clients take for granted who make ids themselves.
 NEW_PARTITIONS = PartitionCounts()
-
-
+#: How long a sample may take that is under way when the server stops.
+SAMPLING_GRACE_S = 2.0
 #: How long each step of a shutdown may take at least, when the ones before have used up the grace.
 LEAST_GRACE_S = 1.0
 
@@ -167,6 +167,15 @@ async def _give_first_key(engine: Engine, secret: str) -> None:
         )
 
 
+async def _end(sampling: asyncio.Task[None]) -> None:
+    """Let the sample under way be finished, unless the store does not answer."""
+    await asyncio.wait((sampling,), timeout=SAMPLING_GRACE_S)
+    sampling.cancel()
+    await asyncio.wait((sampling,))
+    if not sampling.cancelled() and (error := sampling.exception()) is not None:
+        _log.error("sampling failed", exc_info=error)
+
+
 async def serve(config: ServerConfig) -> None:
     """Run a server until it is told to stop."""
     return_large_buffers()
@@ -190,6 +199,6 @@ async def serve(config: ServerConfig) -> None:
             await task
         finally:
             await running.drain()
-            await sampling
+            await _end(sampling)
     finally:
         await engine.close()

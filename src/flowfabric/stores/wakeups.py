@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
@@ -62,7 +63,7 @@ class Wakeups:
         elif self._later is None:
             self._later = loop.call_at(self._quiet_until, self._send_rest)
         if self._sender is None:
-            self._sender = loop.create_task(self._send(), name="flowfabric-notify")
+            self._sender = loop.create_task(self._send(), name="flowfabric-notify", context=contextvars.Context())
 
     def _send_rest(self) -> None:
         self._later = None
@@ -118,8 +119,7 @@ class Wakeups:
             # A sender that is connecting is let finish: a connection given up half-way complains later.
             await asyncio.wait((self._sender,), timeout=SENDER_GRACE_S)
             self._sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sender
+            await asyncio.wait((self._sender,))
 
 
 def few(topics: Iterable[str]) -> list[str]:

@@ -4,6 +4,8 @@ stops."""
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -213,6 +215,33 @@ async def test_a_handler_stops_when_its_lease_cannot_be_renewed_in_time(
             await until(lambda: healthy == [False])
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+async def test_renewal_without_an_engine_of_its_own_uses_the_workers(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed = asyncio.Event()
+
+    @app.task
+    async def hold() -> str:
+        await renewed.wait()
+        return "kept"
+
+    async def refused() -> None:
+        raise ValueError("not even an error of the store")
+
+    async def renew(handle: Any) -> Any:
+        answer = await before(handle)
+        renewed.set()
+        return answer
+
+    async with app:
+        before = app.engine.renew
+        monkeypatch.setattr(app.engine, "renew", renew)
+        monkeypatch.setattr(app, "open_engine", refused)
+        async with app.worker(lease_ttl=SHORT):
+            run = await hold.start()
+            assert await run.result(timeout=SOON) == "kept"
+        assert await counts(app, run) == ("0", "0", "1")
+
+
 # -- stopping --------------------------------------------------------------------------------------------------------
 
 
@@ -368,6 +397,23 @@ async def test_a_cancel_while_it_drains_hastens_it(app: App, as_block: bool) -> 
         assert worker.running == 0
         assert await run.status() is PublicState.WAITING
         assert await counts(app, run) == ("0", "0", "1")
+
+
+@one_store
+async def test_a_signal_while_the_store_is_opened_ends_the_worker(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = asyncio.Event()
+
+    async def away() -> None:
+        opening.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(app, "open_engine", away)
+    working = asyncio.create_task(worker_module._run_until_signalled(app.worker(), None))
+    await opening.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(20):
+        await working
+    assert not app.is_open
 
 
 async def test_an_idle_worker_stops_at_once(app: App) -> None:

@@ -166,6 +166,21 @@ async def test_a_process_that_dies_or_takes_too_long_is_replaced(app: App) -> No
 
 
 @one_store
+async def test_an_idle_process_that_died_costs_no_attempt(app: App) -> None:
+    async with app:
+        worker = app.worker(processes=1)
+        async with worker:
+            assert await (await program.square.start(2)).result(timeout=SOON) == 4
+            assert worker._shared is not None
+            (idle,) = worker._shared.processes._idle
+            idle._process.kill()
+            await idle._process.wait()
+            run = await program.square.start(3)
+            assert await run.result(timeout=SOON) == 9
+            assert await counts(app.engine, run.id) == ("0", "0", "1")
+
+
+@one_store
 async def test_functions_that_no_process_can_find(store_url: str) -> None:
     app = App(store_url)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from flowfabric.engine import Engine
+from flowfabric.engine import Engine, base
+from flowfabric.engine.timers.loop import TIMERS
 from flowfabric.model.errors import Transport, Unavailable, WrongLoop
+
+TENANT = contextvars.ContextVar("tenant", default="nobody")
 
 
 class Stuck:
@@ -92,3 +97,64 @@ def test_another_loop_is_refused_at_once() -> None:
     for call in (read, write, write_many, engine.close, lambda: engine.drain(0)):
         with pytest.raises(WrongLoop, match="belongs to another event loop"):
             asyncio.run(call())
+
+
+# -- what runs beside ------------------------------------------------------------------------------------------------
+
+
+async def test_hearing_other_processes_begins_again_after_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "RELISTEN_S", 0)
+    heard = asyncio.Event()
+    times = 0
+
+    async def failing() -> AsyncIterator[str | None]:
+        nonlocal times
+        times += 1
+        if times == 1:
+            raise ZeroDivisionError("a fault")
+        heard.set()
+        yield None
+        await asyncio.Event().wait()
+
+    engine = await Engine.open("memory://")
+    engine.store.heard = failing
+    engine._listen()
+    async with asyncio.timeout(20):
+        await heard.wait()
+        await engine.close()
+
+
+async def test_a_stop_while_the_timers_look_is_not_forgotten() -> None:
+    engine = await Engine.open("memory://")
+    asked, go = asyncio.Event(), asyncio.Event()
+    ask = engine._ask
+
+    async def slowly(question: Any) -> Any:
+        asked.set()
+        await go.wait()
+        return await ask(question)
+
+    engine._ask = slowly  # type: ignore[method-assign]
+    hour = 3_600_000
+    engine.start_timers({timer.name: hour for timer in TIMERS if timer.by_itself})
+    await asked.wait()
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    go.set()
+    async with asyncio.timeout(20):
+        await closing
+
+
+async def test_what_runs_beside_has_not_the_context_of_the_first_caller() -> None:
+    seen = []
+
+    class Looks:
+        def committed(self, *_: Any) -> None:
+            seen.append(TENANT.get())
+
+    engine = await Engine.open("memory://")
+    engine.observer = Looks()  # type: ignore[assignment]
+    TENANT.set("the first caller's")
+    await engine.create_execution()
+    await engine.close()
+    assert seen == ["nobody"]

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Collection, Mapping
+from contextvars import Context
 from typing import Any
 
 from msgspec import Struct
@@ -205,7 +206,7 @@ class _Turns:
         self._wake = asyncio.Event()
         self._planned_ms: int | None = None
         self._stopping = False
-        self._task = loop.create_task(self._loop(), name="flowfabric-timers")
+        self._task = loop.create_task(self._loop(), name="flowfabric-timers", context=Context())
 
     def notice(self, writes: Writes) -> None:
         """A commit may have brought something that falls due before the loop wakes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from contextvars import Context
 from typing import Any
 
 import msgspec
@@ -141,7 +142,7 @@ class Calls:
                 batch.append(following)
             if not batch:
                 return
-            task = asyncio.get_running_loop().create_task(self._send(batch))
+            task = asyncio.get_running_loop().create_task(self._send(batch), context=Context())
             self._under_way.add(task)
             task.add_done_callback(self._sent)
 

@@ -7,7 +7,7 @@ import contextlib
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from flowfabric.model.waitpoint_tokens import revealed
@@ -19,7 +19,34 @@ CONNECT_TIMEOUT_S = 10.0
 MAX_HEAD_BYTES = 65_536
 
 
-Chunks: TypeAlias = "asyncio.Queue[bytes | None]"
+#: An answer that goes on is read no further while so many of its bytes wait to be taken.
+MAX_WAITING_BYTES = 1_048_576
+
+
+class Chunks:
+    """What came of an answer that goes on, until it is taken; ``None`` is its end."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._bytes = 0
+        self._paused: asyncio.Transport | None = None
+
+    def put(self, data: bytes | None, transport: asyncio.Transport | None = None) -> None:
+        """Add some; the connection they came on waits while there are too many."""
+        self._queue.put_nowait(data)
+        self._bytes += len(data or b"")
+        if self._paused is None and transport is not None and self._bytes > MAX_WAITING_BYTES:
+            transport.pause_reading()
+            self._paused = transport
+
+    async def get(self) -> bytes | None:
+        """The next ones."""
+        data = await self._queue.get()
+        self._bytes -= len(data or b"")
+        if self._paused is not None and self._bytes <= MAX_WAITING_BYTES // 2:
+            self._paused.resume_reading()
+            self._paused = None
+        return data
 
 
 class NotReached(Exception):
@@ -176,7 +203,7 @@ class Connection(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         if self._stream is not None and self._status == 200:
-            self._stream.put_nowait(data)
+            self._stream.put(data, self._transport)
         else:
             self._body.append(data)
 
@@ -188,7 +215,7 @@ class Connection(asyncio.Protocol):
         if not self._keep:
             self.close()
         if stream is not None:
-            stream.put_nowait(None)
+            stream.put(None)
         if answer is not None and not answer.done():
             answer.set_result(Response(self._status, body))
 
@@ -196,7 +223,7 @@ class Connection(asyncio.Protocol):
         answer, self._answer = self._answer, None
         stream, self._stream = self._stream, None
         if stream is not None:
-            stream.put_nowait(None)
+            stream.put(None)
         if answer is not None and not answer.done():
             answer.set_exception(error)
 
@@ -331,7 +358,7 @@ class Servers:
         connection = await self._connect(self._addresses[0]) if not self.closed else None
         if connection is None:
             raise NotReached("closed")
-        chunks: Chunks = asyncio.Queue()
+        chunks = Chunks()
         head = self._head(connection.address, "GET", path) + extra.encode() + b"\r\n"
         answer = connection.ask(head, b"", chunks)
         try:

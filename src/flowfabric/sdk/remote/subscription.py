@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import Context
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -20,6 +21,8 @@ from flowfabric.sdk.remote.http_client import Lost, NotReached, Servers
 
 #: A stream that says nothing for so long, not even that it is there, is dead.
 SILENCE_S = 60.0
+#: Ends that nobody has taken yet, after which the stream is read no further.
+MOST_READY = 10_000
 
 
 class RemoteSubscription:
@@ -32,9 +35,12 @@ class RemoteSubscription:
         self._ready: deque[CompletionEvent] = deque()
         self._begun = asyncio.get_running_loop().create_future()
         self._news = asyncio.Event()
+        self._room = asyncio.Event()
         self._failed: BaseException | None = None
         self._closed = False
-        self._task = asyncio.get_running_loop().create_task(self._follow(), name="flowfabric-remote-events")
+        self._task = asyncio.get_running_loop().create_task(
+            self._follow(), name="flowfabric-remote-events", context=Context()
+        )
 
     async def begun(self) -> Self:
         """Return once the server listens for us."""
@@ -82,6 +88,9 @@ class RemoteSubscription:
                 *events, buffer = buffer.split(b"\n\n")
                 for event in events:
                     self._take(event)
+                while len(self._ready) >= MOST_READY:
+                    self._room.clear()
+                    await self._room.wait()
 
     def _query(self) -> str:
         wanted = self._filter
@@ -118,6 +127,7 @@ class RemoteSubscription:
                 raise self._failed
             self._news.clear()
             await self._news.wait()
+        self._room.set()
         return self._ready.popleft()
 
     async def aclose(self) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Iterator
+from contextvars import Context
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ class Completions:
         if self._task is None or self._task.done():
             loop = asyncio.get_running_loop()
             self._ready = loop.create_future()
-            self._task = loop.create_task(self._listen(self._ready), name="flowfabric-completions")
+            self._task = loop.create_task(self._listen(self._ready), name="flowfabric-completions", context=Context())
         if self._ready is not None:
             # Those who wait may give up, and whoever hears for all of them may be cancelled: neither ends the other.
             await asyncio.wait((self._ready,))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
@@ -129,7 +130,7 @@ class Testing:
         if not isinstance(target, Definition):
             self._restore.enter_context(self.app.override(target, stand_in if using is None else using))
             return
-        function = using if using is not None and asyncio.iscoroutinefunction(using) else _on_the_loop(stand_in)
+        function = using if using is not None and inspect.iscoroutinefunction(using) else _on_the_loop(stand_in)
         self._set_function(target, function)
         self._count(target)
 

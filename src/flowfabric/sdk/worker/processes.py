@@ -101,6 +101,12 @@ class _Process:
         )
         return cls(process)
 
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended, as far as is known."""
+        reader = self._process.stdout
+        return self._process.returncode is None and reader is not None and not reader.at_eof()
+
     async def ask(self, call: Call) -> Answer:
         reader = self._process.stdout
         assert reader is not None
@@ -166,7 +172,7 @@ class Processes:
         await self._room.acquire()
         self.busy += 1
         try:
-            process = self._idle.pop() if self._idle else await _Process.start()
+            process = self._take_idle() or await _Process.start()
         except BaseException:
             self._release()
             raise
@@ -189,6 +195,15 @@ class Processes:
         if answer.result is None:
             raise RemoteError(answer)
         return answer.result
+
+    def _take_idle(self) -> _Process | None:
+        """A process that has nothing to do, unless it has ended since: somebody else may have killed it."""
+        while self._idle:
+            process = self._idle.pop()
+            if process.lives:
+                return process
+            self._all.discard(process)
+        return None
 
     async def _end(self, process: _Process, told: bool) -> None:
         try:

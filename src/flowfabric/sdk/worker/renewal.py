@@ -27,6 +27,7 @@ from flowfabric.model.errors import (
     Unavailable,
 )
 from flowfabric.model.handles import Handle
+from flowfabric.sdk.backoff import Patience
 
 _log = logging.getLogger("flowfabric.worker")
 
@@ -37,6 +38,8 @@ LOOKS = 12
 SHORTEST_LOOK_S = 0.02
 #: How often leases that are held for a while are looked at: so long a cancelled run may go on.
 LOST_LOOK_S = 1.0
+#: And at most this long until the thread tries again to open an engine of its own.
+LONGEST_PAUSE_S = 60.0
 
 
 def is_passing(error: BaseException) -> bool:
@@ -103,6 +106,7 @@ class Renewal:
         self._open_engine = open_engine
         self._engine = engine
         self._chores = [(LOST_LOOK_S, self._look_for_lost), *chores]
+        self._due = [0.0 for _ in self._chores]
         self._look_s = max(min(ttl_s / LOOKS, LOST_LOOK_S), SHORTEST_LOOK_S)
         self._patience_s = max(ttl_s / 3, SHORTEST_LOOK_S)
         self._leases: dict[Lease, None] = {}
@@ -137,8 +141,7 @@ class Renewal:
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait((self._task,))
         elif self._thread is not None:
             if self._own_loop is not None and self._stop is not None:
                 with contextlib.suppress(RuntimeError):
@@ -161,18 +164,27 @@ class Renewal:
         self._own_loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         assert self._open_engine is not None
-        engine: Engine | None = None
-        while not self._stopping and engine is None:
+        patience = Patience(LONGEST_PAUSE_S)
+        while not self._stopping:
             try:
                 engine = await self._open_engine()
             except Exception as error:
-                if not is_passing(error):
-                    raise
-                _log.warning("renewal: the store cannot be opened, retrying: %s", error)
-                await self._pause(self._look_s)
-        if engine is not None:
-            async with engine:
-                await self._keep(engine)
+                pause_s = patience.next_s()
+                _log.warning("renewal uses the worker's engine; it opens one of its own in %.1f s: %s", pause_s, error)
+                await self._borrow(time.monotonic() + pause_s)
+            else:
+                async with engine:
+                    await self._keep(engine)
+
+    async def _borrow(self, until: float) -> None:
+        """Renew on the worker's loop with the worker's engine for a while, as far as that loop is not blocked."""
+        while not self._stopping and time.monotonic() < until:
+            once = self._round(self._engine)
+            try:
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(once, self._loop))
+            except (RuntimeError, asyncio.CancelledError):
+                once.close()  # the worker's loop has ended, or ends
+            await self._pause(self._look_s)
 
     async def _pause(self, seconds: float) -> None:
         if self._stop is None:
@@ -183,19 +195,21 @@ class Renewal:
                 await self._stop.wait()
 
     async def _keep(self, engine: Engine) -> None:
-        due = [0.0 for _ in self._chores]
         while not self._stopping:
-            try:
-                await self._renew_due(engine)
-                now = time.monotonic()
-                for index, (every, chore) in enumerate(self._chores):
-                    if due[index] <= now:
-                        due[index] = now + every
-                        await self._bounded(chore(engine))
-            except Exception as error:
-                level = logging.WARNING if is_passing(error) else logging.ERROR
-                _log.log(level, "renewal: %s", error, exc_info=level == logging.ERROR)
+            await self._round(engine)
             await self._pause(self._look_s)
+
+    async def _round(self, engine: Engine) -> None:
+        try:
+            await self._renew_due(engine)
+            now = time.monotonic()
+            for index, (every, chore) in enumerate(self._chores):
+                if self._due[index] <= now:
+                    self._due[index] = now + every
+                    await self._bounded(chore(engine))
+        except Exception as error:
+            level = logging.WARNING if is_passing(error) else logging.ERROR
+            _log.log(level, "renewal: %s", error, exc_info=level == logging.ERROR)
 
     async def _bounded(self, call: Awaitable[Any]) -> Any:
         async with asyncio.timeout(self._patience_s):

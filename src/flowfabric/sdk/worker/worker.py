@@ -570,11 +570,21 @@ async def _run_until_signalled(worker: Worker, address: tuple[str, int] | None) 
         heard += 1
         _log.info("%s: %r %s", number.name, worker, "stops at once" if heard > 1 else "finishes running attempts")
         worker.stop(now=heard > 1)
+        opening.cancel()  # nothing, once it is open
 
+    opening = loop.create_task(worker.app.open(), name="flowfabric-opening")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, hear, number)
     try:
-        async with worker.app, contextlib.AsyncExitStack() as stack:
+        try:
+            await asyncio.wait((opening,))
+        finally:
+            opening.cancel()
+        if opening.cancelled() and heard:
+            return  # told to end before there was a store
+        opening.result()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(worker.app.close)
             if address is not None:
                 from flowfabric.telemetry.worker import serve
 

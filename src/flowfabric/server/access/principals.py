@@ -9,6 +9,7 @@ import hmac
 import logging
 import time
 from collections.abc import AsyncGenerator
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -126,7 +127,7 @@ class Gate:
             standing = self._standing[given] = Standing(given, principal)
         standing.holders += 1
         if self._watch is None:
-            self._watch = asyncio.create_task(self._keep_looking(), name="flowfabric-credentials")
+            self._watch = asyncio.create_task(self._keep_looking(), name="flowfabric-credentials", context=Context())
         try:
             # It may have gone between being shown and being waited with.
             await self.stands(standing)

@@ -460,8 +460,9 @@ class _PostgresTransaction:
 
     async def _begin(self) -> None:
         if not self.begun:
-            await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            # Said first: if this is cancelled, the server may have begun all the same.
             self.begun = True
+            await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
 
     async def finish(self) -> None:
         """Commit what was begun."""
