@@ -55,6 +55,7 @@ globalThis.Worker = class extends Real {
 
 async def test_events_of_one_millisecond(shop: Shop, pages: Pages) -> None:
     watched = await pages.of(shop.url)
+    await watched.open(shop.seeded.shipment)
     assert await watched.page.evaluate(AT_ONCE) == [
         "Created in lane l",
         "Attempt 1 started on worker w1",
