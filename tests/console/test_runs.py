@@ -13,6 +13,24 @@ from tests.console.conftest import Pages, Shop
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+#: What happened to a run within one millisecond, as the tab tells it.
+AT_ONCE = """
+async () => {
+  const { eventsOf } = await import("/console/history.js");
+  const at = 1_800_000_000_000;
+  const lease = (number, ended) => (
+    { attempt_index: 0, worker_instance_id: `w${number}`, began_at: at, ended_at: at, ended, reason: null });
+  const history = {
+    created_at: at, creator_identity: "", ended_at: at, leases: [lease(1, "suspended"), lease(2, "completed")],
+    attempts: [{ attempt_index: 0, ended_at: at, outcome: "success", retry_at: null }],
+    suspension: { suspended_at: at, reason: "waiting_for_signal", timeout_at: null, closed_at: at,
+      close_reason: "resumed" },
+    waitpoints: [{ waitpoint_id: "w", waitpoint_key: "k", created_at: at }],
+    signals: [{ signal_name: "go", waitpoint_key: "k", accepted_at: at, effect: "counted", source_identity: "ann" }],
+  };
+  return eventsOf({ info: { lane_id: "l", public_state: "completed" }, history, steps: [] }).map((each) => each.text);
+}
+"""
 STATES = """
 () => ["waiting", "delayed", "rate_limited", "waiting_children", "active", "suspended", "resumable", "completed",
   "failed", "cancelled", "expired", "skipped"].map((state) => {
@@ -33,6 +51,23 @@ globalThis.Worker = class extends Real {
   terminate() { globalThis.killed += 1; super.terminate(); }
 };
 """
+
+
+async def test_events_of_one_millisecond(shop: Shop, pages: Pages) -> None:
+    watched = await pages.of(shop.url)
+    await watched.open(shop.seeded.shipment)
+    assert await watched.page.evaluate(AT_ONCE) == [
+        "Created in lane l",
+        "Attempt 1 started on worker w1",
+        "The lease of w1 ended: suspended",
+        "Suspended: waiting for signal",
+        "Waitpoint k was created",
+        "Signal go for k from ann: counted",
+        "Resumed: resumed",
+        "Attempt 1 continued on worker w2",
+        "Attempt 1 ended: success",
+        "Completed",
+    ]
 
 
 async def test_a_run_that_failed(shop: Shop, pages: Pages, tmp_path: Path) -> None:

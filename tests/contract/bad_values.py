@@ -213,6 +213,7 @@ BAD: dict[str, list[Bad]] = {
     "subject": _invalid(5, None, "x", [("a", "b")], {5: "x"}, {"a": 5}, {"a": "nul \x00"}),
     "scopes": _invalid(5, None, "read", [], ["nonsense"], [5], [None]),
     "states": _invalid(5, None, "x", ["nonsense"], [5], [None]),
+    "states?": _invalid(5, "x", ["nonsense"], [5], [None]),
     "tag?": _invalid(5, "x", True, ["a", "b"], ("a",), ("", "b"), (5, "b"), ("a", None), ("a", "nul \x00")),
     "search cursor?": NO_TEXT
     + _invalid("", "x", "1.2", f"1.2.{UUID}x", f"x.2.{UUID}", f"1.65536.{UUID}", f"-1.2.{UUID}", f"1.2.3.{UUID}"),

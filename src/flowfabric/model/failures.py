@@ -35,7 +35,8 @@ def grouped(failures: Iterable[ExecutionSummary]) -> tuple[FailureGroup, ...]:
         error = newest.error or ""
         first = min(map(_ended, members))
         found.append(FailureGroup(kind, error, common(error), len(members), first, _ended(newest), newest.execution_id))
-    return tuple(sorted(found, key=lambda each: (-each.count, -each.last_at, each.execution_kind, each.error)))
+    # Equal ones stay as they came, newest first.
+    return tuple(sorted(found, key=lambda each: (-each.count, -each.last_at)))
 
 
 def _ended(each: ExecutionSummary) -> int:

@@ -37,7 +37,7 @@ _PROBLEM = {
         "error": {"type": "string"},
         "kind": {"type": "string"},
         "retryable": {"type": "boolean"},
-        "begun": {"type": "boolean"},
+        "started": {"type": "boolean"},
     },
 }
 

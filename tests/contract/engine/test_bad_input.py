@@ -259,7 +259,7 @@ METHODS: dict[str, Method] = {
                                                "reason": "text"}),
     "change_priority": Method(lambda w: {**_one(w), "new_priority": 1}, {**ONE, "new_priority": "number",
                                                                          "now": "time?"}),
-    "replay_execution": Method(_one, {**ONE, "states": "states", "now": "time?"}),
+    "replay_execution": Method(_one, {**ONE, "states": "states?", "now": "time?"}),
     "block_execution_for_admission": Method(lambda w: {**_one(w), "reason": "paused_by_operator"},
                                             {**ONE, "reason": "blocking reason", "detail": "text"}),
     "block_route": Method(_one, {**ONE, "detail": "text"}),
@@ -469,8 +469,11 @@ METHODS: dict[str, Method] = {
 NOTHING_TO_GIVE = {
     "capabilities",
     "close",
+    "leave_to_parent",
     "list_waitpoint_hmac_kids",
     "next_due_ms",
+    # What it is given, a server has made.
+    "noting",
     "now_ms",
     "ping",
     "prepare",

@@ -49,7 +49,7 @@ async def test_a_commit_wakes_the_loop_for_what_falls_due(open_engine: Any, what
     engine = await open_engine(clock=None)
     engine.start_timers({timer.name: 3_600_000 for timer in TIMERS if timer.by_itself})
     async with asyncio.timeout(60):
-        while engine._timer._planned_ms is None:  # noqa: ASYNC110
+        while engine._timer._prompt._planned_ms is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         soon = await engine.server_time_ms() + 50
         if what == "delay":

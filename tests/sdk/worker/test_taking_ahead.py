@@ -25,6 +25,7 @@ def heavy(number: int) -> int:
 class Held:
     """In the place of a process: its functions end when the test says so."""
 
+    lives = True
     began: list[bytes]
     go: asyncio.Event
 

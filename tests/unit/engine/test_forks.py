@@ -10,7 +10,8 @@ import pytest
 
 PROGRAM = """
 import asyncio, os
-from flowfabric import Engine, Unavailable
+from flowfabric import Unavailable
+from flowfabric.engine import Engine
 
 async def ask(call):
     try:

@@ -191,6 +191,11 @@ class TimerLoop:
         """Finish the items under way, then end."""
         await asyncio.gather(self._prompt.stop(), self._others.stop())
 
+    def abandon(self) -> None:
+        """End without finishing anything."""
+        self._prompt.abandon()
+        self._others.abandon()
+
 
 class _Turns:
     """Timers that run one after the other, in one task. ``timed`` are those that fire at a stored time."""

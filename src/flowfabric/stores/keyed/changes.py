@@ -332,9 +332,9 @@ def _trimmed_history(question: TrimHistory) -> Reading[Trimmed]:
         (KindDefinition, index.KINDS_BY_AGE, question.kinds_before_ms),
     )
     moves = yield from _old(by_age, question.limit)
-    # Ids of audited acts ascend with time, so only the first ones can be old. Requests are made in SQL stores only.
+    # Audited acts are numbered as they come, so only the first ones can be old. Requests are made in SQL stores only.
     acts = yield Range(index.AUDIT, limit=question.limit, loose=True)
-    entries = yield Rows(AuditEntry, [act for (act,) in acts])
+    entries = yield Rows(AuditEntry, [act[-1] for act in acts])
     moves += [_gone(each) for each in entries if each is not None and each.at_ms < question.audit_before_ms]
     events = {}
     for kind in OUTBOXES:

@@ -487,8 +487,8 @@ _DUE: Mapping[str, tuple[str, str, str]] = {
 
 def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
     """``(table and condition, time)`` of what goes by age, outboxes apart."""
-    # Ids of audited acts ascend with time, so only the first ones can be old.
-    oldest = f"SELECT audit_id FROM ff_audit ORDER BY audit_id LIMIT {int(question.limit)}"
+    # Audited acts are numbered as they come, so only the first ones can be old.
+    oldest = f"SELECT number FROM ff_audit ORDER BY number LIMIT {int(question.limit)}"
     return [
         ("ff_worker_registry_event WHERE event_at_ms < ?1", question.registry_before_ms),
         ("ff_exec_idempotency WHERE expires_at_ms <= ?1", question.now),
@@ -498,7 +498,7 @@ def history_trims(question: ask.TrimHistory) -> list[tuple[str, int]]:
         ("ff_sample WHERE minute_ms < ?1", question.samples_before_ms),
         ("ff_worker_gone WHERE gone_at_ms < ?1", question.gone_before_ms),
         ("ff_kind_definition WHERE announced_at_ms < ?1", question.kinds_before_ms),
-        (f"ff_audit WHERE at_ms < ?1 AND audit_id IN ({oldest})", question.audit_before_ms),
+        (f"ff_audit WHERE at_ms < ?1 AND number IN ({oldest})", question.audit_before_ms),
         ("ff_enqueue_request WHERE refused_at_ms < ?1", question.refused_before_ms),
     ]
 
