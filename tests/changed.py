@@ -40,6 +40,16 @@ READ = {
     "bench/": ("tests/bench/",),
     "deploy/": ("tests/deploy/",),
 }
+#: Tests that read the text of whole folders.
+READS_ALL = {
+    "src/flowfabric/": (
+        "tests/docs/test_rooms.py",
+        "tests/docs/test_tables.py",
+        "tests/unit/model/test_counting.py",
+        "tests/words/test_words.py",
+    ),
+    "tests/": ("tests/docs/test_rooms.py",),
+}
 #: A change of these may change the outcome of any test.
 EVERYTHING = ("dev", "pyproject.toml", "requirements.lock", ".ci/", "tests/conftest.py")
 
@@ -136,6 +146,7 @@ def affected(changed: Iterable[str], root: Path = ROOT) -> list[str]:
     for path in changed:
         if path.startswith(EVERYTHING):
             return ["tests"]
+        found |= {test for place, tests in READS_ALL.items() if path.startswith(place) for test in tests}
         if path in imports.files:
             found |= imports.tests_of(path)
             continue
@@ -144,7 +155,8 @@ def affected(changed: Iterable[str], root: Path = ROOT) -> list[str]:
             found |= {each for each in imports.files if is_test(each) and each.startswith(readers[0])}
         elif path.startswith(tuple(SOURCES)):
             found |= {test for each in imports.beside(path) for test in imports.tests_of(each)}
-    return sorted(found)
+    # A test that was deleted is a change, too.
+    return sorted(found & imports.files)
 
 
 def changed_files(root: Path = ROOT) -> list[str]:

@@ -32,6 +32,7 @@ FILES = {
     "tests/cli/test_runs.py": "from flowfabric.cli import run\n\nrun('runs')\n",
     "tests/console/test_page.py": "",
     "tests/docs/test_pages.py": "",
+    "tests/words/test_words.py": "",
     "docs/page.md": "",
 }
 
@@ -68,7 +69,8 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_what_a_change_affects(root: Path, changed: str, tests: list[str]) -> None:
-    assert affected([changed], root) == [f"tests/{each}" for each in tests]
+    read = ["words/test_words.py"] if changed.startswith(("src/", "docs/")) else []
+    assert affected([changed], root) == [f"tests/{each}" for each in [*tests, *read]]
 
 
 @pytest.mark.parametrize("changed", ["dev", "pyproject.toml", "requirements.lock", "tests/conftest.py"])
