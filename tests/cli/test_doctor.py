@@ -101,6 +101,16 @@ def test_one_row_that_cannot_be_read_hides_no_other(path: Path, capsys: Output) 
     assert ("I11", ids["waiting"]) in broken
 
 
+def test_ended_executions_that_nobody_deletes(path: Path, capsys: Output) -> None:
+    asyncio.run(fill(f"sqlite:///{path}"))
+    day_ms = 86_400_000
+    for field in ("created_at_ms", "terminal_at_ms", "started_at_ms"):
+        damage(path, f"UPDATE ff_exec_core SET {field} = {field} - {2 * day_ms} WHERE terminal_at_ms IS NOT NULL")
+    (late,) = (each for each in found(capsys) if each["code"] == "late_retention")
+    assert late["problem"].startswith("ended executions are not deleted: the oldest was due 24 h")
+    assert "retention_trimmer" in late["do"]
+
+
 def test_what_is_stuck(path: Path, capsys: Output) -> None:
     url = f"sqlite:///{path}"
 

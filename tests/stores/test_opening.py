@@ -10,6 +10,7 @@ import pytest
 from flowfabric import App, Validation
 from flowfabric.engine import Engine
 from flowfabric.model.partitions import PartitionCounts
+from flowfabric.stores.migration_plan import plan
 
 #: Stores that are empty, with no table at all.
 EMPTY: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
@@ -77,17 +78,33 @@ async def test_the_environment_decides_for_every_process(url: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("how", ["apply", "check"])
+@pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
+async def test_there_is_a_way_back_from_a_later_release(url: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    statement = "INSERT INTO ff_migration_annotation VALUES (9999, 'later', 0, {}, 'x')"
+    async with await Engine.open(url, single_node=True) as engine:
+        if engine.backend_label == "sqlite":
+            engine.store._writer.execute(statement.format(1))
+        else:
+            async with engine.store.raw() as connection:
+                await connection.execute(statement.format("true"))
+    async with await Engine.open(url, single_node=True, migrate=how) as engine:
+        await engine.create_execution()
+    assert "a later release has migrated the database (9999)" in caplog.text
+    assert (await plan(url)).pending == ()
+
+
+@pytest.mark.parametrize("how", ["apply", "check"])
 async def test_tables_of_a_later_release_are_refused(url: str, how: str) -> None:
     said = r"migration 9999.*upgrade flowfabric"
     async with await Engine.open(url, single_node=True) as engine:
         statement = "INSERT INTO ff_migration_annotation VALUES (9999, 'later', 0, {}, 'x')"
         if engine.backend_label == "sqlite":
-            engine.store._writer.execute(statement.format(1))
+            engine.store._writer.execute(statement.format(0))
         elif engine.backend_label == "valkey":
             await engine.store.connection.command("HSET", engine.store.keys.meta, "layout", "9999", read_only=False)
             said = r"has layout 9999, .*use the release that wrote it"
         else:
             async with engine.store._pool.acquire() as connection:
-                await connection.execute(statement.format("true"))
+                await connection.execute(statement.format("false"))
     with pytest.raises(Validation, match=said):
         await Engine.open(url, single_node=True, migrate=how)

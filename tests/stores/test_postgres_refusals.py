@@ -13,7 +13,9 @@ import pytest
 from flowfabric import Transport
 from flowfabric.engine import Engine
 from flowfabric.model.errors import TransportKind
+from flowfabric.stores import migrate
 from flowfabric.stores.migration_plan import plan
+from flowfabric.stores.postgres import migrate as postgres_migrate
 from flowfabric.stores.postgres.store import _translated
 from tests.databases import Administrator
 
@@ -76,6 +78,49 @@ async def test_missing_rights(postgres_dsn: str, stranger: str) -> None:
     async with await Engine.open(postgres_dsn):
         pass
     await refused(stranger, TransportKind.AUTH, r"permission denied for .*: give the account .* the right")
+
+
+async def test_tables_that_lack_nothing_ask_for_no_right_to_make_some(postgres_dsn: str, stranger: str) -> None:
+    async with await Engine.open(postgres_dsn):
+        pass
+    connection = await asyncpg.connect(postgres_dsn)
+    name = urlsplit(stranger).username
+    await connection.execute(
+        f"REVOKE CREATE ON SCHEMA public FROM PUBLIC; GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {name}; "
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}"
+    )
+    async with await Engine.open(stranger) as engine:
+        await engine.create_execution()
+    await connection.execute(f"DROP OWNED BY {name}")
+    await connection.close()
+
+
+async def test_a_migration_steps_aside_for_those_who_use_a_table(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await Engine.open(postgres_dsn):
+        pass
+    later = migrate.Migration(9_998, "later", "ALTER TABLE ff_exec_core ADD COLUMN later integer")
+    known = migrate.migrations("postgres")
+    monkeypatch.setattr(migrate, "migrations", lambda dialect: (*known, later))
+    monkeypatch.setattr(postgres_migrate, "LOCK_TIMEOUT_MS", 50)
+    reader = await asyncpg.connect(postgres_dsn)
+    reading = reader.transaction()
+    await reading.start()
+    await reader.execute("SELECT 1 FROM ff_exec_core")
+    tries = 0
+
+    async def step_aside(seconds: float) -> None:
+        nonlocal tries
+        tries += 1
+        await reading.rollback()
+
+    monkeypatch.setattr(postgres_migrate.asyncio, "sleep", step_aside)
+    connection = await asyncpg.connect(postgres_dsn)
+    assert await postgres_migrate.apply_migrations(connection) == (9_998,)
+    assert tries == 1
+    await connection.close()
+    await reader.close()
 
 
 async def test_a_server_that_is_not_there_may_come_back() -> None:

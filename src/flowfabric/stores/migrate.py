@@ -7,10 +7,11 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from msgspec import Struct
 
@@ -18,6 +19,10 @@ from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.partitions import PartitionCounts
 
 _log = logging.getLogger("flowfabric.stores")
+#: What a file begins with that earlier releases cannot live with.
+INCOMPATIBLE = "-- incompatible"
+#: What a database says of the migrations that were applied to it.
+APPLIED = "SELECT version, checksum, backward_compatible FROM ff_migration_annotation ORDER BY version"
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
 
@@ -33,6 +38,11 @@ class Migration(Struct, frozen=True):
         """SHA-256 of the file's text."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
+    @property
+    def backward_compatible(self) -> bool:
+        """Whether earlier releases can live with it: a file says so if they cannot."""
+        return not self.sql.startswith(INCOMPATIBLE)
+
 
 @cache
 def migrations(dialect: str) -> tuple[Migration, ...]:
@@ -45,8 +55,20 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
     return tuple(sorted(found, key=lambda migration: migration.version))
 
 
+def binding(dialect: str, rows: Iterable[Sequence[Any]]) -> dict[int, str]:
+    """The checksums of ``APPLIED`` rows by version. Migrations of a later release count only if this one cannot live
+    with them: so there is a way back."""
+    known = {migration.version for migration in migrations(dialect)}
+    later = [version for version, _, compatible in rows if version not in known and compatible]
+    if later:
+        names = ", ".join(f"{version:04}" for version in later)
+        _log.warning("a later release has migrated the database (%s); this one can live with it", names)
+    return {version: checksum for version, checksum, compatible in rows if version in known or not compatible}
+
+
 def pending(dialect: str, applied: dict[int, str]) -> tuple[Migration, ...]:
-    """What is still to be applied. A file that changed after it was applied, or a newer database, is refused."""
+    """What is still to be applied. A file that changed after it was applied is refused, and so is one that this release
+    does not know."""
     known = {migration.version: migration for migration in migrations(dialect)}
     for version, checksum in applied.items():
         if version not in known:

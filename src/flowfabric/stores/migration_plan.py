@@ -14,8 +14,6 @@ from flowfabric.stores.postgres.address import bad_address
 from flowfabric.stores.postgres.errors import cannot_open
 from flowfabric.stores.sqlite.location import locate
 
-_APPLIED = "SELECT version, checksum FROM ff_migration_annotation ORDER BY version"
-
 
 class MigrationPlan(Struct, frozen=True):
     """Migrations as ``0001_engine``: those that a database has, and those that it lacks."""
@@ -54,7 +52,7 @@ def _sqlite(url: str) -> dict[int, Any]:
     except sqlite3.OperationalError:
         return {}
     try:
-        return dict(connection.execute(_APPLIED).fetchall())
+        return migrate.binding("sqlite", connection.execute(migrate.APPLIED).fetchall())
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             return {}
@@ -78,7 +76,7 @@ async def _postgres(url: str) -> dict[int, Any]:
     try:
         if await connection.fetchval("SELECT to_regclass('ff_migration_annotation')") is None:
             return {}
-        return {row[0]: row[1] for row in await connection.fetch(_APPLIED)}
+        return migrate.binding("postgres", await connection.fetch(migrate.APPLIED))
     except asyncpg.PostgresError as error:
         raise cannot_open(error) from error
     finally:

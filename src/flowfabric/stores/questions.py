@@ -463,10 +463,11 @@ class WaitedFor(Struct, frozen=True):
 
 
 class ExpiredGuards(Struct, frozen=True):
-    """Quota guards past their time -> ``list[(quota policy id, execution id)]``."""
+    """Quota guards past their time, from a time on, by it -> ``list[(quota policy id, execution id, its time)]``."""
 
     now: int
     limit: int
+    since: int = 0
 
 
 class TrimAdmission(Struct, frozen=True):

@@ -176,6 +176,18 @@ async def test_the_reconciler_spares_whoever_still_runs(engine: Engine, probe: P
     assert await active(probe) == 1
 
 
+async def test_slots_of_whoever_still_runs_hide_nothing(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    await quota(engine, ONE, 60, 0, 9)
+    for number in range(3):
+        running = await create(engine, lane_id=f"lane {number}")
+        assert await check(engine, running, concurrency_cap=9) == Admitted()
+        clock.advance(1)
+    assert await check(engine, ExecutionId.parse(str(running)[:-4] + "0000"), concurrency_cap=9) == Admitted()
+    clock.advance(60_000)
+    assert sum([await engine.run_timer("quota_reconciler", 2) for _ in range(3)]) == 1
+    assert await active(probe) == 3
+
+
 async def test_the_reconciler_counts_slots_again(engine: Engine, probe: Probe) -> None:
     eid = await create(engine)
     await check(engine, eid, concurrency_cap=5)

@@ -164,6 +164,20 @@ async def test_a_batch_has_a_limit(engine: Engine, clock: ManualClock) -> None:
     assert await engine.run_timer("retention_trimmer", 20) == 5
 
 
+async def test_the_pulse_says_how_late_it_is(engine: Engine, clock: ManualClock) -> None:
+    await ended(engine)
+    await ended(engine, policy={"stream_policy": {"retention_ttl_ms": HOUR_MS}})
+    assert (await engine.read_pulse()).retention_late_ms == 0
+    clock.advance(DAY_MS + 5_000)
+    assert (await engine.read_pulse()).retention_late_ms == DAY_MS + 5_000 - HOUR_MS
+    clock.advance(60_000)
+    await engine.run_timer("retention_trimmer", 1)
+    assert (await engine.read_pulse()).retention_late_ms == 65_000
+    clock.advance(60_000)
+    await engine.run_timer("retention_trimmer")
+    assert (await engine.read_pulse()).retention_late_ms == 0
+
+
 async def test_one_lane_partition_or_filter(engine: Engine, clock: ManualClock) -> None:
     one = await ended(engine, lane_id="one", namespace="a", tags={"zone.name": "x"})
     two = await ended(engine, lane_id="two", namespace="b", tags={"zone.name": "y"})

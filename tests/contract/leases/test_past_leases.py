@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from flowfabric import ClaimPolicy, Fresh, Handle, Replayed, SuspendArgs
 from flowfabric.conditions import ByName, Single
+from flowfabric.core.leases import lease
 from flowfabric.engine import Engine
-from flowfabric.model.operations.suspension import SuspensionReason
+from flowfabric.model.operations.suspension import SuspensionReason, TimeoutBehavior
 from flowfabric.model.records.past_leases import PastLease
 from tests.contract.probe import ManualClock, Probe, claimed, create, id_of
 
@@ -142,3 +144,24 @@ async def test_what_runs_through_leaves_no_row_and_what_goes_takes_its_rows_alon
     clock.advance(1_000)
     assert await engine.trim_retention(retention_ms=0) == 2
     assert await past(probe, handle) == []
+
+
+async def test_an_execution_that_never_ends_keeps_the_latest_leases(
+    engine: Engine, probe: Probe, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "MAX_LEASES_SHOWN", 4)
+    handle = await claimed(engine, lane_id="lane")
+    for turn in range(15):
+        if turn % 3:
+            await engine.delay(handle, clock())
+        else:
+            await engine.suspend(
+                handle, replace(_WAIT, timeout_at=clock() + 1, timeout_behavior=TimeoutBehavior.AUTO_RESUME)
+            )
+        clock.advance(1)
+        await engine.run_due()
+        again = await engine.claim("lane", policy=ClaimPolicy("w", f"w-{turn}", 1_000))
+        assert again is not None
+        handle = again
+    assert 4 <= len(await past(probe, handle)) <= 9
+    await engine.complete(handle, b"")

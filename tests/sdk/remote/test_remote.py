@@ -36,7 +36,7 @@ from flowfabric.model.operations.suspension import Accepted, Fresh, SuspendArgs
 from flowfabric.model.streams.frames import DurableSummary, Frame
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.remote.engine import RemoteEngine
-from flowfabric.sdk.remote.http_client import Address
+from flowfabric.sdk.remote.http_client import Address, Response
 from flowfabric.server import ServerConfig
 from tests.ports import free_port
 from tests.sdk.serving import serving
@@ -55,6 +55,33 @@ def url(tmp_path: Path) -> Iterator[str]:
 def guarded(tmp_path: Path) -> Iterator[str]:
     with serving(f"sqlite:///{tmp_path}/ff.db", ServerConfig(port=0, api_token="token-of-this-test")) as address:
         yield address
+
+
+@pytest.mark.parametrize("body", [b"<html>One moment, please</html>", b"[]", b"{}", b'{"answers": []}'])
+async def test_a_response_that_is_not_the_servers_says_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    """A proxy in between may say 200 and mean nothing by it. Workers go on after such an error, as after a lost one."""
+
+    async def between(*_: Any) -> Response:
+        return Response(200, body)
+
+    async with App(url) as app:
+        engine: Any = app.engine
+        await engine.create_execution()
+        policy = ClaimPolicy("w", "w-1", 30_000)
+        handle = await engine.claim("default", (), policy)
+        monkeypatch.setattr(type(engine._servers), "request", between)
+        calls = (
+            engine.claim_many("default", (), policy, 1),
+            engine.renew(handle),
+            engine.look_at_leases([handle]),
+            engine.complete(handle, b""),
+            RemoteEngine.open(url),
+        )
+        for call in calls:
+            with pytest.raises(Transport, match=r"the response cannot be read|0 responses to 1 call"):
+                await call
 
 
 # -- tokens ----------------------------------------------------------------------------------------------------------

@@ -211,6 +211,7 @@ def stepped_back(
             parked,
             lease.closed(attempt, outcome=outcome),
             *lease.parted(attempt, how, context.now, reason),
+            *lease.outlived(view, attempt),
             *release.lapsed(view, context, execution, attempt),
         ),
         (event,),

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context, saturate
 from flowfabric.model import states as lit
-from flowfabric.model.decisions import Act, Change, change, insert
+from flowfabric.model.decisions import Act, Change, Drop, change, insert
 from flowfabric.model.errors import (
     Contention,
     ContentionKind,
@@ -27,6 +27,7 @@ from flowfabric.model.errors import (
 )
 from flowfabric.model.events import Event, LeaseEvent
 from flowfabric.model.handles import Handle, HandleKind, HandlePayload
+from flowfabric.model.limits import MAX_LEASES_SHOWN
 from flowfabric.model.policy import read_policy
 from flowfabric.model.records.executions import Attempt, Execution
 from flowfabric.model.records.past_leases import LeaseEnd, PastLease
@@ -305,6 +306,15 @@ def parted(attempt: Attempt, how: LeaseEnd, now: int, reason: str | None = None)
         return ()
     until = attempt.lease_expires_at_ms if how in (LeaseEnd.EXPIRED, LeaseEnd.RECLAIMED) else None
     return (_past(attempt, how, now if until is None else min(now, until), reason),)
+
+
+def outlived(view: View, attempt: Attempt) -> tuple[Act, ...]:
+    """What makes room for one more record: an execution that never ends keeps those of its latest leases only. From
+    one lease to the next the epoch rises by one or two, so two are looked for, far enough back that all that is shown
+    stays."""
+    last = attempt.lease_epoch - 2 * MAX_LEASES_SHOWN
+    keys = [(attempt.partition, attempt.uuid, attempt.attempt_index, epoch) for epoch in (last, last - 1) if epoch > 0]
+    return tuple(Drop(each) for each in view.many(PastLease, keys) if each is not None)
 
 
 def ended_before(attempt: Attempt) -> tuple[Act, ...]:

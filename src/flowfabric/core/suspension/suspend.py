@@ -135,6 +135,7 @@ def _parked(
         parked,
         released,
         *over,
+        *lease.outlived(view, attempt),
         *release.lapsed(view, context, execution, attempt),
         *bound.acts,
         *_recorded(view, context, execution, wait, bound, {} if wake_after is None else {"wake_after": wake_after}),

@@ -62,9 +62,15 @@ from flowfabric.stores.questions import (
 )
 from flowfabric.stores.sql.search import MOST_MERGED
 
+#: How long it is told again how late retention is.
+LATE_KEPT_MS = 60_000
+
 
 class Overview(FlowLists):
     """The part of the engine that answers those who look after it."""
+
+    #: When it was looked how late retention is, and what was found.
+    _retention_late: tuple[int, int] = (-LATE_KEPT_MS, 0)
 
     async def list_namespaces(self, after: str | None = None, limit: int = 100) -> tuple[str, ...]:
         """Namespaces that executions, schedules or workers are in, by name; quick however many there are."""
@@ -133,6 +139,14 @@ class Overview(FlowLists):
         return Pulse(now, *counts, len(workers), queues, await self._retention_late_ms(now))
 
     async def _retention_late_ms(self, now: int) -> int:
+        """Looked at once a minute: members of open flows may stand before the first that is due."""
+        looked_at_ms, late_ms = self._retention_late
+        if not looked_at_ms <= now < looked_at_ms + LATE_KEPT_MS:
+            late_ms = await self._look_for_late(now)
+            self._retention_late = (now, late_ms)
+        return late_ms
+
+    async def _look_for_late(self, now: int) -> int:
         purge = await self._ask(Due("purge", now, 1))
         retention = await self._ask(Due("retention", now - RETENTION_MS, 1))
         view = await self._view(*map(GetFull, (*purge, *retention)))

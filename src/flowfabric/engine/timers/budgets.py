@@ -28,6 +28,8 @@ class BudgetTimers(EngineBase):
 
     #: Behind which budget the reconciler goes on.
     _reconciled_after: str | None = None
+    #: From which time on guards are looked at next.
+    _guards_since: int = 0
 
     async def _tick_budget_reset(self, limit: int) -> int:
         due = await self._ask(ListGates("budget_reset", await self.now_ms(), None, limit))
@@ -52,8 +54,13 @@ class BudgetTimers(EngineBase):
     async def _tick_quota_reconciler(self, limit: int) -> int:
         """Give back slots of executions that have ended, count the rest again, and forget what no longer counts."""
         now = await self.now_ms()
-        stale = await self._ask(ExpiredGuards(now, limit))
-        done = await self._counted([ReleaseAdmission(policy, None, execution, True) for policy, execution in stale])
+        stale = await self._ask(ExpiredGuards(now, limit, self._guards_since))
+        done = await self._counted([ReleaseAdmission(policy, None, execution, True) for policy, execution, _ in stale])
+        self._guards_since = 0
+        if len(stale) == limit:
+            # Those of executions that go on stay: look behind them the next time.
+            first_ms, last_ms = stale[0][2], stale[-1][2]
+            self._guards_since = last_ms + (first_ms == last_ms)
         drifted = await self._ask(ListGates("quota_drift", now, None, limit))
         done += await self._counted([ReconcileQuota(each) for each in drifted])
         for _ in range(TRIM_ROUNDS):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from contextvars import Context
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -49,6 +49,7 @@ class _Answers(Struct):
     answers: list[_Said]
 
 
+_T = TypeVar("_T")
 _answers = msgspec.json.Decoder(_Answers)
 _problem = msgspec.json.Decoder(dict[str, Any])
 
@@ -195,20 +196,12 @@ class Calls:
             raise Lost(f"the answer was {response.status}")
         if response.status != 200:
             raise problem_of(response, "calls")
-        try:
-            found = _answers.decode(response.body).answers
-        except msgspec.DecodeError as error:
-            raise Transport(BACKEND, TransportKind.PROTOCOL, f"the response cannot be read: {error}") from None
-        if len(found) != len(batch):
-            raise Transport(
-                BACKEND, TransportKind.PROTOCOL, f"{counted(len(found), 'response')} to {counted(len(batch), 'call')}"
-            )
-        return found
+        return _answers_to(len(batch), response)
 
-    def all_of(self, response: Response) -> list[Raw | Exception]:
+    def all_of(self, response: Response, calls: int) -> list[Raw | Exception]:
         """What each part of a request came to."""
         found: list[Raw | Exception] = []
-        for said in _answers.decode(response.body).answers:
+        for said in _answers_to(calls, response):
             if said.error is not UNSET:
                 found.append(said_error(said.error, "the call"))
             else:
@@ -217,7 +210,7 @@ class Calls:
 
     def only(self, response: Response) -> Raw:
         """What the single call of a request of its own came to."""
-        (said,) = _answers.decode(response.body).answers
+        (said,) = _answers_to(1, response)
         if said.error is not UNSET:
             raise said_error(said.error, "the call")
         assert said.ok is not UNSET
@@ -235,6 +228,23 @@ class Calls:
     def _fail_queued(self) -> None:
         _fail(list(self._queue), out_of_reach(Lost("the engine was closed")))
         self._queue.clear()
+
+
+def _answers_to(calls: int, response: Response) -> list[_Said]:
+    found = decoded(_answers, response).answers
+    if len(found) != calls:
+        raise Transport(
+            BACKEND, TransportKind.PROTOCOL, f"{counted(len(found), 'response')} to {counted(calls, 'call')}"
+        )
+    return found
+
+
+def decoded(decoder: msgspec.json.Decoder[_T], response: Response) -> _T:
+    """What a response says. A 200 that is not the server's own, of a proxy in between, says nothing that is known."""
+    try:
+        return decoder.decode(response.body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Transport(BACKEND, TransportKind.PROTOCOL, f"the response cannot be read: {error}") from None
 
 
 def said_error(said: dict[str, Any], what: str) -> Exception:

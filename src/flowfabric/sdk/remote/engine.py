@@ -43,6 +43,7 @@ from flowfabric.sdk.remote.calls import (
     PATIENCE_S,
     Calls,
     OneCall,
+    decoded,
     is_refused_unbegun,
     out_of_reach,
     problem_of,
@@ -122,7 +123,7 @@ class RemoteEngine:
         """Reach a server and hear what its store is."""
         engine = cls(url, token, **options)
         try:
-            hello = _hello.decode((await engine._ask("GET", "/v1/remote", None, 30.0, True)).body)
+            hello = decoded(_hello, await engine._ask("GET", "/v1/remote", None, 30.0, True))
         except BaseException:
             engine._servers.close()
             raise
@@ -342,7 +343,7 @@ class RemoteEngine:
             first = self._shapes.dump({**body, "again": policy.again})
             again = self._shapes.dump({**body, "again": True})
             response = await self._ask("POST", "/v1/remote/claim", first, wait_ms / 1000 + SPARE_S, True, again)
-            work = _claimed.decode(response.body).work
+            work = decoded(_claimed, response).work
             if work or left_ms <= 0:
                 return [self._taken(each) for each in work]
 
@@ -372,7 +373,7 @@ class RemoteEngine:
         given = list(handles)
         body = self._shapes.dump({"handles": given})
         response = await self._ask("POST", "/v1/remote/lost", body, SPARE_S, True)
-        found = _lost.decode(response.body)
+        found = decoded(_lost, response)
         return LeaseLook([given[place] for place in found.lost], [given[place] for place in found.cancelling])
 
     async def renew(self, handle: Handle) -> LeaseRenewal:
@@ -395,7 +396,7 @@ class RemoteEngine:
         try:
             body = self._shapes.dump({"handles": [handle for handle, _ in renewals]})
             response = await self._ask("POST", "/v1/remote/renew", body, SPARE_S, True)
-            for (_, future), said in zip(renewals, self._calls.all_of(response), strict=True):
+            for (_, future), said in zip(renewals, self._calls.all_of(response, len(renewals)), strict=True):
                 if future.done():
                     continue
                 if isinstance(said, Exception):

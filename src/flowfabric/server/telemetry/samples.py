@@ -113,9 +113,13 @@ class Sampler:
     async def run(self, closing: asyncio.Event) -> None:
         """Sample until the server closes."""
         while not closing.is_set():
-            # A store that is away for a while leaves a gap in the charts.
-            with contextlib.suppress(EngineError):
+            try:
                 await self.latest()
+            except EngineError as error:
+                # A store that is away for a while leaves a gap in the charts.
+                _log.debug("no sample for the charts: %s", error)
+            except Exception:
+                _log.exception("a sample for the charts failed")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(closing.wait(), max(STEP_MS / 1000, self._cost_s * SHARE))
 

@@ -65,9 +65,9 @@ def _waited_for(question: ask.WaitedFor) -> Reading[list[str]]:
     return [each.quota_policy_id for each in policies if each is not None and each.waiting_since_ms is not None]
 
 
-def _expired_guards(question: ask.ExpiredGuards) -> Reading[list[tuple[str, str]]]:
-    entries = yield Range(index.GUARD_EXPIRY, high=(question.now + 1,), limit=question.limit, loose=True)
-    return [(key[1], key[2]) for _, key in entries]
+def _expired_guards(question: ask.ExpiredGuards) -> Reading[list[tuple[str, str, int]]]:
+    run = Range(index.GUARD_EXPIRY, low=(question.since,), high=(question.now + 1,), limit=question.limit, loose=True)
+    return [(key[1], key[2], at) for at, key in (yield run)]
 
 
 ANSWERS: Mapping[Any, Callable[[Any], Reading[Any]]] = {

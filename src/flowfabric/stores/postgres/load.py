@@ -368,8 +368,7 @@ class Loader:
         else:
             decoder = kind_rows(kind)
             fitting = [need.values for need in asked if _fits(decoder.table, fields, need.values)]
-            columns = [list(column) for column in zip(*fitting, strict=True)]
-            for row in await self._fetch(select_by(kind, fields, self._locked), *columns) if fitting else ():
+            for row in await self._matching(kind, fields, fitting) if fitting else ():
                 record = decoder.read(row)
                 view.put_loaded(kind, record.key, record)
                 self._versions[(kind, record.key)] = row[decoder.width]
@@ -379,6 +378,15 @@ class Loader:
             if len(keys) > SELECT_LIMIT:
                 raise LimitReached("SELECT_LIMIT", SELECT_LIMIT)
             view.put_selected(need, keys)
+
+    async def _matching(self, kind: Any, fields: tuple[str, ...], wanted: list[tuple[Any, ...]]) -> list[Any]:
+        """The rows of several sets of values, and one more than the limit of any that has more."""
+        columns = [list(column) for column in zip(*wanted, strict=True)]
+        rows = await self._fetch(select_by(kind, fields, self._locked, SELECT_LIMIT + 1), *columns)
+        if len(rows) <= SELECT_LIMIT or len(wanted) == 1:
+            return rows
+        # The statement's limit is for all together and has cut off some that are within their own.
+        return [row for each in wanted for row in await self._matching(kind, fields, [each])]
 
     async def _listed(self, need: Listed, view: Filling) -> None:
         lock = SKIPPING if self._locked else ""

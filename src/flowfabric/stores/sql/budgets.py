@@ -72,10 +72,10 @@ class BudgetQuestions:
 
     def _ExpiredGuards(self, q: ask.ExpiredGuards) -> Asked:  # noqa: N802
         return Asked(
-            "SELECT quota_policy_id, execution_id FROM ff_quota_admitted WHERE expires_at_ms <= ?1 "
-            f"ORDER BY expires_at_ms LIMIT {int(q.limit)}",
-            [q.now],
-            lambda rows: [(row[0], row[1]) for row in rows],
+            "SELECT quota_policy_id, execution_id, expires_at_ms FROM ff_quota_admitted "
+            f"WHERE expires_at_ms <= ?1 AND expires_at_ms >= ?2 ORDER BY expires_at_ms LIMIT {int(q.limit)}",
+            [q.now, q.since],
+            lambda rows: [tuple(row) for row in rows],
         )
 
 

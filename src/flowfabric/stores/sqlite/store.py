@@ -379,7 +379,7 @@ def _applied(connection: sqlite3.Connection) -> dict[int, str]:
     there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ff_migration_annotation'").fetchone()
     if there is None:
         return {}
-    return dict(connection.execute("SELECT version, checksum FROM ff_migration_annotation").fetchall())
+    return migrations.binding("sqlite", connection.execute(migrations.APPLIED).fetchall())
 
 
 def _file_at(location: Location) -> tuple[int, int] | None:
@@ -403,8 +403,14 @@ def _migrate(connection: sqlite3.Connection, partitions: PartitionCounts | None)
             for statement in _statements(migration.sql):
                 connection.execute(statement)
             connection.execute(
-                "INSERT INTO ff_migration_annotation VALUES (?, ?, ?, 1, ?)",
-                (migration.version, migration.name, time.time_ns() // 1_000_000, migration.checksum),
+                "INSERT INTO ff_migration_annotation VALUES (?, ?, ?, ?, ?)",
+                (
+                    migration.version,
+                    migration.name,
+                    time.time_ns() // 1_000_000,
+                    migration.backward_compatible,
+                    migration.checksum,
+                ),
             )
             migrations.applied(migration)
         if partitions is not None and 1 not in applied:
