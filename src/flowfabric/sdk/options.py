@@ -15,6 +15,9 @@ from flowfabric.sdk.errors import BadOptions
 
 Reuse: TypeAlias = Literal["existing", "reject", "after_completion"]
 RunIn: TypeAlias = Literal["thread", "process"]
+#: What runs with ``run_in="process"`` need of a worker, which offers it while it has a process for them. So claims pass
+#: them over meanwhile, and find what is behind them.
+FREE_PROCESS: Final = "flowfabric.process"
 OnBreach: TypeAlias = Literal["fail", "ask", "cancel", "warn"]
 KeyPath: TypeAlias = str | Callable[..., str]
 Amount: TypeAlias = int | float | Decimal | str
