@@ -107,7 +107,7 @@ BEGINS = """
 import asyncio, sys
 from pathlib import Path
 from flowfabric import App
-from flowfabric.sdk.worker.worker import run_worker
+from flowfabric.sdk.worker.program import run_worker
 
 app = App("sqlite:///ff.db")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+from dataclasses import fields
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_overloads
 
 import pytest
 
@@ -183,6 +185,20 @@ def test_a_decorator_says_which_option_may_be_meant(decorator: str) -> None:
             decorate(**{wrong: 5})
     with pytest.raises(BadOptions, match="unknown option colour=; options: name, retry, timeout, "):
         decorate(colour="red")
+
+
+@pytest.mark.parametrize("decorator", ["task", "step", "workflow"])
+def test_a_decorator_takes_what_its_signature_says(decorator: str) -> None:
+    """An option of another decorator would be accepted and do nothing."""
+    taken = inspect.signature(get_overloads(getattr(App, decorator))[-1]).parameters
+    decorate = getattr(App("memory://"), decorator)
+    for each in fields(TaskOptions):
+        default = getattr(TaskOptions.of(), each.name)
+        if each.name in taken:
+            decorate(**{each.name: default})
+        else:
+            with pytest.raises(BadOptions, match=rf"^@app\.{decorator}: {each.name}= is only for \w+s"):
+                decorate(**{each.name: default})
 
 
 def test_errors_travel_between_processes() -> None:

@@ -79,6 +79,36 @@ async def test_a_whole_workflow() -> None:
     assert app.url == "sqlite:///never-opened.db"
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_worker_dies_when_a_workflow_is_suspended(when: str) -> None:
+    async with app.testing() as t:
+        t.replace(fetch, returns="hello")
+        t.crash(review, **{when: "suspend"})  # type: ignore[arg-type]
+        run = await review.start("u")
+        await (await t.next(Ask)).answer(False, by="legal")
+        assert await run.result() == "rejected"
+
+
+async def test_a_worker_dies_when_a_step_has_failed() -> None:
+    async with app.testing() as t:
+        t.replace(fetch, returns="hello")
+        t.replace(publish, raises=ValueError("no"))
+        t.crash(publish, before="step")
+        run = await review.start("u")
+        ask = await t.next(Ask)
+        for by in ("legal", "ops"):
+            await ask.answer(True, by=by)
+        with pytest.raises(RunFailed, match="no"):
+            await run.result()
+        assert t.attempts(publish) == 2
+
+
+async def test_a_crash_that_never_happens_fails_the_test() -> None:
+    with pytest.raises(AssertionError, match=r"crash\(summarize, before='spend'\): no such write was made"):
+        async with app.testing() as t:
+            t.crash(summarize, before="spend")
+
+
 async def test_nobody_answers() -> None:
     async with app.testing() as t:
         t.replace(fetch, returns="hello")

@@ -15,6 +15,9 @@ from flowfabric.sdk.errors import BadOptions
 
 Reuse: TypeAlias = Literal["existing", "reject", "after_completion"]
 RunIn: TypeAlias = Literal["thread", "process"]
+#: What runs with ``run_in="process"`` need of a worker, which offers it while it has a process for them. So claims pass
+#: them over meanwhile, and find what is behind them.
+FREE_PROCESS: Final = "flowfabric.process"
 OnBreach: TypeAlias = Literal["fail", "ask", "cancel", "warn"]
 KeyPath: TypeAlias = str | Callable[..., str]
 Amount: TypeAlias = int | float | Decimal | str
@@ -376,19 +379,30 @@ _OTHER_NAMES: Final = {
 }
 
 
+#: Which decorators take an option, if not those of tasks and workflows: a step runs inside its workflow, and a
+#: workflow's function on the worker's loop.
+_TAKERS: Final = {
+    "retry": ("task", "step", "workflow"),
+    "timeout": ("task", "step", "workflow"),
+    "run_in": ("task", "step"),
+    "cancel_grace": ("workflow",),
+    "version": ("workflow",),
+}
+
+
 def refuse_unknown(options: Mapping[str, Any], decorator: str) -> None:
-    """Refuse options that a decorator does not know, and suggest the ones that may be meant."""
+    """Refuse options that a decorator does not take, and suggest the ones that may be meant."""
     known = [each.name for each in fields(TaskOptions)]
     for name in options:
         if name not in known:
             close = _OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
             hint = f"write {close}=" if close else f"options: name, {', '.join(known)}"
             raise BadOptions(f"@app.{decorator}: unknown option {name}=; {hint}", option=name)
-    if "cancel_grace" in options and decorator != "workflow":
-        raise BadOptions(
-            f"@app.{decorator}: cancel_grace= is only for workflows; a cancelled task ends at once",
-            option="cancel_grace",
-        )
+        takers = _TAKERS.get(name, ("task", "workflow"))
+        if decorator not in takers:
+            raise BadOptions(
+                f"@app.{decorator}: {name}= is only for {' and '.join(f'{each}s' for each in takers)}", option=name
+            )
 
 
 def _text(value: Any, name: str) -> None:

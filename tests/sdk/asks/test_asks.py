@@ -389,6 +389,12 @@ async def test_a_budget_asks(app: App) -> None:
             call.settle(tokens=400 if tokens == 400 else 0)
         return "done"
 
+    @app.task
+    async def named_by_spend(ctx: Ctx) -> str:
+        async with ctx.spend(budget=Budget("shed", tokens=10, on_breach="ask"), tokens=20) as call:
+            call.settle(tokens=0)
+        return "done"
+
     @app.workflow
     async def outer() -> str:
         return await work(300)
@@ -412,6 +418,19 @@ async def test_a_budget_asks(app: App) -> None:
         await app.answer(link, False)
         with pytest.raises(RunFailed, match="no room for 300 tokens"):
             await run.result(seconds(30))
+
+        house = Budget("house", tokens=450, on_breach="ask")
+        under = await work.using(budget=Budget("room", tokens=1_000, under=house)).start(460)
+        ask = await opened(app, under)
+        assert ask.show == {"house": {"tokens": {"spent": 0, "allowed": 450}}}, "the budget above is the one that asks"
+        await ask.answer(True)
+        assert await under.result(seconds(30)) == "done"
+
+        named = await named_by_spend.start()
+        ask = await opened(app, named)
+        assert ask.show == {"shed": {"tokens": {"spent": 0, "allowed": 10}}}
+        await ask.answer(True)
+        assert await named.result(seconds(30)) == "done"
 
         above = await outer.using(budget=budget).start()
         ask = await opened(app, above)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from flowfabric.sdk.worker import processes, worker as worker_module
 from flowfabric.sdk.worker.attempt import Job
 from flowfabric.sdk.worker.pace import Pace
 from flowfabric.sdk.worker.processes import Answer, Call
+from tests.sdk.serving import serving
 
 SOON = seconds(60)
 
@@ -113,6 +115,7 @@ async def test_what_does_not_begin_after_all_goes_back(app: App, monkeypatch: py
         await go.wait()
 
     monkeypatch.setattr(worker_module.Worker, "_ahead", lambda self: ahead)
+    monkeypatch.setattr(worker_module, "OVERDUE_S", 0.0)
     async with app.worker(concurrency=1) as worker:
         runs = await long.start_many([()] * 4)
         await until(lambda: len(worker._queue) == 3)
@@ -137,16 +140,30 @@ async def test_no_more_is_held_than_there_are_processes(app: App, held: type[Hel
                 await run.result(timeout=SOON)
 
 
-async def test_other_work_goes_on_while_all_processes_are_busy(app: App, held: type[Held]) -> None:
+@pytest.mark.parametrize("how", ["as tasks", "by hand"])
+async def test_other_work_goes_on_while_all_processes_are_busy(app: App, held: type[Held], how: str) -> None:
+    """Also behind more work for processes than the worker has slots, if that says so; else behind less."""
+
     @app.task
     async def light() -> int:
         return 2
 
     task: Any = app.definitions["heavy"]
-    async with app.worker(concurrency=8, processes=1):
-        runs = await task.start_many([(1,)])
+    async with app.worker(concurrency=4, processes=1):
+        if how == "as tasks":
+            runs = await task.start_many([(number,) for number in range(9)])
+        else:
+            ended = [
+                await app.engine.create_execution(
+                    execution_kind="heavy", input_payload=b'{"number": 1}', lane_id=app.lane, namespace=app.namespace
+                )
+                for _ in range(3)
+            ]
+            runs = [app.run(each.execution_id) for each in ended]
         await until(lambda: len(held.began) == 1)
-        assert await (await light.start()).result(timeout=SOON) == 2
+        for _ in range(3):
+            assert await (await light.start()).result(timeout=SOON) == 2
+        assert len(held.began) == 1
         held.go.set()
         for run in runs:
             await run.result(timeout=SOON)
@@ -167,3 +184,56 @@ async def test_the_time_of_an_attempt_begins_with_its_process(
         for run in runs:
             await run.result(timeout=SOON)
     assert sorted(limited) == sorted(run.id for run in runs)
+
+
+async def test_only_tasks_that_run_in_processes_need_one(app: App, held: type[Held]) -> None:
+    part: Any = app.step(run_in="process", name="part")(heavy)
+
+    @app.workflow
+    async def whole() -> int:
+        return int(await part(1))
+
+    task: Any = app.definitions["heavy"]
+    async with app.worker(processes=1):
+        first = await task.start(1)
+        await until(lambda: len(held.began) == 1)
+        second, flow = await task.start(2), await whole.start()
+        needs = [(await app.engine.read_history(each.id)).required_capabilities for each in (first, second, flow)]
+        assert needs == [("flowfabric.process",), ("flowfabric.process",), ()]
+        told = (await app.engine.explain(second.id)).sentence
+        assert told.startswith("It is waiting for a worker: 1 registered worker could run it"), told
+        held.go.set()
+        for run in (first, second, flow):
+            await run.result(timeout=SOON)
+
+
+async def test_a_task_that_moves_to_threads_finishes_what_was_started_before(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ff.db"
+    async with App(url) as before:
+        before.task(run_in="process")(heavy)
+        started: Any = before.definitions["heavy"]
+        run = await started.start(3)
+    async with App(url) as after:
+        after.task(heavy)
+        async with after.worker():
+            assert await after.run(run.id).result(timeout=SOON) == 3
+
+
+async def test_a_worker_of_a_server_passes_over_them_too(held: type[Held], tmp_path: Path) -> None:
+    with serving(f"sqlite:///{tmp_path}/ff.db") as address:
+        async with App(address) as app:
+            app.task(run_in="process")(heavy)
+
+            @app.task
+            async def light() -> int:
+                return 2
+
+            task: Any = app.definitions["heavy"]
+            async with app.worker(concurrency=4, processes=1):
+                runs = await task.start_many([(number,) for number in range(9)])
+                await until(lambda: len(held.began) == 1)
+                assert await (await light.start()).result(timeout=SOON) == 2
+                assert len(held.began) == 1
+                held.go.set()
+                for run in runs:
+                    await run.result(timeout=SOON)

@@ -24,7 +24,7 @@ from flowfabric.sdk.definitions.depends import injected
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.errors import RunCancelled
 from flowfabric.sdk.options import Retry
-from flowfabric.sdk.worker import Worker, worker as worker_module
+from flowfabric.sdk.worker import Worker, program, worker as worker_module
 from tests.contract.probe import shared_stores_only
 
 SOON = seconds(20)
@@ -408,7 +408,7 @@ async def test_a_signal_while_the_store_is_opened_ends_the_worker(app: App, monk
         await asyncio.Event().wait()
 
     monkeypatch.setattr(app, "open_engine", away)
-    working = asyncio.create_task(worker_module._run_until_signalled(app.worker(), None))
+    working = asyncio.create_task(program._run_until_signalled(app.worker(), None))
     await opening.wait()
     os.kill(os.getpid(), signal.SIGTERM)
     async with asyncio.timeout(20):

@@ -60,7 +60,7 @@ def worker(
     SIGTERM or Ctrl-C finishes running attempts first; a second one stops at once. With --json, one line of JSON on
     standard output says what it serves; logs go to standard error.
     """
-    from flowfabric.sdk.worker.worker import run_worker
+    from flowfabric.sdk.worker.program import run_worker
 
     speak(verbose)
     target = placed(load_app(app), where, patient=True)

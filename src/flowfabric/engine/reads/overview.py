@@ -46,7 +46,7 @@ from flowfabric.model.reads.overview import (
     SuspensionLine,
     WaitpointLine,
 )
-from flowfabric.model.records.budgets import Budget, BudgetSpend
+from flowfabric.model.records.budgets import Budget, BudgetAsk, BudgetSpend
 from flowfabric.model.records.executions import Attempt, Execution, Signal, StreamSummary, Suspension, Waitpoint
 from flowfabric.model.records.past_leases import LeaseEnd, PastLease
 from flowfabric.model.states import SCOPE_NAMED, BlockingReason, canonical_public_state
@@ -177,13 +177,15 @@ class Overview(FlowLists):
             Select(Waitpoint, ("partition", "uuid"), key),
             Select(Signal, ("partition", "uuid"), key),
             Select(BudgetSpend, ("uuid",), key[1:]),
+            Select(BudgetAsk, ("partition", "uuid"), key),
         )
         execution = view.full(identity)
         if execution is None:
             raise NotFound("execution", identity)
         stream = Get(StreamSummary, (identity, execution.attempt_index))
         spends = [each for each in view.select(BudgetSpend, uuid=key[1]) if each.delta_total]
-        charged = {each.budget_id for each in spends}.union(
+        asked = [each.budget_id for each in view.select(BudgetAsk, partition=key[0], uuid=key[1])]
+        charged = {*asked, *(each.budget_id for each in spends)}.union(
             *(places(name, execution.namespace) for name in named_budgets(execution.budget_ids or ""))
         )
         more = await self._view(stream, *(Get(Budget, each) for each in charged))
@@ -223,7 +225,7 @@ class Overview(FlowLists):
             waitpoints=tuple(map(_waitpoint_line, _in_order(waitpoints, named))),
             signals=tuple(_signal_line(each) for each in sorted(signals, key=lambda each: each.sequence)),
             spends=tuple(_spend_line(each, more.get(Budget, each.budget_id), self._within) for each in spends),
-            budgets=_budgets_of(execution, more, self._within),
+            budgets=_budgets_of(execution, asked, more, self._within),
         )
 
 
@@ -349,11 +351,14 @@ def _budget_name(budget: Budget) -> str | None:
     return budget.scope_id if budget.scope_type == SCOPE_NAMED and budget.scope_id else None
 
 
-def _budgets_of(execution: Execution, view: View, within: frozenset[str] | None) -> tuple[NamedBudget, ...]:
-    """The budgets that an execution names; for a caller who is limited to namespaces, those of them."""
-    named = (found(view.get, Budget, name, execution.namespace) for name in named_budgets(execution.budget_ids or ""))
+def _budgets_of(
+    execution: Execution, asked: Iterable[str], view: View, within: frozenset[str] | None
+) -> tuple[NamedBudget, ...]:
+    """The budgets that an execution names, or has asked; for a caller who is limited to namespaces, those of them."""
+    named = [found(view.get, Budget, name, execution.namespace) for name in named_budgets(execution.budget_ids or "")]
+    known = {each.budget_id: each for each in (*named, *(view.get(Budget, name) for name in asked)) if each is not None}
     return tuple(
         NamedBudget(shown_id(each.budget_id), each.namespace, _budget_name(each))
-        for each in named
-        if each is not None and (within is None or each.namespace in within)
+        for each in known.values()
+        if within is None or each.namespace in within
     )

@@ -262,7 +262,7 @@ class History(Struct, frozen=True, kw_only=True):
     waitpoints: tuple[WaitpointLine, ...]
     signals: tuple[SignalLine, ...]
     spends: tuple[SpendLine, ...]
-    #: What ``budget_ids`` mean here: those that exist and that the caller may see.
+    #: What ``budget_ids`` mean here, and budgets that it asked to allow more: those that exist and the caller may see.
     budgets: tuple[NamedBudget, ...] = ()
 
 

@@ -56,19 +56,23 @@ async def budget_question(app: App, execution_id: str, context: ExecutionContext
 
 
 async def budgets_of(engine: Engine, execution_id: str) -> dict[str, Any]:
-    """The run's budgets that ask, as they stand: by name and dimension, what is spent and what is allowed."""
+    """The run's budgets that ask and those above them, as they stand: by name and dimension, what is spent and what is
+    allowed."""
     history = await engine.read_history(execution_id)
     found: dict[str, Any] = {}
-    for each in history.budgets:
+    left = [(each.budget_id, each.namespace) for each in history.budgets]
+    for budget_id, namespace in left:
         try:
-            status = await engine.get_budget_status(each.budget_id, each.namespace)
+            status = await engine.get_budget_status(budget_id, namespace)
         except NotFound:
             continue
+        if status.parent_budget_id is not None and (above := (status.parent_budget_id, status.namespace)) not in left:
+            left.append(above)
         if status.on_hard_limit != "ask":
             continue
-        name = status.scope_id or each.budget_id
+        name = status.scope_id or budget_id
         if name in found:
-            name = f"{name} ({each.budget_id} of {each.namespace or 'the operator'})"
+            name = f"{name} ({budget_id} of {status.namespace or 'the operator'})"
         found[name] = {
             dimension: {
                 "spent": float(shown_amount(dimension, status.usage.get(dimension, 0))),

@@ -22,7 +22,7 @@ from flowfabric.model.ownership import owned_name
 from flowfabric.model.policy import WHILE_KEPT_MS, ExecutionPolicy, RoutingRequirements, StreamPolicy, TimeoutPolicy
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions, IdConflict
-from flowfabric.sdk.options import CANCEL_GRACE, Reuse, StartOptions
+from flowfabric.sdk.options import CANCEL_GRACE, FREE_PROCESS, Reuse, StartOptions
 from flowfabric.sdk.runs.run import Run
 from flowfabric.tracing import current_trace
 
@@ -142,6 +142,7 @@ def policy(
     app's own, so that nobody has to look for the operator's first."""
     task, own = definition.options, definition.app.namespace
     until = deadline or task.deadline
+    needs = task.needs | {FREE_PROCESS} if task.run_in == "process" else task.needs
     timeouts = None
     if task.timeout is not None or until is not None:
         timeouts = TimeoutPolicy(
@@ -152,7 +153,7 @@ def policy(
         retry_policy=task.retry.policy(),
         timeout_policy=timeouts,
         max_reclaim_count=definition.app.lost_workers,
-        routing_requirements=RoutingRequirements(tuple(sorted(task.needs))) if task.needs else None,
+        routing_requirements=RoutingRequirements(tuple(sorted(needs))) if needs else None,
         stream_policy=(None if task.retention is None else StreamPolicy(retention_ttl_ms=milliseconds(task.retention))),
         budget_ids=tuple(owned_name(each, own) for each in budget_ids),
         quota_policy_id=None if quota_policy_id is None else owned_name(quota_policy_id, own),

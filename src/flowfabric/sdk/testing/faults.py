@@ -18,7 +18,8 @@ WRITES: dict[str, tuple[str, ...]] = {
     # The steps that were done last are remembered by the end.
     "step": ("advance", "complete"),
     "emit": ("append_frame", "append_frames"),
-    "suspend": ("suspend",),
+    # A workflow is suspended with what it has to say.
+    "suspend": ("suspend", "advance"),
     "progress": ("progress",),
     "spend": ("reserve_budget", "settle_reservation"),
 }
@@ -33,16 +34,25 @@ class Crash:
         self.write = write
         self.after = after
         self.times = times
+        #: Whether it has happened.
+        self.happened = False
+
+    def __str__(self) -> str:
+        return f"crash({self.kind}, {'after' if self.after else 'before'}={self.write!r})"
 
     def concerns(self, operation: str, kind: str, arguments: dict[str, Any]) -> bool:
         """Whether it happens at this call."""
         if self.times <= 0 or operation not in WRITES[self.write]:
             return False
         names = [step.name for step in arguments.get("steps", ())]
-        if self.write == "step" and operation == "complete" and not names:
+        if self.write == "step" and not names:
+            return False
+        if self.write == "suspend" and operation == "advance" and arguments.get("wait") is None:
             return False
         if self.step is not None:
-            return any(name == self.step or name.startswith((f"{self.step}[", f"{self.step}#")) for name in names)
+            # A step that failed is remembered with the number of the trial.
+            begins = tuple(f"{self.step}{mark}" for mark in "[#!")
+            return any(name == self.step or name.startswith(begins) for name in names)
         return kind == self.kind
 
 
@@ -83,6 +93,7 @@ class FaultyEngine:
             if crash is None:
                 return await call(*args, **kwargs)
             crash.times -= 1
+            crash.happened = True
             if crash.after:
                 await call(*args, **kwargs)
             self.dead.add(held)

@@ -25,7 +25,7 @@ from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions, SdkError
 from flowfabric.sdk.runs.results import Completions
 from flowfabric.sdk.testing.clock import BEGINNING, VirtualClock
-from flowfabric.sdk.testing.faults import FaultyEngine, crash_of
+from flowfabric.sdk.testing.faults import Crash, FaultyEngine, crash_of
 
 if TYPE_CHECKING:
     from flowfabric.model.operations.workflows import StepRecord
@@ -65,6 +65,7 @@ class Testing:
         self._concurrency = concurrency
         self._engine: Engine | None = None
         self._faulty: FaultyEngine | None = None
+        self._crashes: list[Crash] = []
         self._worker: Worker | None = None
         self._before: tuple[str, Any] = (app.url, None)
         self._restore = contextlib.ExitStack()
@@ -106,6 +107,9 @@ class Testing:
         finally:
             self.app.url = self._before[0]
             self._restore.close()
+        missed = [str(each) for each in self._crashes if not each.happened]
+        if kind is None and missed:
+            raise AssertionError(f"{', '.join(missed)}: no such write was made, so nothing was tested")
 
     # -- arranging -----------------------------------------------------------------------------------------------
 
@@ -137,9 +141,10 @@ class Testing:
     def crash(self, target: Any, *, before: str | None = None, after: str | None = None, times: int = 1) -> None:
         """Let the worker die at a write of these runs: ``before="complete"``, ``after="step"``, … The lease runs out,
         and another worker goes on. Writes are complete, fail, cancel, step, emit, suspend, progress and
-        spend."""
+        spend. If there is no such write, the test fails."""
         assert self._faulty is not None
-        self._faulty.crashes.append(crash_of(target, before, after, times))
+        self._crashes.append(crash_of(target, before, after, times))
+        self._faulty.crashes.append(self._crashes[-1])
 
     def _count(self, definition: Definition[..., Any]) -> None:
         """Count how often the function is begun."""

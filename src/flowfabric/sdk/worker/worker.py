@@ -14,7 +14,6 @@ import contextvars
 import hashlib
 import logging
 import os
-import signal
 import socket
 import time
 import uuid
@@ -23,6 +22,8 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec.structs import replace
 
 from flowfabric.engine import Engine
 from flowfabric.model.errors import EngineError
@@ -33,9 +34,11 @@ from flowfabric.model.operations.executions import ClaimPolicy, ExecutionContext
 from flowfabric.sdk.backoff import Patience
 from flowfabric.sdk.definitions.announce import Definitions, announce, announced
 from flowfabric.sdk.definitions.depends import Dependencies
+from flowfabric.sdk.definitions.tasks import Definition
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions
 from flowfabric.sdk.middleware import Layered
+from flowfabric.sdk.options import FREE_PROCESS
 from flowfabric.sdk.worker.attempt import Interruption, Job, WorkerShared, run_attempt
 from flowfabric.sdk.worker.health import LoopWatch
 from flowfabric.sdk.worker.pace import Pace
@@ -50,12 +53,16 @@ _log = logging.getLogger("flowfabric.worker")
 
 #: How long one claim waits for work. It looks once a second by itself, and wakes when work is announced.
 LONG_POLL_MS = 60_000
+#: The same through a server while all processes are busy: so long one that is free again may wait for work.
+REMOTE_POLL_MS = 1_000
 #: Work is taken ahead only as far as it will be begun within this time, at the pace of late. So often that is judged.
 AHEAD_S = 0.1
+#: What was to begin that soon and has not after this time goes back. A short delay of everything is no reason.
+OVERDUE_S = 1.0
 #: And never more than this many times what runs at once.
 MOST_AHEAD = 4
 LONGEST_PAUSE_S = 5.0
-#: How long no work is claimed, at most, when what comes next seems to need a process and all are busy.
+#: How long no work is claimed, at most, when what came last had to go back for lack of a process.
 LONGEST_CROWDED_S = 5.0
 #: How often a worker announces again what it runs, so that its kinds stay known however long it runs.
 ANNOUNCE_S = 86_400.0
@@ -113,7 +120,9 @@ class Worker:
         self._stopping = False
         self._now = asyncio.Event()
         self._claimer: asyncio.Task[None] | None = None
-        self._in_claim = False
+        #: The claim that is being made, if one is, and whether it is for work that needs a process, too.
+        self._claim_made: asyncio.Future[list[Handle]] | None = None
+        self._for_processes = False
         self._main: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._changed = asyncio.Event()
@@ -154,7 +163,7 @@ class Worker:
         if now:
             self._now.set()
         self._changed.set()
-        if self._claimer is not None and self._in_claim:
+        if self._claimer is not None and self._claim_made is not None:
             self._claimer.cancel()
 
     async def __aenter__(self) -> Self:
@@ -281,7 +290,7 @@ class Worker:
             worker_id=self.name,
             worker_instance_id=self.instance,
             lanes=list(self.lanes),
-            capabilities=self.capabilities,
+            capabilities=self._offered(self._knows_processes()),
             liveness_ttl_ms=liveness_ms,
             namespace=self.app.namespace,
             slots=self.concurrency,
@@ -319,9 +328,16 @@ class Worker:
         abandoned = self._shared.executor.abandoned if self._shared is not None else 0
         return self.concurrency - len(self._running) - abandoned
 
+    def _offered(self, processes: bool) -> tuple[str, ...]:
+        return (*self.capabilities, FREE_PROCESS) if processes else self.capabilities
+
+    def _knows_processes(self) -> bool:
+        """Whether the app has tasks that run in processes."""
+        return any(map(_in_process, self.app.definitions.values()))
+
     def _needs_process(self, job: Job) -> bool:
         definition = self.app.definitions.get(job.kind)
-        return definition is not None and definition.options.run_in == "process"
+        return definition is not None and _in_process(definition)
 
     def _free_processes(self) -> int:
         if self._shared is None:
@@ -336,11 +352,18 @@ class Worker:
     def _changed_room(self) -> None:
         self._begin_next()
         self._changed.set()
+        if self._claim_made is None or self._for_processes or self.app.is_remote:
+            return
+        if self._process_room() > 0:
+            # It passes over work that can be done by now.
+            self._claim_made.cancel()
 
     async def _claim_all(self, shared: WorkerShared) -> None:
         patience, crowded = Patience(LONGEST_PAUSE_S), Patience(LONGEST_CROWDED_S)
-        most = MAX_CLAIM
+        most = min(self._process_room(), MAX_CLAIM)
         policy = ClaimPolicy(self.name, self.instance, self._lease_ms, LONG_POLL_MS)
+        # A claim through a server is not given up for a better one: its answer may be on the way.
+        short = replace(policy, max_wait=REMOTE_POLL_MS) if self.app.is_remote else policy
         while not self._stopping:
             room = self._slots() + self._ahead() - len(self._queue)
             if room <= 0:
@@ -351,10 +374,16 @@ class Worker:
                 continue
             at = time.monotonic()
             try:
-                handles = await self._claim(shared.engine, policy, min(room, most))
-                if handles and await self._take(shared, handles, at):
-                    most = await self._rest_while_crowded(crowded)
+                self._for_processes = self._process_room() > 0
+                if self._for_processes:
+                    handles = await self._claim(shared.engine, policy, min(room, most))
                 else:
+                    handles = await self._claim(shared.engine, short, min(room, MAX_CLAIM))
+                if handles and await self._take(shared, handles, at):
+                    most = max(self._process_room(), 1)
+                    if not self._for_processes:
+                        await self._rest_while_crowded(crowded)
+                elif self._for_processes:
                     crowded.renew()
                     most = min(2 * most, MAX_CLAIM)
             except EngineError as error:
@@ -368,18 +397,19 @@ class Worker:
 
     def _process_room(self) -> int:
         """How many more to take that need a process."""
+        if not self._knows_processes():
+            return MAX_CLAIM
         waiting = sum(map(self._needs_process, self._queue))
         return self._free_processes() + self._processes_ahead() - waiting
 
-    async def _rest_while_crowded(self, patience: Patience) -> int:
-        """What comes next seems to need a process, and none is free: claimed now, it would have to go back. Other work
-        may come before it again, so it is looked at now and then. The result is how many to claim next."""
+    async def _rest_while_crowded(self, patience: Patience) -> None:
+        """What was claimed needs a process and does not say so, because it was not started as a task: claimed now, it
+        would have to go back again."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience.next_s()):
                 while not self._stopping and self._process_room() <= 0:
                     self._changed.clear()
                     await self._changed.wait()
-        return max(self._process_room(), 1)
 
     async def _stopped(self) -> None:
         while not self._stopping:
@@ -389,17 +419,24 @@ class Worker:
     async def _claim(self, engine: Engine, policy: ClaimPolicy, limit: int) -> list[Handle]:
         # Only here may the claimer be cancelled: a claim that is given up while it waits leaves no lease behind.
         # Only work of the app's own namespace: others may share the lane, and know nothing of its tasks.
-        within = (self.app.namespace,)
-        self._in_claim = True
+        within, offered = (self.app.namespace,), self._offered(self._for_processes)
+        if len(self.lanes) == 1:
+            call = engine.claim_many(next(iter(self.lanes)), offered, policy, limit, within)
+        else:
+            call = engine.claim_from_lanes(self.lanes, offered, policy, limit, within)
+        made = self._claim_made = asyncio.ensure_future(call)
         try:
-            if len(self.lanes) == 1:
-                return await engine.claim_many(next(iter(self.lanes)), self.capabilities, policy, limit, within)
-            return await engine.claim_from_lanes(self.lanes, self.capabilities, policy, limit, within)
+            return await made
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not made.cancelled() or (task is not None and task.cancelling()):
+                raise
+            return []
         finally:
-            self._in_claim = False
+            self._claim_made = None
 
     async def _take(self, shared: WorkerShared, handles: list[Handle], at: float) -> bool:
-        """Begin what was claimed, or keep it for a moment; whether it needs more processes than there are."""
+        """Begin what was claimed, or keep it for a moment; whether some goes back for lack of a process."""
         nothing = ExecutionContext(b"", "", {})
         jobs = [Job(self.app, shared.engine, handle, nothing, shared, at) for handle in handles]
         for job in jobs:
@@ -417,9 +454,7 @@ class Worker:
                 continue
             job.context = context
             self._queue.append(job)
-        needs = any(map(self._needs_process, self._queue))
-        self._look()
-        return needs and self._process_room() <= 0
+        return self._look()
 
     async def _contexts(
         self, engine: Engine, ids: list[ExecutionId], jobs: list[Job]
@@ -458,9 +493,9 @@ class Worker:
             job.task = loop.create_task(self._run(job), name=f"{job.kind} {job.execution_id}", context=context)
         self._queue.extendleft(reversed(waiting))
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
         """Begin what can be, and give back at once what will not begin within moments: an idle worker may be waiting
-        for it."""
+        for it. Whether some of that waited for a process."""
         self._begin_next()
         surplus = self._surplus()
         if surplus:
@@ -472,15 +507,19 @@ class Worker:
         if self._next_look is not None:
             self._next_look.cancel()
         self._next_look = asyncio.get_running_loop().call_later(AHEAD_S, self._look) if self._queue else None
+        return any(map(self._needs_process, surplus))
 
     def _surplus(self) -> list[Job]:
-        """Take out of the queue what is behind all that will begin soon."""
-        left, processes = self._ahead(), self._processes_ahead()
+        """Take out of the queue what is behind all that will begin soon: when it has just come, or is overdue."""
+        left, processes, now = self._ahead(), self._processes_ahead(), time.monotonic()
         kept: deque[Job] = deque()
         surplus: list[Job] = []
         for job in self._queue:
+            if job.is_lost:
+                continue
             needs = self._needs_process(job)
-            if left <= 0 or (needs and processes <= 0):
+            decided = not AHEAD_S <= now - job.taken_at < OVERDUE_S
+            if decided and (left <= 0 or (needs and processes <= 0)):
                 surplus.append(job)
                 continue
             kept.append(job)
@@ -537,61 +576,13 @@ class Worker:
             job.worker.renewal.discard(job.lease)
 
 
+def _in_process(definition: Definition[..., Any]) -> bool:
+    return definition.options.run_in == "process"
+
+
 def _can_be_shared(url: str, engine: Engine) -> bool:
     """Whether a second engine on this URL sees the same store."""
     if url.startswith("memory:"):
         return False
     location = getattr(engine.store, "location", None)
     return location is None or not location.in_memory
-
-
-def run_worker(app: App, *, metrics_address: str | None = None, **options: Any) -> None:
-    """Run a worker until the process is told to end: SIGTERM or SIGINT drains, a second one stops at once.
-    ``metrics_address`` (``127.0.0.1:9101``) is where ``/metrics`` is answered meanwhile."""
-    address = None if metrics_address is None else _address(metrics_address)
-    asyncio.run(_run_until_signalled(Worker(app, **options), address))
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise BadOptions(
-            f"metrics: {text!r} is not an address; write a host and a port, such as 127.0.0.1:9101", option="metrics"
-        )
-    return host.strip("[]"), int(port)
-
-
-async def _run_until_signalled(worker: Worker, address: tuple[str, int] | None) -> None:
-    loop = asyncio.get_running_loop()
-    heard = 0
-
-    def hear(number: signal.Signals) -> None:
-        nonlocal heard
-        heard += 1
-        _log.info("%s: %r %s", number.name, worker, "stops at once" if heard > 1 else "finishes running attempts")
-        worker.stop(now=heard > 1)
-        opening.cancel()  # nothing, once it is open
-
-    opening = loop.create_task(worker.app.open(), name="flowfabric-opening")
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, hear, number)
-    try:
-        try:
-            await asyncio.wait((opening,))
-        finally:
-            opening.cancel()
-        if opening.cancelled() and heard:
-            return  # told to end before there was a store
-        opening.result()
-        async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(worker.app.close)
-            if address is not None:
-                from flowfabric.telemetry.worker import serve
-
-                listening = serve(*address, worker.metrics, worker.app.engine)
-                port = await stack.enter_async_context(listening)
-                _log.info("%r serves /metrics on %s:%s", worker, address[0], port)
-            await worker.run()
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
