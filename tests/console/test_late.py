@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 import pytest
@@ -16,11 +15,10 @@ from flowfabric import Every
 from flowfabric.engine import Engine
 from flowfabric.model.states import PublicState
 from tests.console.conftest import Pages, Shop
-from tests.console.support.late import LOOK, held, made_up
+from tests.console.support.late import LOOK, Inbox, held, made_up
 from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-NOTE = {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"type": "string"}}, "required": ["ok"]}
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -46,48 +44,6 @@ async def names(watched: Watched, amount: int) -> list[str]:
     """What the list shows, once it shows so many."""
     await expect(watched.at(".list-row")).to_have_count(amount)
     return await watched.at(".list-row .name").all_inner_texts()
-
-
-class Inbox:
-    """Questions that are made up, and the answers given to them."""
-
-    def __init__(self) -> None:
-        self.asks: list[dict[str, Any]] = []
-        self.given: list[tuple[str, Any]] = []
-        #: As many questions are on a page.
-        self.page = 50
-
-    def ask(self, number: int, of: list[str] | None = None, **more: Any) -> dict[str, Any]:
-        names = ["ann"] if of is None else of
-        identity = f"{{fp:0}}:00000000-0000-4000-8000-{number:012}"
-        made = {
-            "execution_id": identity, "run_id": identity, "question": f"question {number}?", "show": None,
-            "schema": NOTE, "approves": "ok", "of": names, "need": len(names) or 1, "given": [], "open": True,
-            "until": None, "asked_at": 1_700_000_000_000 + number, "namespace": "shop", **more,
-        }  # fmt: skip
-        self.asks.append(made)
-        return made
-
-    def answer(self, request: Request) -> Any:
-        """What the server would say."""
-        path, _, query = unquote(request.url).partition("?")
-        if request.method == "POST":
-            identity = path.split("/")[-2]
-            self.given.append((identity, msgspec.json.decode(request.post_data or "")))
-            ask = next(each for each in self.asks if each["execution_id"] == identity)
-            ask["given"].append(
-                {"by": self.given[-1][1]["by"], "identity": None, "said": "approve", "at": 1, "value": {}}
-            )
-            ask["open"] = False
-            return {"said": "approve"}
-        if "/asks/" in path:
-            return next((each for each in self.asks if path.endswith(each["execution_id"])), 404)
-        start = int(query.partition("cursor=")[2] or 0)
-        found = [each for each in self.asks if each["open"]]
-        return {
-            "asks": found[start : start + self.page],
-            "next_cursor": str(start + self.page) if len(found) > start + self.page else None,
-        }
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -395,6 +351,7 @@ async def test_a_double_click_pauses_once(watched: Watched, engine: Engine, clic
     if clicks == "double":
         await pause.dblclick()
     else:
+        await pause.scroll_into_view_if_needed()
         box = await pause.bounding_box()
         assert box is not None
         for _ in range(2):

@@ -7,11 +7,15 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from urllib.parse import unquote
 
+import msgspec
 from playwright.async_api import Error, Page, Request, Route
 
 #: Looks again at once, as a tab does that one comes back to.
 LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
+
+NOTE = {"type": "object", "properties": {"ok": {"type": "boolean"}, "note": {"type": "string"}}, "required": ["ok"]}
 
 
 class Way:
@@ -82,3 +86,51 @@ async def made_up(page: Page, path: str, answer: Callable[[Request], Any]) -> No
             await route.fulfill(json=found)
 
     await page.route(re.compile(path), handle)
+
+
+class Inbox:
+    """Questions that are made up, and the answers given to them."""
+
+    def __init__(self) -> None:
+        self.asks: list[dict[str, Any]] = []
+        self.given: list[tuple[str, Any]] = []
+        #: What was answered to each idempotency key.
+        self.done: dict[str, Any] = {}
+        #: As many questions are on a page.
+        self.page = 50
+
+    def ask(self, number: int, of: list[str] | None = None, **more: Any) -> dict[str, Any]:
+        names = ["ann"] if of is None else of
+        identity = f"{{fp:0}}:00000000-0000-4000-8000-{number:012}"
+        made = {
+            "execution_id": identity, "run_id": identity, "question": f"question {number}?", "show": None,
+            "schema": NOTE, "approves": "ok", "of": names, "need": len(names) or 1, "given": [], "open": True,
+            "until": None, "asked_at": 1_700_000_000_000 + number, "namespace": "shop", **more,
+        }  # fmt: skip
+        self.asks.append(made)
+        return made
+
+    def answer(self, request: Request) -> Any:
+        """What the server would say."""
+        path, _, query = unquote(request.url).partition("?")
+        if request.method == "POST":
+            key = request.headers.get("idempotency-key", "")
+            if key in self.done:
+                return self.done[key]
+            identity = path.split("/")[-2]
+            self.given.append((identity, msgspec.json.decode(request.post_data or "")))
+            ask = next(each for each in self.asks if each["execution_id"] == identity)
+            ask["given"].append(
+                {"by": self.given[-1][1]["by"], "identity": None, "said": "approve", "at": 1, "value": {}}
+            )
+            ask["open"] = False
+            self.done[key] = {"said": "approve"}
+            return self.done[key]
+        if "/asks/" in path:
+            return next((each for each in self.asks if path.endswith(each["execution_id"])), 404)
+        start = int(query.partition("cursor=")[2] or 0)
+        found = [each for each in self.asks if each["open"]]
+        return {
+            "asks": found[start : start + self.page],
+            "next_cursor": str(start + self.page) if len(found) > start + self.page else None,
+        }

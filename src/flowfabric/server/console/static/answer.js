@@ -1,7 +1,9 @@
 // The page of somebody who was sent a link: the question, what it is about, and the form. The link stays behind the #,
 // which browsers never send; it is taken out of the address at once, and travels in bodies only.
-import { html, render, useEffect, useState } from "./dom.js";
-import { get, post } from "./api.js";
+import { html, render, signal, useState, useValue } from "./dom.js";
+import { useBusy } from "./acts.js";
+import { get, post, Problem } from "./api.js";
+import { useOnce } from "./live.js";
 import { setNow } from "./session.js";
 import { moment, relative } from "./format.js";
 import { Json } from "./values.js";
@@ -10,13 +12,21 @@ import { Icon, Mark } from "./icons.js";
 import { AnswerForm } from "./answerform.js";
 
 const KEPT = "ff.link";
-const given = location.hash.slice(1);
-if (given) {
-  // So that loading the page again finds it, and the history does not.
-  sessionStorage.setItem(KEPT, given);
-  history.replaceState(null, "", location.pathname);
+/** The link that was given, or "" if there is none. */
+function taken() {
+  const given = location.hash.slice(1);
+  if (given) {
+    // So that loading the page again finds it, and the history does not.
+    sessionStorage.setItem(KEPT, given);
+    history.replaceState(null, "", location.pathname);
+  }
+  return given || sessionStorage.getItem(KEPT) || "";
 }
-const link = given || sessionStorage.getItem(KEPT) || "";
+const opened = signal(taken());
+// Another link that is opened in the same tab.
+addEventListener("hashchange", () => {
+  opened.value = taken();
+});
 
 const Box = ({ children }) => html`
   <main class="alone wide">
@@ -39,36 +49,27 @@ function when(asked) {
   return `${relative(asked.asked_at)}${until}.${yeses}`;
 }
 
-function Answer() {
-  const [asked, setAsked] = useState(null);
-  const [problem, setProblem] = useState(null);
+const NO_LINK = new Problem("This address has no link in it. Open the link you were sent, and copy all of it.", 404);
+
+function Answer({ link }) {
   const [done, setDone] = useState(null);
-  const [busy, setBusy] = useState(false);
   const [name, setName] = useState("");
-  useEffect(() => {
-    if (!link) {
-      setProblem(new Error("This address has no link in it. Open the link you were sent, and copy all of it."));
-      return;
-    }
-    get("v1/me").then(
-      (found) => found.now && setNow(found.now),
-      () => {},
-    );
-    post("v1/answers/look", { link }, { key: undefined }).then(setAsked, setProblem);
+  const { busy, problem, run } = useBusy();
+  useOnce(async () => {
+    const { now } = await get("v1/me");
+    if (now) setNow(now);
+    return true;
   }, []);
-  const give = async (value) => {
-    setBusy(true);
-    setProblem(null);
-    try {
+  const { data: asked, problem: unread } = useOnce(async () => {
+    if (!link) throw NO_LINK;
+    return post("v1/answers/look", { link }, { key: undefined, reads: true });
+  }, [link]);
+  const give = (value) =>
+    run(async () => {
       const { said } = await post("v1/answers", { link, value, identity: name.trim() }, { key: undefined });
-      sessionStorage.removeItem(KEPT);
+      if (sessionStorage.getItem(KEPT) === link) sessionStorage.removeItem(KEPT);
       setDone(said);
-    } catch (error) {
-      setProblem(error);
-    } finally {
-      setBusy(false);
-    }
-  };
+    });
   if (done)
     return html`
       <${Box}>
@@ -83,10 +84,10 @@ function Answer() {
     return html`
       <${Box}>
         ${
-          problem
+          unread
             ? html`
-                <h1>No question here</h1>
-                <p class="problem" role="alert">${problem.message}</p>
+                <h1>${unread.status >= 400 && unread.status < 500 ? "No question here" : "The server cannot be reached"}</h1>
+                <p class="problem" role="alert">${unread.message}</p>
               `
             : html`<${Loading} />`
         }
@@ -147,7 +148,12 @@ function Answer() {
   `;
 }
 
+function Page() {
+  const link = useValue(opened);
+  return html`<${Answer} key=${link} link=${link} />`;
+}
+
 render(
-  html`<${Answer} />`,
+  html`<${Page} />`,
   document.getElementById("root"),
 );

@@ -44,9 +44,8 @@ const acted = new Set();
 export const onActed = (listener) => acted.add(listener);
 
 /** What went wrong on the way: the request or its answer did not arrive, or not in time. */
-function lost(error, method) {
+function lost(error, reading) {
   if (error.name === "AbortError") return error;
-  const reading = method === "GET";
   if (error.name === "TimeoutError")
     return new Problem(
       `The server took too long to respond. ${reading ? "Retrying automatically." : "Reload to see whether the change was made."}`,
@@ -65,9 +64,9 @@ function lost(error, method) {
 
 /**
  * Fetch with the credential, and read the answer; throws a Problem with a sentence in it. `text` is a body that is JSON
- * already. An answer that breaks off is no answer.
+ * already, `reads` says that nothing is changed whatever the method. An answer that breaks off is no answer.
  */
-async function request(method, path, { query, body, text, signal, key } = {}, read = (response) => response.json()) {
+async function request(method, path, { query, body, text, signal, key, reads } = {}, read = (response) => response.json()) {
   const late = AbortSignal.timeout(PATIENCE);
   const used = token();
   let response;
@@ -90,7 +89,7 @@ async function request(method, path, { query, body, text, signal, key } = {}, re
       return answer;
     }
   } catch (error) {
-    throw lost(error, method);
+    throw lost(error, reads || method === "GET");
   }
   reached(true);
   throw await problemOf(response, used);
@@ -116,14 +115,14 @@ const changing = (method) => async (path, body, options) => {
   try {
     return await request(method, path, { body, key: crypto.randomUUID?.(), ...options });
   } finally {
-    if (!body?.dry_run) for (const listener of acted) listener();
+    if (!options?.reads) for (const listener of acted) listener();
   }
 };
 export const post = changing("POST");
 export const put = changing("PUT");
 export const remove = changing("DELETE");
-export const bytes = (path, options) =>
-  request("GET", path, options, async (response) => new Uint8Array(await response.arrayBuffer()));
+export const bytes = async (path, options) =>
+  (await request("GET", path, options, async (response) => new Uint8Array(await response.arrayBuffer()))) ?? new Uint8Array();
 
 /**
  * `post`, `put` and `remove` of one intention: until it got an answer, a request that is made again is the same one for

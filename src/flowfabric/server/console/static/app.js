@@ -1,7 +1,7 @@
 // The shell: who is signed in, where they are, what the keys do.
 import { html, render, signal, useEffect, useState, useValue } from "./dom.js";
 import { get } from "./api.js";
-import { begin, connection, useLive } from "./live.js";
+import { connection, useLive } from "./live.js";
 import { choose, keepToken, may, me, namespace, setNow, signOut, token } from "./session.js";
 import { Dialogs, openDialog } from "./dialogs.js";
 import { Help } from "./help.js";
@@ -57,26 +57,28 @@ addEventListener("hashchange", () => {
 });
 
 const loaded = {};
-/** The page's module; asked for again under another name if it could not be had. */
-async function load(name, tries = 0) {
+/** The page's module; asked for again under another name if it could not be had, and then `onFailure` is told. */
+async function load(name, onFailure, tries = 0) {
   try {
     loaded[name] = (await import(`./pages/${name}.js${tries ? `?${tries}` : ""}`)).default;
   } catch {
+    onFailure();
     await new Promise((resolve) => {
       setTimeout(resolve, Math.min(300 * 2 ** tries, 5_000));
     });
-    await load(name, tries + 1);
+    await load(name, onFailure, tries + 1);
   }
 }
 
 function usePage(name) {
+  const [failed, setFailed] = useState(null);
   const [, again] = useState(0);
   const page = name ? loaded[name] : null;
   useEffect(() => {
     // Also if it has come since: what is drawn does not show it yet.
-    if (name && !page) load(name).then(() => again((n) => n + 1));
+    if (name && !page) load(name, () => setFailed(name)).then(() => again((n) => n + 1));
   }, [name]);
-  return page;
+  return [page, failed === name];
 }
 
 /** Instead of everything, or of a page whose code has not been loaded yet, while the server is gone. */
@@ -84,6 +86,13 @@ const Unreachable = () => html`
   <div class="page" role="alert">
     <h1>The server cannot be reached</h1>
     <p class="soft">This page loads as soon as the server is back. Nothing was changed; retrying…</p>
+  </div>
+`;
+
+const NotLoaded = () => html`
+  <div class="page" role="alert">
+    <h1>This page could not be loaded</h1>
+    <p class="soft">The server did not send its code. Nothing was changed; retrying…</p>
   </div>
 `;
 
@@ -99,9 +108,12 @@ function SignIn() {
   const [problem, setProblem] = useState("");
   const submit = async (event) => {
     event.preventDefault();
-    keepToken(text.trim());
+    const given = text.trim();
+    keepToken(given);
     try {
       const found = await get("v1/me");
+      // Another one may have been entered meanwhile.
+      if (token() !== given) return undefined;
       if (found.signed_in) return enter(found);
       signOut();
       setProblem("Unknown token. Copy all of it, or ask for a new one.");
@@ -294,7 +306,7 @@ function Side({ current }) {
 
 function Main({ at }) {
   const known = seen().some((page) => page?.path === at.page);
-  const Page = usePage(known ? at.page : null);
+  const [Page, failed] = usePage(known ? at.page : null);
   const gone = useValue(connection) === "offline";
   return html`
     <main class="main" id="main" tabindex="-1">
@@ -313,7 +325,9 @@ function Main({ at }) {
               <${Page} key=${at.page === "approvals" ? at.page : (at.id ?? at.page)} id=${at.id} query=${at.query} />
             `
           : known
-            ? gone && html`<${Unreachable} />`
+            ? gone
+              ? html`<${Unreachable} />`
+              : failed && html`<${NotLoaded} />`
             : html`<${Lost} />`
       }
     </main>
@@ -351,7 +365,6 @@ function enter(found) {
   setNow(found.now || Date.now());
   me.value = found;
   if (found.namespaces && namespace.peek() && !found.namespaces.includes(namespace.peek())) choose("");
-  begin();
 }
 
 export function Live() {

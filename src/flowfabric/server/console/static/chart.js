@@ -69,7 +69,8 @@ export function Chart({ label, times, series, format = String, brief = format, b
             stroke: style(each.color),
             fill: each.fill ? `color-mix(in srgb, ${style(each.color)} 14%, transparent)` : undefined,
             width: bars ? 0 : 1.8,
-            points: { show: !bars && each.values.filter((value) => value !== null).length < 4, size: 5 },
+            // Few of them make no line that could be seen; how many there are changes with time.
+            points: { show: (own, line) => !bars && own.data[line].filter((value) => value !== null).length < 4, size: 5 },
             spanGaps: true,
             paths: bars ? uPlot.paths.bars({ size: [0.8, 14] }) : undefined,
             ...(bars ? { fill: style(each.color) } : {}),

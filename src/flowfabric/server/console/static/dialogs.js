@@ -133,8 +133,9 @@ function Frame({ own }) {
 }
 
 /**
- * Ask before something is done: what it is, what follows from it, and what else has to be said. `foresee` asks the
- * engine what follows ({possible, sentence}); what is not possible cannot be confirmed.
+ * Ask before something is done: what it is, what it is about unless the title says so, what follows from it, and what
+ * else has to be said. `foresee` asks the engine what follows ({possible, sentence}); what is not possible cannot be
+ * confirmed.
  */
 export function confirm(given) {
   openDialog({
@@ -144,12 +145,12 @@ export function confirm(given) {
 
 const POSSIBLE = { possible: true, sentence: "" };
 
-function Confirm({ title, consequence, foresee, label, danger, dismiss, fields = [], act }) {
+function Confirm({ title, about, consequence, foresee, label, danger, dismiss, fields = [], act }) {
   const [values, setValues] = useState(() =>
     Object.fromEntries(fields.map((field) => [field.name, field.value ?? ""])),
   );
   const { busy, problem, run, own } = useAct();
-  const asked = useOnce(foresee || (() => POSSIBLE), []);
+  const asked = useOnce(foresee || (async () => POSSIBLE), []);
   const foreseen = foresee ? asked.data : POSSIBLE;
   const follows = typeof consequence === "function" ? consequence(values) : consequence;
   const told = foreseen ? [foreseen.sentence, follows].filter(Boolean).join(" ") : "";
@@ -160,7 +161,8 @@ function Confirm({ title, consequence, foresee, label, danger, dismiss, fields =
   return html`
     <form onSubmit=${submit}>
       <h2 id="dialog-title">${title}</h2>
-      ${(told || !foreseen) && html`<p class="soft" data-foreseen>${told || "Checking what this does…"}</p>`}
+      ${about && html`<p class="small wrap-anywhere" data-about>${about}</p>`}
+      ${(told || (!foreseen && !asked.problem)) && html`<p class="soft" data-foreseen>${told || "Checking what this does…"}</p>`}
       ${fields.map(
         (field) => html`
           <div class="field" key=${field.name}>

@@ -20,6 +20,9 @@ const TONES = {
   skipped: "skipped",
 };
 
+/** How soon a layout that could not be started is tried again. */
+const LAY_AGAIN = 2_000;
+
 class Picture {
   constructor(canvas) {
     this.canvas = canvas;
@@ -33,6 +36,7 @@ class Picture {
     this.found = null;
     this.fitted = false;
     this.touched = false;
+    this.held = false;
     this.frame = 0;
     this.colours();
   }
@@ -61,6 +65,7 @@ class Picture {
       .filter((edge) => edge.from && edge.to);
     // Unless somebody has looked around already.
     if (!this.touched) this.fit();
+    this.centre();
     this.draw();
   }
   update(members, groups) {
@@ -86,8 +91,28 @@ class Picture {
     this.y = (clientHeight - (bottom - top) * this.scale) / 2 - top * this.scale;
     this.draw();
   }
+  /** Show all of it, now and after the next layout. */
+  fitAll() {
+    this.held = false;
+    this.touched = false;
+    this.fit();
+  }
+  /** Mark a member and keep it in the middle, wherever it is placed, until somebody looks around. */
+  show(id) {
+    this.found = id;
+    this.held = Boolean(id);
+    this.centre();
+    this.draw();
+  }
+  centre() {
+    const node = this.held && this.nodes.find((each) => each.member.execution_id === this.found);
+    if (!node) return;
+    this.x = this.canvas.clientWidth / 2 - (node.x + this.size[0] / 2) * this.scale;
+    this.y = this.canvas.clientHeight / 2 - (node.y + this.size[1] / 2) * this.scale;
+  }
   zoom(factor, cx = this.canvas.clientWidth / 2, cy = this.canvas.clientHeight / 2) {
     this.touched = true;
+    this.held = false;
     const next = Math.max(0.02, Math.min(2.5, this.scale * factor));
     this.x = cx - ((cx - this.x) * next) / this.scale;
     this.y = cy - ((cy - this.y) * next) / this.scale;
@@ -204,6 +229,7 @@ export function Graph({ members, edges, groups, found }) {
   const newest = useRef(null);
   const worker = useRef(null);
   const busy = useRef(false);
+  const retry = useRef(null);
   const lay = () => {
     if (busy.current || !newest.current) return;
     const given = newest.current;
@@ -221,13 +247,27 @@ export function Graph({ members, edges, groups, found }) {
       setPlaced(true);
       lay();
     };
+    worker.current.onerror = () => {
+      // Its code did not arrive: a new one asks for it again.
+      worker.current.terminate();
+      worker.current = null;
+      busy.current = false;
+      newest.current ??= given;
+      retry.current = setTimeout(lay, LAY_AGAIN);
+    };
     worker.current.postMessage({
       key: given.shape,
       nodes: given.members.map((member) => member.execution_id),
       edges: given.edges.map((edge) => [edge.from, edge.to]),
     });
   };
-  useEffect(() => () => worker.current?.terminate(), []);
+  useEffect(
+    () => () => {
+      clearTimeout(retry.current);
+      worker.current?.terminate();
+    },
+    [],
+  );
   useEffect(() => {
     const own = (picture.current = new Picture(canvas.current));
     const observer = new ResizeObserver(() => (own.fitted ? own.draw() : own.fit()));
@@ -254,15 +294,8 @@ export function Graph({ members, edges, groups, found }) {
     return undefined;
   }, [members, edges, groups]);
   useEffect(() => {
-    picture.current.found = found;
-    const node = found && picture.current.nodes.find((each) => each.member.execution_id === found);
-    if (node) {
-      const own = picture.current;
-      own.x = own.canvas.clientWidth / 2 - (node.x + 84) * own.scale;
-      own.y = own.canvas.clientHeight / 2 - (node.y + 22) * own.scale;
-    }
-    picture.current.draw();
-  }, [found, placed]);
+    picture.current.show(found);
+  }, [found]);
   const pointers = useRef(new Map());
   const moved = useRef(0);
   const place = (event) => {
@@ -297,6 +330,7 @@ export function Graph({ members, edges, groups, found }) {
       );
     } else {
       own.touched = true;
+      own.held = false;
       own.x += x - before[0];
       own.y += y - before[1];
       own.draw();
@@ -362,7 +396,7 @@ export function Graph({ members, edges, groups, found }) {
         <button type="button" class="button icon" aria-label="Zoom out" onClick=${() => picture.current.zoom(1 / 1.3)}>
           <${Icon} name="minus" />
         </button>
-        <button type="button" class="button icon" aria-label="Show all" onClick=${() => picture.current.fit()}>
+        <button type="button" class="button icon" aria-label="Show all" onClick=${() => picture.current.fitAll()}>
           <${Icon} name="fit" />
         </button>
       </div>

@@ -1,7 +1,7 @@
 // Server-sent events over fetch, which can carry a credential: continued with Last-Event-ID, tried again when cut off.
 // One stream of hints per tab says that something has changed; whoever shows something then looks again, at most once
 // in a while. A hidden tab holds no connection.
-import { signal, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./dom.js";
+import { effect, signal, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./dom.js";
 import { address, headers, onActed, onReach, problemOf } from "./api.js";
 import { may, me, token } from "./session.js";
 
@@ -12,6 +12,8 @@ const LAST_PAUSE = 10_000;
 /** How soon a view looks again after a hint, and how often it looks anyway. */
 const COALESCE = 700;
 const POLL = 4_000;
+/** How soon something is asked for again that is there once and for all. */
+const ONCE_AGAIN = 2_000;
 
 /** Follow a stream until `stop` is called; `onEvent(name, data, id)`. Returns stop. */
 export function follow(path, { onEvent, onState = () => {}, lastId = "", query } = {}) {
@@ -118,8 +120,8 @@ onReach((there) => {
   if (back) hint();
 });
 
-/** Begin to listen for hints, once it is known who listens. */
-export function begin() {
+/** Listen for hints with the credential of who is signed in. */
+function begin() {
   stopHints?.();
   stopHints = null;
   if (!me.peek()?.signed_in) return;
@@ -140,6 +142,10 @@ export function begin() {
     },
   });
 }
+
+effect(() => {
+  if (me.value) begin();
+});
 
 /** Look again when something has changed; at most every COALESCE milliseconds, at least every `every`. */
 class Viewer {
@@ -184,7 +190,8 @@ class Viewer {
       this.busy = false;
       if (seen || this.stopped) for (const settle of waiting) settle();
       else this.waiting.unshift(...waiting);
-      if (!this.stopped) this.plan(seen && this.waiting.length ? 0 : this.again ? COALESCE : this.every);
+      const soon = this.waiting.length && seen ? 0 : COALESCE;
+      if (!this.stopped) this.plan(this.waiting.length || this.again ? soon : this.every);
     }
   }
   /** Look now, or right after the look under way, which may have read what was before. Settles once that is seen. */
@@ -244,7 +251,11 @@ export function useLive(load, deps, every = POLL) {
   const question = useQuestion(deps);
   const [told, setTold] = useState(NOTHING);
   const tell = (next) =>
-    setTold((old) => (question.open ? { ...(old.question === question ? old : NOTHING), question, ...next } : old));
+    setTold((old) => {
+      const known = old.question === question ? old : NOTHING;
+      const same = known === old && Object.entries(next).every(([name, value]) => old[name] === value);
+      return same || !question.open ? old : { ...known, question, ...next };
+    });
   const refresh = useWatch(
     async () => {
       try {
@@ -263,10 +274,27 @@ export function useLive(load, deps, every = POLL) {
   return { data, problem, refresh };
 }
 
-/** What `load` gives, asked for until it is there: {data, problem}. */
+/** Asked for again, it would be refused again. */
+const isRefusal = ({ status }) => status >= 400 && status < 500 && status !== 408 && status !== 429;
+
+/** What `load` gives, asked for until there is an answer, which may be a refusal: {data, problem}. */
 export function useOnce(load, deps) {
   const question = useQuestion(deps);
-  return useLive(async () => (question.answer ??= { given: await load() }).given, [question]);
+  return useLive(
+    async () => {
+      question.answer ??= await load().then(
+        (data) => ({ data }),
+        (problem) => {
+          if (isRefusal(problem)) return { problem };
+          throw problem;
+        },
+      );
+      if (question.answer.problem) throw question.answer.problem;
+      return question.answer.data;
+    },
+    [question],
+    ONCE_AGAIN,
+  );
 }
 
 /**

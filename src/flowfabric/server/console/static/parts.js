@@ -198,7 +198,15 @@ export function Menu({ label = "More", icon = "more", items }) {
     const away = (event) => {
       if (!root.current?.contains(event.target)) setOpen(null);
     };
-    const scrolled = () => setOpen(null);
+    // What moves elsewhere, or by itself, is not about this one: only if its button is no longer where it was.
+    const place = () => {
+      const { top, left } = root.current.getBoundingClientRect();
+      return `${Math.round(top)} ${Math.round(left)}`;
+    };
+    const at = place();
+    const scrolled = () => {
+      if (place() !== at) setOpen(null);
+    };
     addEventListener("scroll", scrolled, true);
     document.addEventListener("pointerdown", away);
     return () => {

@@ -3,10 +3,11 @@ import { html } from "../dom.js";
 import { at, get } from "../api.js";
 import { may } from "../session.js";
 import { plural } from "../format.js";
-import { confirm, whileHere } from "../dialogs.js";
+import { confirm as ask, whileHere } from "../dialogs.js";
 import { ended, Menu } from "../parts.js";
 import { toast } from "../toasts.js";
 import { Icon } from "../icons.js";
+import { kindName } from "./names.js";
 import { maySignal, sendSignal, startAgain } from "./starting.js";
 
 const REASON = { name: "reason", label: "Reason", placeholder: "stored with the change" };
@@ -23,6 +24,7 @@ export function actionsOf({ id, info, steps, refresh }) {
     toast(text);
     refresh();
   };
+  const confirm = (given) => ask({ about: `${kindName(info.execution_kind)} ${id}`, ...given });
   const foresee = (act) => async () => (await get(at(id, "preview")))[act];
   const forkAt = (wanted) => {
     const options = steps.filter((step) => !step.name.startsWith("!"));

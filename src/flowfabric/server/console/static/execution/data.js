@@ -1,35 +1,25 @@
 // What an execution was given and gave, its rolling summary, and how it is set up.
-import { html, useEffect, useMemo, useState } from "../dom.js";
+import { html, useMemo } from "../dom.js";
 import { at, bytes, get } from "../api.js";
+import { useLive, useOnce } from "../live.js";
 import { fromBase64, words } from "../format.js";
 import { Bytes, Json } from "../values.js";
 import { me } from "../session.js";
-import { Copy, ended, Loading, When } from "../parts.js";
+import { Copy, ended, Loading, Trouble, When } from "../parts.js";
 import { listHref } from "../searchlinks.js";
 
-export function Data({ id, info, history, input }) {
-  const [result, setResult] = useState(null);
-  const [summary, setSummary] = useState(null);
+export function Data({ id, info, history, input, unread }) {
   const state = info.public_state;
   const index = info.current_attempt_index;
-  useEffect(() => {
-    let gone = false;
-    setResult(null);
-    if (state === "completed")
-      bytes(at(id, "result")).then(
-        (found) => {
-          if (!gone) setResult(found);
-        },
-        () => {},
-      );
-    return () => {
-      gone = true;
-    };
-  }, [id, state, index]);
-  useEffect(() => {
-    if (!history.has_summary) return;
-    get(at(id, "attempts", index, "summary")).then(setSummary, () => {});
-  }, [history]);
+  // A replay ends the same attempt again, at another time.
+  const { data: result, problem } = useOnce(
+    async () => (state === "completed" ? bytes(at(id, "result")) : null),
+    [id, state, index, history.ended_at],
+  );
+  const { data: summary } = useLive(
+    async () => (history.has_summary ? get(at(id, "attempts", index, "summary")) : null),
+    [id, index, history.has_summary],
+  );
   return html`
     <div class="grid">
       <div class="half stack tight">
@@ -37,14 +27,20 @@ export function Data({ id, info, history, input }) {
         ${
           input
             ? html`<${Bytes} data=${fromBase64(input.payload)} label="Input" nothing="No input" />`
-            : html`<${Loading} />`
+            : unread
+              ? html`<${Trouble} problem=${unread} />`
+              : html`<${Loading} />`
         }
       </div>
       <div class="half stack tight">
         <h3>Result</h3>
         ${
           state === "completed"
-            ? html`<${Bytes} data=${result} label="Result" nothing="No result" />`
+            ? result || problem?.status === 404
+              ? html`<${Bytes} data=${result} label="Result" nothing="No result" />`
+              : problem
+                ? html`<${Trouble} problem=${problem} />`
+                : html`<${Loading} />`
             : history.failure_reason
               ? html`
                   <div class="copied">

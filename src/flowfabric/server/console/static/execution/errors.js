@@ -1,31 +1,20 @@
 // What failed attempts failed with: type and message, the traceback folded, own frames before those of libraries.
-import { html, useEffect, useState } from "../dom.js";
+import { html, useRef } from "../dom.js";
 import { at, get } from "../api.js";
+import { useOnce } from "../live.js";
 import { moment, time } from "../format.js";
 import { Copy } from "../parts.js";
 
 /** The line behind which the frames of libraries follow; see model/reads/overview.py. */
 const OTHERS = "\nAll frames, with those of libraries:\n";
 
-/** The errors of an execution's attempts, read again whenever another attempt has failed. */
+/** The errors of an execution's attempts, read again when another attempt has failed; until then the known ones stay. */
 export function useErrors(id, history) {
-  const [errors, setErrors] = useState([]);
   const failed = history?.attempts.filter((each) => ["failed", "failure", "retry"].includes(each.outcome)).length ?? 0;
-  useEffect(() => {
-    let gone = false;
-    if (!failed) setErrors([]);
-    else
-      get(at(id, "errors")).then(
-        (found) => {
-          if (!gone) setErrors(found.errors);
-        },
-        () => {},
-      );
-    return () => {
-      gone = true;
-    };
-  }, [id, failed]);
-  return errors;
+  const last = useRef([]);
+  const { data } = useOnce(async () => (failed ? (await get(at(id, "errors"))).errors : []), [id, failed]);
+  last.current = data ?? last.current;
+  return last.current;
 }
 
 function Trace({ title, text, open }) {

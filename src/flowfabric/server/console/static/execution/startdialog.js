@@ -1,6 +1,7 @@
 // The dialogs that start executions: kinds that workers have announced with a form, any other kind with JSON.
-import { html, useEffect, useRef, useState } from "../dom.js";
+import { html, useRef, useState } from "../dom.js";
 import { at, get, variant } from "../api.js";
+import { useOnce } from "../live.js";
 import { me, may, namespace } from "../session.js";
 import { openDialog, useAct, useDialog } from "../dialogs.js";
 import { Badge, executionHref, Trouble } from "../parts.js";
@@ -50,12 +51,14 @@ const Foot = ({ busy, disabled }) => html`
 export const openStart = (given) => openDialog({ wide: true, body: html`<${Start} ...${given} />` });
 
 function Start({ kind: chosen = "", space: given = null }) {
-  const [listed, setListed] = useState(may("list_kind_definitions") ? null : []);
+  const { data: listed, problem: unlisted } = useOnce(
+    async () => (may("list_kind_definitions") ? knownKinds(namespace.peek()) : []),
+    [],
+  );
   const [kind, setKind] = useState(chosen);
   const [typed, setTyped] = useState(given);
   const [lane, setLane] = useState(null);
   const [input, setInput] = useState("{}");
-  const [found, setFound] = useState(null);
   const { busy, problem, run, own } = useAct();
   const reader = useRef(null);
   const name = kind.trim();
@@ -66,22 +69,11 @@ function Start({ kind: chosen = "", space: given = null }) {
   const only = named.length === 1 && !named.some((each) => each.namespace === usual) ? named[0].namespace : usual;
   const space = typed ?? only;
   const isKnown = named.some((each) => each.namespace === space.trim());
-  const definition = isKnown && found?.kind === name && found.namespace === space.trim() ? found.definition : null;
-  useEffect(() => {
-    if (listed) return;
-    knownKinds(namespace.peek()).then(setListed, (problem) => {
-      toast(problem.message, "bad");
-      setListed([]);
-    });
-  }, []);
-  useEffect(() => {
-    let gone = false;
-    setFound(null);
-    if (isKnown) readKind(name, space.trim()).then((each) => !gone && setFound(each), (problem) => !gone && toast(problem.message, "bad"));
-    return () => {
-      gone = true;
-    };
-  }, [name, space, isKnown]);
+  const { data: read, problem: unread } = useOnce(
+    async () => (isKnown ? readKind(name, space.trim()) : null),
+    [name, space.trim(), isKnown],
+  );
+  const definition = read?.definition ?? null;
   const shownLane = lane ?? definition?.lane_id ?? "default";
 
   const submit = (event) => {
@@ -160,7 +152,7 @@ function Start({ kind: chosen = "", space: given = null }) {
           </div>
         `
       }
-      <${Trouble} problem=${problem} />
+      <${Trouble} problem=${problem || unlisted || unread} />
       <${Foot} busy=${busy} disabled=${!listed || (isKnown && (!definition || Boolean(definition.by_code)))} />
     </form>
   `;

@@ -19,9 +19,9 @@ export function Failures({ said, own }) {
     [namespace, q, said.within, said.from, said.until],
     10_000,
   );
-  if (problem) return html`<${Trouble} problem=${problem} />`;
-  if (!data) return html`<${Loading} />`;
+  if (!data) return problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`;
   return html`
+    <${Trouble} problem=${problem} />
     <section class="card">
       <header>
         <h2>Failures by error</h2>

@@ -1,6 +1,7 @@
 // What an execution has started, and what that has started: a tree below its row, read as it is opened.
-import { html, useEffect, useState } from "../dom.js";
+import { html, useState } from "../dom.js";
 import { get } from "../api.js";
+import { useOnce } from "../live.js";
 import { shortId } from "../format.js";
 import { Badge, executionHref, Trouble } from "../parts.js";
 import { hrefOf } from "./address.js";
@@ -22,20 +23,9 @@ export const Twist = ({ row, open, flip }) => html`
 `;
 
 export function Children({ id }) {
-  const [found, setFound] = useState(null);
-  const [problem, setProblem] = useState(null);
+  const { data: found, problem } = useOnce(() => get("v1/search/executions", { parent: id, limit: MOST }), [id]);
   const [opened, setOpened] = useState(() => new Set());
-  useEffect(() => {
-    let wanted = true;
-    get("v1/search/executions", { parent: id, limit: MOST }).then(
-      (page) => wanted && setFound(page),
-      (error) => wanted && setProblem(error),
-    );
-    return () => {
-      wanted = false;
-    };
-  }, [id]);
-  if (problem) return html`<${Trouble} problem=${problem} />`;
+  if (problem && !found) return html`<${Trouble} problem=${problem} />`;
   if (!found) return html`<p class="faint small">Loading…</p>`;
   if (!found.executions.length) return html`<p class="faint small">No children</p>`;
   const flip = (identity) =>

@@ -114,7 +114,7 @@ function Bulk({ verb, filter, told, refresh }) {
     setPreview({ count: 0, whole: false, problem: null });
     try {
       for (let page = 0; page < PREVIEW_PAGES && own.open && cursor !== null; page += 1) {
-        const next = await post(`v1/bulk/${verb}`, { filter, dry_run: true, limit: 1_000, cursor }, { key: undefined });
+        const next = await post(`v1/bulk/${verb}`, { filter, dry_run: true, limit: 1_000, cursor }, { key: undefined, reads: true });
         found += next.matched;
         cursor = next.next_cursor;
         setPreview({ count: found, whole: cursor === null, problem: null });

@@ -14,7 +14,8 @@ export function useMoving(listing, scroller) {
   const at = useRef(NOWHERE);
   const ending = useRef(false);
   const stood = at.current.listing === listing ? at.current : NOWHERE;
-  const cursor = Math.min(stood.row ? listing.placeOf(stood.row) : stood.place, listing.total - 1);
+  const isThere = !stood.row || listing.at(stood.place)?.execution_id === stood.row.execution_id;
+  const cursor = Math.min(isThere ? stood.place : listing.placeOf(stood.row), listing.total - 1);
   // A row that has left the list leaves its place to the next one, as soon as that is drawn there.
   at.current = { listing, place: cursor, row: cursor < 0 ? null : (listing.at(cursor) ?? stood.row) };
   const setCursor = (place) => {

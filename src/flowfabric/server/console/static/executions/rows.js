@@ -12,7 +12,7 @@ const OVERSCAN = 8;
 export const rowHeight = () => (matchMedia("(max-width: 760px)").matches ? 60 : 37);
 
 /** `scroller` is where whoever shows the list finds its Scroller. */
-export function Rows({ narrowed, columns, roots, clear, listing, chosen, flip, cursor, setCursor, open, scroller, halt }) {
+export function Rows({ narrowed, columns, roots, clear, listing, chosen, flip, cursor, setCursor, open, scroller, halt, over }) {
   const [, draw] = useState(0);
   const box = useRef(null);
   const body = useRef(null);
@@ -43,6 +43,12 @@ export function Rows({ narrowed, columns, roots, clear, listing, chosen, flip, c
       style=${{ "--row": `${height}px`, "--columns": shownColumns.map(([, , width]) => width).join(" ") }}
       onWheel=${halt}
       onPointerDown=${halt}
+      onPointerEnter=${() => {
+        over.current = true;
+      }}
+      onPointerLeave=${() => {
+        over.current = false;
+      }}
     >
       <div class="list-head" aria-hidden="true">
         <span></span>

@@ -12,6 +12,7 @@ import { openDialog, useDialog, whileHere } from "../dialogs.js";
 import { toast } from "../toasts.js";
 import { AnswerForm } from "../answerform.js";
 import { Icon } from "../icons.js";
+import { useStill } from "../still.js";
 
 /** Pages of questions that are read at once, so that the most urgent ones are among those shown. */
 const FIRST_PAGES = 4;
@@ -45,6 +46,7 @@ export default function Approvals({ id, query }) {
   );
   const all = useMemo(() => [...(data?.rows || [])].sort(byDeadline), [data]);
   const asks = all.filter((ask) => fits(ask, text));
+  const { shown, still } = useStill(asks, (ask) => ask.execution_id, text);
   // The question that is open stays open, whatever arrives: only people choose another.
   const first = useMemo(() => ({ id: null }), [own, id]);
   if (!id) first.id ??= asks[0]?.execution_id ?? null;
@@ -78,7 +80,7 @@ export default function Approvals({ id, query }) {
               `
             : html`
                 <div class="inbox" data-open=${id ? "" : null}>
-                  <section class="card inbox-list" aria-label="Questions">
+                  <section class="card inbox-list" aria-label="Questions" ...${still}>
                     <div class="inbox-search">
                       <input
                         class="input"
@@ -90,7 +92,7 @@ export default function Approvals({ id, query }) {
                         onInput=${search}
                       />
                     </div>
-                    ${asks.map((ask) => html`<${Item} key=${ask.execution_id} ...${{ ask, chosen, text }} />`)}
+                    ${shown.map((ask) => html`<${Item} key=${ask.execution_id} ...${{ ask, chosen, text }} />`)}
                     ${
                       data.more &&
                       html`

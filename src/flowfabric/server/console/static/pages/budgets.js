@@ -1,5 +1,5 @@
 // Budgets and quotas: how much is spent, how much is allowed, and changing that.
-import { html, useState, useValue } from "../dom.js";
+import { html, useRef, useState, useValue } from "../dom.js";
 import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
@@ -259,16 +259,27 @@ function Budget({ budget, refresh }) {
 
 function Limits({ budget, refresh }) {
   const names = Object.keys(budget.hard_limits).sort();
-  const [hard, setHard] = useState(() =>
-    Object.fromEntries(names.map((name) => [name, written(name, budget.hard_limits[name])])),
-  );
+  // What was typed, by name.
+  const [hard, setHard] = useState({});
+  // What the limits were when they were last seen here: what others change meanwhile is not overwritten unseen.
+  const base = useRef(budget.hard_limits);
   const { busy, problem, run, own } = useAct();
   const submit = (event) => {
     event.preventDefault();
     run(async () => {
-      await own.put(budgetPath(budget.budget_id, budget.namespace, "limits"), {
-        hard_limits: Object.fromEntries(names.map((name) => [name, units(name, hard[name])])),
-      });
+      const typed = Object.fromEntries(Object.entries(hard).map(([name, text]) => [name, units(name, text)]));
+      const changed = Object.keys(typed).filter((name) => typed[name] !== base.current[name]);
+      const { hard_limits: now } = await get(budgetPath(budget.budget_id, budget.namespace));
+      const moved = changed.filter((name) => now[name] !== base.current[name] && now[name] !== typed[name]);
+      base.current = now;
+      if (moved.length)
+        throw new Error(
+          `Changed meanwhile: ${moved.map((name) => `${name} is ${written(name, now[name])}`).join(", ")}. Press Change again to replace it.`,
+        );
+      if (changed.length)
+        await own.put(budgetPath(budget.budget_id, budget.namespace, "limits"), {
+          hard_limits: Object.fromEntries(changed.map((name) => [name, typed[name]])),
+        });
       toast("Limits changed.");
       refresh();
     });
@@ -288,7 +299,7 @@ function Limits({ budget, refresh }) {
               min="0"
               step="any"
               required
-              value=${hard[name]}
+              value=${hard[name] ?? written(name, budget.hard_limits[name])}
               onInput=${(event) => setHard({ ...hard, [name]: event.target.value })}
             />
           </div>

@@ -1,7 +1,7 @@
 // One execution: where it is and why, what it went through, what it was given and gave, what it emits, what can be done.
-import { html, useEffect, useState } from "../dom.js";
+import { html } from "../dom.js";
 import { at, get } from "../api.js";
-import { useLive } from "../live.js";
+import { useLive, useOnce } from "../live.js";
 import { Live } from "../app.js";
 import { duration, plural, shortId } from "../format.js";
 import { Absent, Badge, Copy, executionHref, ExecutionLink, Tabs, Trouble, visit, When } from "../parts.js";
@@ -44,7 +44,7 @@ export default function Execution({ id, query }) {
   const { data, problem, refresh } = useLive(() => load(id), [id], 3_000);
   const step = Number(query.get("step")) || null;
   const setTab = (key, number) => visit(`${executionHref(id)}?tab=${key}${number ? `&step=${number}` : ""}`);
-  const input = useInput(id);
+  const { data: input, problem: unread } = useOnce(() => get(at(id, "input")), [id]);
   const errors = useErrors(id, data?.history);
   if (!data)
     return html`<${Absent} problem=${problem} what="execution" all="Executions" href="#/executions" />`;
@@ -164,7 +164,7 @@ export default function Execution({ id, query }) {
       <section class="card">
         <${Tabs} label="About this execution" tabs=${tabs} value=${tab} onChange=${(key) => setTab(key)} />
         <div class="body" role="tabpanel" aria-labelledby=${`tab-${tab}`}>
-          ${tab === "data" && html`<${Data} ...${{ id, info, history, input }} />`}
+          ${tab === "data" && html`<${Data} ...${{ id, info, history, input, unread }} />`}
           ${
             tab === "stream" &&
             html`
@@ -194,21 +194,4 @@ function lasted(history) {
   const lost = history.lease_reclaim_count;
   if (lost) parts.push(`lost its worker ${lost === 1 ? "once" : `${lost} times`}`);
   return parts.join(", ");
-}
-
-function useInput(id) {
-  const [input, setInput] = useState(null);
-  useEffect(() => {
-    let gone = false;
-    get(at(id, "input")).then(
-      (found) => {
-        if (!gone) setInput(found);
-      },
-      () => {},
-    );
-    return () => {
-      gone = true;
-    };
-  }, [id]);
-  return input;
 }

@@ -46,13 +46,13 @@ function useNamespace(said) {
 function List({ query }) {
   const said = useMemo(() => read(query), [String(query)]);
   const own = useNamespace(said);
-  const counted = useMemo(() => {
-    const { state, ...rest } = filterOf(said, own);
-    return rest;
-  }, [JSON.stringify({ ...said, states: 0, columns: 0, tab: 0 }), own]);
   const { data: counts } = useLive(
-    () => (may("count_states") ? get("v1/search/states", counted).catch(() => null) : null),
-    [counted],
+    async () => {
+      if (!may("count_states")) return null;
+      const { state, ...rest } = filterOf(said, own);
+      return get("v1/search/states", rest).catch(() => null);
+    },
+    [JSON.stringify({ ...said, states: 0, columns: 0, tab: 0 }), own],
     10_000,
   );
   return html`
@@ -120,6 +120,13 @@ function Found({ said, own, counts }) {
   }, [listing]);
 
   const question = useQuestion([listing]);
+  // At its top the list moves on by itself, but not under a pointer, nor away from what was chosen.
+  const over = useRef(false);
+  const picked = useRef(false);
+  picked.current = chosen.size > 0;
+  /** Where new rows have pushed it from its top: until somebody scrolls, it is still there. */
+  const pushed = useRef(0);
+  const isAtTop = (top) => top <= NEAR || top === pushed.current;
   const refresh = useWatch(async () => {
     // A search that was refused stays so.
     if (listing.problem?.status === 400) return true;
@@ -128,8 +135,12 @@ function Found({ said, own, counts }) {
     const added = await listing.refresh();
     // What was asked of another list is not about this one.
     if (!question.open) return true;
-    if (looked && top > NEAR && scroller.current.top === top) anchor(looked, top);
-    if (added && scroller.current.top > NEAR) setUnseen((n) => n + added);
+    const atTop = isAtTop(scroller.current.top);
+    const stays = !atTop || over.current || picked.current;
+    if (stays && looked && scroller.current.top === top) anchor(looked, top);
+    else if (!stays && unseen) scroller.current.to(0);
+    if (atTop) pushed.current = scroller.current.top;
+    setUnseen((n) => (stays ? n + added : 0));
     return !listing.problem;
   }, [listing]);
   /** What one looks at stays where it is, unless it was left and forgotten meanwhile. */
@@ -231,7 +242,7 @@ function Found({ said, own, counts }) {
         html`
           <button
             type="button"
-            class="chip"
+            class="chip news"
             aria-pressed="true"
             onClick=${() => {
               scroller.current.to(0);
@@ -258,7 +269,7 @@ function Found({ said, own, counts }) {
       columns=${said.columns}
       roots=${said.roots}
       clear=${() => go({ ...read(new URLSearchParams()), columns: said.columns, ns: own })}
-      ...${{ listing, chosen, flip, cursor, setCursor, open, scroller, halt }}
+      ...${{ listing, chosen, flip, cursor, setCursor, open, scroller, halt, over }}
     />
   `;
 }

@@ -1,7 +1,7 @@
 // Flows: the list of them, and one of them, as a graph or as a workflow's tree, that changes as it runs.
-import { html, useEffect, useMemo, useState } from "../dom.js";
+import { html, useMemo, useRef, useState } from "../dom.js";
 import { at, get } from "../api.js";
-import { useLive } from "../live.js";
+import { useLive, useOnce } from "../live.js";
 import { Live } from "../app.js";
 import { may } from "../session.js";
 import { duration, exact, plural, shortId, words } from "../format.js";
@@ -43,25 +43,26 @@ async function load(id) {
   return { flow: { ...flow, ...found.line }, nodes: found.nodes, steps: steps?.steps || [] };
 }
 
+/** The edges of a flow: {data, problem}. Those of its last revision are there until the next ones are. */
+function useEdges(id, revision) {
+  const last = useRef(null);
+  const { data, problem } = useOnce(async () => {
+    if (revision < 0) return null;
+    const found = await get(`v1/flows/${id}/graph`);
+    return found.edges.map((edge) => ({
+      from: edge.upstream_execution_id,
+      to: edge.downstream_execution_id,
+      state: edge.edge_state,
+    }));
+  }, [id, revision]);
+  last.current = data ?? last.current;
+  return { data: last.current, problem };
+}
+
 function Flow({ id }) {
   const { data, problem, refresh } = useLive(() => load(id), [id], 4_000);
-  const [graph, setGraph] = useState({ revision: -1, edges: [] });
   const revision = data?.flow.graph_revision ?? -1;
-  useEffect(() => {
-    if (revision < 0) return;
-    get(`v1/flows/${id}/graph`).then(
-      (found) =>
-        setGraph({
-          revision,
-          edges: found.edges.map((edge) => ({
-            from: edge.upstream_execution_id,
-            to: edge.downstream_execution_id,
-            state: edge.edge_state,
-          })),
-        }),
-      () => {},
-    );
-  }, [id, revision]);
+  const edges = useEdges(id, revision);
   const groups = useMemo(
     () => new Map((data?.flow.edge_groups || []).map((group) => [group.downstream_execution_id, group])),
     [data],
@@ -166,12 +167,14 @@ function Flow({ id }) {
         ${
           isTree
             ? html`<div class="body"><${Tree} members=${nodes} steps=${steps} root=${flow.root} /></div>`
-            : graph.revision < 0
-            ? html`<${Loading} />`
+            : !edges.data
+            ? edges.problem
+              ? html`<${Trouble} problem=${edges.problem} />`
+              : html`<${Loading} />`
             : html`
                 <${Graph}
                   members=${nodes}
-                  edges=${graph.edges}
+                  edges=${edges.data}
                   groups=${groups}
                   found=${chosen || (text && fits[0]?.execution_id)}
                 />
@@ -257,6 +260,7 @@ function cancel(id, nodes, refresh) {
   const running = open.filter((node) => node.public_state === "active" || node.public_state === "suspended").length;
   confirm({
     title: "Cancel this flow?",
+    about: id,
     danger: true,
     label: "Cancel",
     consequence: `Of ${plural(nodes.length, "member")}, ${exact(open.length)} have not ended: ${exact(running)} started, ${exact(open.length - running)} waiting. No new members start.`,

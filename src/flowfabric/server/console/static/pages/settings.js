@@ -1,5 +1,5 @@
 // Settings: this browser's, the credentials of the server, and the key that signs links.
-import { html, useState, useValue } from "../dom.js";
+import { html, useEffect, useState, useValue } from "../dom.js";
 import { may, me, signOut } from "../session.js";
 import { Namespaces } from "../app.js";
 import { Segments } from "../parts.js";
@@ -7,15 +7,21 @@ import { Icon } from "../icons.js";
 import { Credentials } from "../settings/credentials.js";
 import { Keys } from "../settings/keys.js";
 
+const chosenTheme = () => localStorage.getItem("ff.theme") || "system";
+
 export default function Settings() {
   const who = useValue(me);
-  const [theme, setTheme] = useState(localStorage.getItem("ff.theme") || "system");
+  const [theme, setTheme] = useState(chosenTheme);
+  useEffect(() => {
+    const changed = () => setTheme(chosenTheme());
+    addEventListener("ff-theme", changed);
+    return () => removeEventListener("ff-theme", changed);
+  }, []);
   const choose = (value) => {
     if (value === "system") {
       localStorage.removeItem("ff.theme");
       dispatchEvent(new StorageEvent("storage"));
     } else globalThis.ffTheme(value);
-    setTheme(value);
   };
   const [credentials, keys] = [may("list_credentials"), may("list_waitpoint_keys")];
   return html`

@@ -23,7 +23,7 @@ function Backfill({ each, refresh }) {
   const { busy, problem, run, own } = useAct();
   const range = { from_ms: fromLocal(from), before_ms: fromLocal(to) };
   const { data: preview, problem: unforeseen } = useOnce(
-    async () => variant(await post(path, { ...range, dry_run: true }, { key: undefined }))[1],
+    async () => variant(await post(path, { ...range, dry_run: true }, { key: undefined, reads: true }))[1],
     [from, to],
   );
   const missing = preview ? preview.slots - preview.existing : 0;
