@@ -119,6 +119,7 @@ class Job:
         "spends",
         "taken_at",
         "task",
+        "unanswered",
         "worker",
         "writing",
     )
@@ -159,6 +160,8 @@ class Job:
         self.open_handler = False
         self.interruption: Interruption | None = None
         self.ended = False
+        #: What the store said last to a call of our own that it never answered.
+        self.unanswered: EngineError | None = None
 
     def __repr__(self) -> str:
         return f"<attempt {self.attempt} of {self.kind or 'nothing'} {self.execution_id}>"
@@ -264,7 +267,10 @@ class Job:
             try:
                 return await call()
             except EngineError as error:
-                if not is_passing(error) or self.is_lost or not self.lease.healthy:
+                if not is_passing(error):
+                    raise
+                if self.is_lost or not self.lease.healthy:
+                    self.unanswered = error
                     raise
                 _log.warning("%r: the store does not respond, retrying: %s", self, error)
             await patience.rest()
@@ -552,6 +558,10 @@ async def _failed(job: Job, error: BaseException) -> None:
         return
     if job.is_lost:
         _log.warning("%r lost its lease; its handler ended with %r", job, error)
+        return
+    if error is job.unanswered:
+        # No fault of the function's: whoever reaches the store goes on, and nothing is counted.
+        await job.give_back("the store does not respond")
         return
     if isinstance(error, BudgetExceeded) and error.cancels:
         await job.cancel(_storable(str(error))[:MAX_REASON])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
@@ -19,25 +18,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from flowfabric.model.errors import EngineError, NotFound, State, Validation
+from flowfabric.model.errors import NotFound, State, Validation
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.operations.workflows import Advanced, ChildWait, Ended, NewStep, StepOutcome, StepRecord
 from flowfabric.model.states import PublicState
-from flowfabric.sdk.backoff import Patience
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import ENDED, ENDS, BadPayload, BadResult, BadStep, CancelRequested
 from flowfabric.sdk.options import StartOptions
 from flowfabric.sdk.worker.attempt import Job, Parked
-from flowfabric.sdk.worker.renewal import is_passing
 from flowfabric.sdk.workflows.cancellation import Cancellation
-from flowfabric.sdk.workflows.recorded_steps import Memory, error_step, remembered_error
+from flowfabric.sdk.workflows.recorded_errors import error_step, remembered_error
+from flowfabric.sdk.workflows.recorded_steps import Memory
 from flowfabric.sdk.workflows.run_step import run_step
 
 if TYPE_CHECKING:
     from flowfabric.sdk.asks.ask import Ask
     from flowfabric.sdk.definitions.tasks import Startable, Step, Task, Workflow
-
-_log = logging.getLogger("flowfabric.workflows")
 
 #: Turns of the loop without news after which everything is taken to wait.
 QUIET_TURNS = 8
@@ -102,7 +98,7 @@ class Conductor:
         self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
     ) -> Coroutine[Any, Any, Any]:
         """A step: its name is taken now, it runs when it is awaited."""
-        return self._call_step(self._name(step.name, key), step, args, kwargs)
+        return self._call_step(self._name(step.name, key), step, step.signature.pack(args, kwargs))
 
     def sleep(self, duration: timedelta, key: str | None) -> Coroutine[Any, Any, None]:
         """Wait until a time that is fixed when the wait begins."""
@@ -129,6 +125,8 @@ class Conductor:
         """Nothing is done any more once this attempt of the code is thrown away."""
         if self._over is not None:
             raise self._over
+        if self.job.unanswered is not None:
+            raise self.job.unanswered
         task = asyncio.current_task()
         if task is not None and task not in self._tasks:
             self._tasks.add(task)
@@ -147,7 +145,7 @@ class Conductor:
         with self.work():
             from flowfabric.sdk.runs.start import prepare
 
-            prepared = await prepare(task, task.signature.unpack(payload), options, payload)
+            prepared = await self.job.repeated(lambda: prepare(task, task.signature.unpack(payload), options, payload))
             prepared.arguments.pop("idempotency_key", None)
             child = self._start(name, task.name, prepared.arguments, task.signature.load_result)
         return await self._end_of(child)
@@ -236,9 +234,9 @@ class Conductor:
             return self._read(child.name, end.result, child.read)
         reason = end.failure_reason or end.cancellation_reason or ""
         error = ENDS[end.state](_said(child, end.state, reason), run_id=str(end.execution_id), reason=reason)
-        remembered = self.memory.error_name(child.name)
-        self._new_steps[remembered] = error_step(remembered, error)
-        raise error
+        met = error_step(self.memory.error_name(child.name), error)
+        self._new_steps[met.name] = met
+        raise remembered_error(child.name, met)
 
     def _give_up(self, child: Child) -> None:
         """The function has cancelled the call: the child is cancelled too, if it was started in this or an earlier
@@ -258,7 +256,7 @@ class Conductor:
         while self._given_up:
             execution_id = self._given_up[-1]
             with contextlib.suppress(NotFound, State, Validation):
-                await self._repeated(
+                await self.job.repeated(
                     lambda id=execution_id: self._engine.cancel_child(  # type: ignore[misc]
                         self.job.handle, id, GIVEN_UP
                     )
@@ -269,7 +267,7 @@ class Conductor:
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    async def _call_step(self, name: str, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _call_step(self, name: str, step: Step[..., Any], payload: bytes) -> Any:
         known = self.remembered(name, step.signature.load_result)
         if known is not None:
             return known[0]
@@ -283,13 +281,16 @@ class Conductor:
                 # Nothing is done before what was done earlier is remembered.
                 await self._caught_up()
                 self.check()
+            met: NewStep | None = None
+            data = b""
             try:
-                value = await run_step(self.job, name, step, args, kwargs)
-                data = step.signature.dump_result(value)
+                data = await run_step(self.job, name, step, payload)
             except Exception as error:
                 self.check()
-                await self.saved(error_step(self.memory.error_name(name), error))
-                raise
+                met, raised_in = error_step(self.memory.error_name(name), error), error.__traceback__
+            if met is not None:
+                await self.saved(met)
+                raise remembered_error(name, met).with_traceback(raised_in)
             self.check()
             # It is remembered with whatever is said next: before another step is done, or when the function ends.
             self._new_steps[name] = NewStep(name, data)
@@ -319,7 +320,7 @@ class Conductor:
         known = self.remembered(name, lambda value: msgspec.json.decode(value or b"0", type=int))
         self._timing += 1
         try:
-            now = await self._engine.now_ms()
+            now = await self.job.repeated(self._engine.now_ms)
         finally:
             self._timing -= 1
             self._changed.set()
@@ -349,6 +350,8 @@ class Conductor:
             await self._look_back(main)
         while True:
             self._changed.clear()
+            if self.job.unanswered is not None:
+                raise self.job.unanswered
             if main.done():
                 await self._cancel_given_up()
                 if self._new_children:
@@ -380,7 +383,7 @@ class Conductor:
         names = [*(child.name for child in children.values()), *sleeping, *held]
         self._new_steps |= {mark.name: mark for mark in self.memory.marks(names, begun)}
         self._cancellation.told = True
-        reason = await self._repeated(self._cancellation.reason)
+        reason = await self.job.repeated(self._cancellation.reason)
         await self._tell(None)
         self._given_up += begun
         for each in children:
@@ -405,7 +408,7 @@ class Conductor:
             unknown = [each for each in asked if each in self._new_children]
             if not unknown:
                 return
-            found = await self._repeated(lambda ids=unknown: self._engine.read_ends(ids))  # type: ignore[misc]
+            found = await self.job.repeated(lambda ids=unknown: self._engine.read_ends(ids))  # type: ignore[misc]
             if found:
                 self.job.repeats()
             for end in found:
@@ -435,7 +438,7 @@ class Conductor:
         """Until something happens here, or the first sleep is over."""
         timeout = None
         if self._sleeping:
-            now = await self._engine.now_ms()
+            now = await self.job.repeated(self._engine.now_ms)
             self._wake(now)
             first = min((until for until, _ in self._sleeping.values()), default=now)
             timeout = max(first - now, 1) / 1000
@@ -458,7 +461,7 @@ class Conductor:
         if len(awaited) > 1 and self._goes_on and not self._progressed:
             # One end alone has just led to nothing: it is all of them that the function waits for, as it seems.
             wake_after = len(awaited)
-            look_again = await self._engine.now_ms() + LOOK_AGAIN_MS
+            look_again = await self.job.repeated(self._engine.now_ms) + LOOK_AGAIN_MS
             until = look_again if until is None else min(until, look_again)
         # Whoever renews the lease may find it given up before we hear of it: that is no reason to be cancelled.
         job = self.job
@@ -472,9 +475,9 @@ class Conductor:
         if job.interruption is not None:
             raise asyncio.CancelledError
         if answer.ended:
-            for end in await self._repeated(lambda: self._engine.read_ends(answer.ended)):
+            for end in await self.job.repeated(lambda: self._engine.read_ends(answer.ended)):
                 self._ended(end)
-        self._wake(await self._engine.now_ms())
+        self._wake(await self.job.repeated(self._engine.now_ms))
         return False
 
     def _ended(self, end: Ended) -> None:
@@ -495,7 +498,7 @@ class Conductor:
         if children:
             self._progressed = True
         try:
-            answer: Advanced = await self._repeated(
+            answer: Advanced = await self.job.repeated(
                 lambda: self._engine.advance(
                     self.job.handle,
                     steps=steps,
@@ -525,18 +528,6 @@ class Conductor:
     def done_last(self) -> Sequence[NewStep]:
         """What the function did last and the engine has not heard yet."""
         return tuple(self._new_steps.values())
-
-    async def _repeated(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """A call that may be repeated, while the store does not answer and the lease may live."""
-        patience = Patience()
-        while True:
-            try:
-                return await call()
-            except EngineError as error:
-                if not is_passing(error) or self.job.lost.is_set() or not self.job.lease.healthy:
-                    raise
-                _log.warning("%r: the store does not respond, retrying: %s", self.job, error)
-            await patience.rest()
 
     async def failed(self) -> None:
         """The function has raised: whatever it had caught is remembered, and that this trial is over."""

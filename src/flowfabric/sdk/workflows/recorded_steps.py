@@ -10,19 +10,13 @@ again; when it has failed and is tried anew, by its retry or by a replay, the ca
 
 from __future__ import annotations
 
-import builtins
-import sys
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
-from flowfabric.model.operations.workflows import CANCEL_MARK, NewStep, StepOutcome, StepRecord
-from flowfabric.sdk.errors import ENDS, RunEnded, StepFailed
+from flowfabric.model.operations.workflows import CANCEL_MARK, NewStep, StepRecord
 
-_ENDS_BY_CODE = {each.code: each for each in ENDS.values()}
-_SHORT = 2_000
 #: What marks that the workflow has failed; no call has such a name.
 _FAILED = "!failed "
 #: What marks that the children of calls which were told of a request to cancel have been given up.
@@ -119,64 +113,3 @@ class Memory:
         """A step has been remembered."""
         self._steps[step.name] = step
         self.count = max(self.count, step.sequence)
-
-
-# -- errors ----------------------------------------------------------------------------------------------------------
-
-
-class StoredError(msgspec.Struct):
-    """An error as a step keeps it."""
-
-    module: str
-    type: str
-    message: str
-    args: list[Any] = []
-    #: Of a child that gave nothing: how it ended, and which it is.
-    code: str = ""
-    run: str = ""
-
-
-_decode = msgspec.json.Decoder(StoredError).decode
-
-
-def error_step(name: str, error: BaseException) -> NewStep:
-    """The step that remembers an error."""
-    kind = type(error)
-    stored = StoredError(kind.__module__, kind.__qualname__, str(error)[:_SHORT])
-    if isinstance(error, RunEnded):
-        stored.code, stored.run, stored.args = error.code, error.run_id, [error.reason]
-    else:
-        try:
-            if len(msgspec.json.encode(error.args)) <= _SHORT:
-                stored.args = list(error.args)
-        except (TypeError, ValueError, OverflowError):
-            stored.args = []
-    return NewStep(name, msgspec.json.encode(stored), StepOutcome.ERROR)
-
-
-def remembered_error(name: str, step: StepRecord) -> Exception:
-    """The error of a step, as the class it was if that can be had again."""
-    try:
-        stored = _decode(step.value or b"")
-    except msgspec.MsgspecError:
-        return StepFailed(f"step {name!r} failed; its error cannot be read", step=name)
-    if stored.code in _ENDS_BY_CODE:
-        reason = stored.args[0] if stored.args else ""
-        return _ENDS_BY_CODE[stored.code](stored.message, run_id=stored.run, reason=reason)
-    kind = _class(stored.module, stored.type)
-    if kind is not None and (stored.args or not stored.message):
-        try:
-            error = kind(*stored.args)
-        except Exception:
-            error = None
-        if error is not None and str(error)[:_SHORT] == stored.message:
-            return error
-    return StepFailed(f"{stored.type}: {stored.message}", step=name, type=f"{stored.module}.{stored.type}")
-
-
-def _class(module: str, name: str) -> type[Exception] | None:
-    """An exception class of a module that is there; nothing is imported for it."""
-    found: Any = builtins if module == "builtins" else sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None

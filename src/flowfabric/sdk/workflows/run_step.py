@@ -12,6 +12,7 @@ from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.errors import StepFailed
 from flowfabric.sdk.worker.attempt import Job, call_function, call_in_process
 from flowfabric.sdk.worker.processes import RemoteError
+from flowfabric.sdk.workflows.durable import CURRENT
 
 if TYPE_CHECKING:
     from flowfabric.sdk.definitions.tasks import Step
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flowfabric.workflows")
 
 
-async def run_step(job: Job, name: str, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the step's function returns, or the last error it raises. ``name`` is the call's."""
-    arguments = step.signature.bind(args, kwargs)
+async def run_step(job: Job, name: str, step: Step[..., Any], payload: bytes) -> bytes:
+    """What the step's function returns, as JSON, or the last error it raises. ``name`` is the call's, ``payload`` its
+    arguments: every try gets a copy of them, so that it changes nothing that the workflow goes on with."""
     retry, timeout = step.options.retry, step.options.timeout
     tries = 0
     while True:
         try:
             if timeout is None:
-                return await _try(job, name, step, arguments)
+                return await _try(job, name, step, payload)
             async with asyncio.timeout(timeout.total_seconds()):
-                return await _try(job, name, step, arguments)
+                return await _try(job, name, step, payload)
         except Exception as error:
             remote = error.remote if isinstance(error, RemoteError) else None
             if tries == retry.most or (retry.gives_up(error) if remote is None else remote.permanent):
@@ -43,11 +44,23 @@ async def run_step(job: Job, name: str, step: Step[..., Any], args: tuple[Any, .
             await asyncio.sleep(pause_ms / 1000)
 
 
-async def _try(job: Job, name: str, step: Step[..., Any], arguments: dict[str, Any]) -> Any:
-    worker = job.worker
+async def _try(job: Job, name: str, step: Step[..., Any], payload: bytes) -> bytes:
     if step.options.run_in == "process":
-        payload = step.signature.dump(arguments)
-        return step.signature.load_result(await call_in_process(job, step, payload, name))
+        value = step.signature.load_result(await call_in_process(job, step, payload, name))
+        return step.signature.dump_result(value)
+    # A step is one thing that is remembered whole: what it calls are plain functions.
+    plain = CURRENT.set(None)
+    try:
+        return step.signature.dump_result(await _called(job, name, step, step.signature.unpack(payload)))
+    except SystemExit as error:
+        # It would end the loop, and all that runs on it.
+        raise StepFailed(f"SystemExit: {error}", step=name, type="builtins.SystemExit") from error
+    finally:
+        CURRENT.reset(plain)
+
+
+async def _called(job: Job, name: str, step: Step[..., Any], arguments: dict[str, Any]) -> Any:
+    worker = job.worker
     if not step.signature.injected:
         return await call_function(worker, step, arguments, {})
     context = Ctx(job, step.name, name)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from flowfabric.model.handles import HandleKind
 from flowfabric.sdk.context import Ctx
@@ -15,6 +16,8 @@ from flowfabric.sdk.workflows.cancellation import raised_by
 from flowfabric.sdk.workflows.conductor import Conductor
 from flowfabric.sdk.workflows.durable import CURRENT
 from flowfabric.sdk.workflows.recorded_steps import Memory
+
+T = TypeVar("T")
 
 #: The tag of a run that began with the memory of another.
 FORKED_FROM = "ff.forked_from"
@@ -27,7 +30,7 @@ async def run_workflow(job: Job, workflow: Workflow[..., Any]) -> None:
     is_new = job.handle.kind is HandleKind.FRESH and held.attempt_index == 0 and held.lease_epoch == 1
     # A run that has never been held before remembers nothing, unless it is a fork.
     blank = is_new and FORKED_FROM not in job.context.tags
-    steps = [] if blank else await job.engine.read_steps(job.execution_id)
+    steps = [] if blank else await job.repeated(lambda: job.engine.read_steps(job.execution_id))
     arguments = workflow.signature.unpack(job.context.input_payload)
     conductor = Conductor(job, Memory(steps, asked=job.asked), goes_on=not blank)
     wanted = workflow.signature.injected
@@ -56,7 +59,7 @@ async def _run(
     surroundings = contextvars.copy_context()
     surroundings.run(CURRENT.set, conductor)
     main = asyncio.get_running_loop().create_task(
-        workflow.function(*args, **kwargs), name=f"workflow {workflow.name}", context=surroundings
+        contained(workflow.function(*args, **kwargs)), name=f"workflow {workflow.name}", context=surroundings
     )
     try:
         await conductor.conduct(main)
@@ -68,6 +71,8 @@ async def _run(
         raise
     try:
         result = main.result()
+    except Exited as error:
+        raise error.exit from None
     except BaseException as error:
         left = raised_by(error)
         if left is None:
@@ -81,6 +86,22 @@ async def _run(
     finally:
         await conductor.ended(main)
     return workflow.signature.dump_result(result)
+
+
+class Exited(BaseException):
+    """``sys.exit()`` in a task: raised as itself it would end the loop, and all that runs on it."""
+
+    def __init__(self, exit: SystemExit) -> None:
+        super().__init__(*exit.args)
+        self.exit = exit
+
+
+async def contained(call: Coroutine[Any, Any, T]) -> T:
+    """What the call gives; it does not end the loop."""
+    try:
+        return await call
+    except SystemExit as error:
+        raise Exited(error) from None
 
 
 def _reason(error: BaseException) -> str:
