@@ -39,7 +39,8 @@ class StoredError(msgspec.Struct, omit_defaults=True):
 
     module: str
     type: str
-    message: str
+    #: Nothing if it is the only one of ``args``.
+    message: str = ""
     #: What the built-in class is made of, which may be more than ``error.args``.
     made_of: list[Any] = []
     args: list[Any] = []
@@ -70,7 +71,11 @@ def remembered_error(name: str, step: NewStep | StepRecord) -> Exception:
 
 
 def _failed(name: str, stored: StoredError) -> StepFailed:
-    return StepFailed(f"{stored.type}: {stored.message}", step=name, type=f"{stored.module}.{stored.type}")
+    return StepFailed(f"{stored.type}: {_message(stored)}", step=name, type=f"{stored.module}.{stored.type}")
+
+
+def _message(stored: StoredError) -> str:
+    return stored.args[0] if not stored.message and stored.args and isinstance(stored.args[0], str) else stored.message
 
 
 # -- taking it apart -------------------------------------------------------------------------------------------------
@@ -106,6 +111,8 @@ def _stored(error: BaseException, depth: int, whole: bool) -> StoredError:
         stored.args = stored.made_of = [stored.message]
     if stored.made_of == stored.args:
         stored.made_of = []
+    if stored.args == [stored.message]:
+        stored.message = ""
     if not whole:
         return stored
     for name, value in vars(error).items():
@@ -162,7 +169,7 @@ def _made(kind: type[BaseException], name: str, stored: StoredError, depth: int)
             base.__init__(error, *made_of)
             error.args = args
         error.__dict__.update({each: _unpacked(value) for each, value in stored.state.items()})
-        same = isinstance(error, BaseExceptionGroup) or _readable(str(error)) == stored.message
+        same = isinstance(error, BaseExceptionGroup) or _readable(str(error)) == _message(stored)
     except Exception:
         return None
     return error if same else None
