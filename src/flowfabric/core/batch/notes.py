@@ -41,6 +41,8 @@ class Note(Struct):
     #: Whether the call was decided, and whether it has changed anything: as the decision says that was made last.
     decided: bool = False
     changed: bool = False
+    #: Whether it was made before, so that its result is that of the first time.
+    remembered: bool = False
 
     def needs(self) -> tuple[Need, ...]:
         return () if self.receipt is None else (Get(KeptAnswer, self.receipt.key),)

@@ -210,9 +210,9 @@ class RemoteEngine:
         by_hand = body_of(name).by_hand
         try:
             plain = {
-                each: self._shapes.codec(by_hand[each]).write(_plain(each, value))
+                each: self._shapes.codec(by_hand[each]).write(_plain(each, value, name))
                 if each in by_hand
-                else _plain(each, value)
+                else _plain(each, value, name)
                 for each, value in options.items()
             }
             return self._shapes.dump(plain)
@@ -411,12 +411,17 @@ class RemoteEngine:
                 raise
 
     async def fail(
-        self, handle: Handle, reason: str, failure_class: Any = "transient", detail: bytes | str | None = None
+        self,
+        handle: Handle,
+        reason: str,
+        failure_class: Any = "transient",
+        detail: bytes | str | None = None,
+        **more: Any,
     ) -> Any:
         """Give up this attempt."""
         if isinstance(detail, bytes):
             detail = detail.decode(errors="replace")
-        options = {"handle": handle, "reason": reason, "failure_class": failure_class, "detail": detail}
+        options = {"handle": handle, "reason": reason, "failure_class": failure_class, "detail": detail, **more}
         return await self.call("fail", options)
 
     # -- following -----------------------------------------------------------------------------------------------
@@ -459,9 +464,10 @@ class RemoteEngine:
 _TAIL = tuple(inspect.signature(Engine.tail_stream).parameters)[1:]
 
 
-def _plain(name: str, value: Any) -> Any:
-    """An argument as it can be written: policies as their JSON, whatever can be gone through as a list."""
-    if name == "policy":
+def _plain(name: str, value: Any, operation: str = "") -> Any:
+    """An argument as it can be written: policies of executions as their JSON, whatever can be gone through as a
+    list."""
+    if name == "policy" and operation != "cancel_flow":
         return parse_policy(value)
     if name in ("executions", "children"):
         return [{each: _plain(each, one) for each, one in creation.items()} for creation in value]

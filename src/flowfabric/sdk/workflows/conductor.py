@@ -529,11 +529,12 @@ class Conductor:
         """What the function did last and the engine has not heard yet."""
         return tuple(self._new_steps.values())
 
-    async def failed(self) -> None:
-        """The function has raised: whatever it had caught is remembered, and that this trial is over."""
+    def failed(self) -> None:
+        """The function has raised: whatever it had caught is remembered, and that this trial is over, by the commit
+        that ends the attempt."""
         step = self.memory.failure()
         self._new_steps[step.name] = step
-        await self._tell(None)
+        self.job.untold = self.done_last(), self.memory.count
 
     async def cancelled(self) -> None:
         """The function ends because it was asked to: what it did last is remembered."""

@@ -135,13 +135,14 @@ class Statement:
             self._arguments.append(encoded(column.type, [getattr(record, column.field) for record in records]))
         self._shape.append(("delete", table.name, keys))
 
-    def check(self, table: Table, keys: list[Key], versions: list[int]) -> None:
-        """Rows that were decided upon but not written must still have their versions."""
+    def check(self, table: Table, keys: list[Key], versions: list[int], *, locked: bool) -> None:
+        """Rows that were decided upon but not written must still have their versions; with ``locked``, until the
+        commit: whoever is writing one of them is waited for."""
         columns = stored_fields(table, table.key)
         for position in range(len(columns)):
             self._arguments.append([key_values(table.kind, key)[position] for key in keys])
         self._arguments.append(versions)
-        self._shape.append(("check", table.name, columns))
+        self._shape.append(("check", table.name, columns, locked))
         self._expected.append(len(keys))
 
     def mark_dispatched(self, marks: list[MarkDispatched]) -> None:
@@ -235,13 +236,15 @@ class _Text:
                     f"FROM unnest({partitions}, {uuids}) AS i(k0, k1) WHERE t.partition_key = i.k0 "
                     "AND t.execution_id = i.k1 AND t.dispatched_at_ms IS NULL)"
                 )
-            case ("check", table, keys):
+            case ("check", table, keys, locked):
                 self.counted.append(name)
                 arrays, names, where = self._keys(keys)
                 arrays.append(self.mark("xid", array=True))
                 source = f"unnest({', '.join(arrays)}) AS i({', '.join(names)}, version)"
                 where.append("t.xmin = i.version")
-                return f"{name} AS (SELECT 1 FROM {source} JOIN {table} t ON {' AND '.join(where)})"
+                # A weaker lock would let changes pass that leave the key alone, which is what all changes do.
+                lock = " FOR SHARE OF t" if locked else ""
+                return f"{name} AS (SELECT 1 FROM {source} JOIN {table} t ON {' AND '.join(where)}{lock})"
             case _:
                 raise AssertionError(part)
 
@@ -293,7 +296,8 @@ def statement(
     held: Versions,
     unlocked: Sequence[tuple[Any, Key]] = (),
 ) -> Statement:
-    """The statement that writes a batch. What was read without a lock is checked even if it is not written."""
+    """The statement that writes a batch. What was read without a lock is checked even if it is not written, and held
+    still until the commit: whoever changes it may have read what this batch writes before it was there."""
     built = Statement()
 
     def version(kind: Any, key: Key) -> int:
@@ -328,17 +332,22 @@ def _add_checks(
     held: Versions,
     unlocked: Sequence[tuple[Any, Key]],
 ) -> None:
+    fenced: dict[Any, list[tuple[Key, int]]] = {}
     believed: dict[Any, list[tuple[Key, int]]] = {}
     for kind, key in unlocked:
         if not writes.puts.get(kind, {}).get(key):
-            believed.setdefault(kind, []).append((key, versions[(kind, key)]))
+            fenced.setdefault(kind, []).append((key, versions[(kind, key)]))
     for kind, key in writes.checks:
         if (kind, key) not in versions:
             found = held.version(kind, key)
             if found is not None:
                 believed.setdefault(kind, []).append((key, found))
-    for kind, entries in believed.items():
-        built.check(TABLES[kind], [key for key, _ in entries], [found for _, found in entries])
+            elif held.record(kind, key) is not None:
+                raise Conflict(f"{kind.__name__} {key}: no version to check")
+    for checks, locked in ((fenced, True), (believed, False)):
+        for kind, entries in checks.items():
+            keys, found_versions = [key for key, _ in entries], [found for _, found in entries]
+            built.check(TABLES[kind], keys, found_versions, locked=locked)
 
 
 def _add_puts(
