@@ -16,7 +16,7 @@ from tests.valkey_rows import contents, events
 #: Answers that are kept for whoever repeats a request: what they say is compared as it is told.
 ASIDE = frozenset({"ff_kept_answer"})
 #: Follow from ids that are made by chance, or count what a store tries.
-_BY_CHANCE = frozenset({"partition", "partition_key", "event_id", "number", "child_partition", "jitter_key"})
+_BY_CHANCE = frozenset({"partition", "partition_key", "event_id", "number", "committed_at_ms"})
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _CHANCE = re.compile(
     "|".join((r"<Handle [^>]*>", r"\{fp:\d+\}", _UUID.pattern, r"\b[0-9a-f]{16,}\b", r"[A-Za-z0-9_+/=.-]{40,}")),

@@ -1,4 +1,4 @@
-"""What a batch reads without a lock is held still by its commit: whoever is changing it is waited for."""
+"""What a signal is judged by is read without a lock, and nobody may be changing it when it is committed."""
 
 from __future__ import annotations
 

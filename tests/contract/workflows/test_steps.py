@@ -489,7 +489,7 @@ async def test_last_steps_are_checked(engine: Engine, probe: Probe) -> None:
 
 @pytest.mark.parametrize("failure_class", ["transient", "permanent"])
 async def test_a_failure_brings_the_last_steps(engine: Engine, probe: Probe, failure_class: str) -> None:
-    retries = {"retry_policy": {"max_retries": 1, "backoff": {"Fixed": {"delay_ms": 0}}}}
+    retries = {"retry_policy": {"max_retries": 1, "backoff": {"Fixed": {"delay_ms": 1_000}}}}
     handle = await claimed(engine, policy=retries)
     await engine.advance(handle, steps=[NewStep("a", b"1")])
     answers = [
@@ -499,7 +499,7 @@ async def test_a_failure_brings_the_last_steps(engine: Engine, probe: Probe, fai
     assert answers[0] == answers[1], "repeated after a lost reply, the same answer"
     remembered = [(step.name, step.sequence) for step in await engine.read_steps(id_of(handle))]
     assert remembered == [("a", 1), ("b", 2), ("end", 3)]
-    assert await state(probe, id_of(handle)) == ("waiting" if failure_class == "transient" else "failed")
+    assert await state(probe, id_of(handle)) == ("delayed" if failure_class == "transient" else "failed")
 
 
 async def test_a_failure_whose_steps_are_refused_is_none(

@@ -171,8 +171,11 @@ async def test_executions_that_are_run_again_twice(lost: Lost, engine: Engine, c
     identity = await created(client)
     await fail()
     told: list[bytes] = []
+    real = engine.keep_answer
 
-    async def keep(**answer: Any) -> None:
+    async def keep(**answer: Any) -> Any:
+        if not answer["media"]:
+            return await real(**answer)  # what a bulk request is about
         # It fails again before the request is repeated.
         told.append(answer["body"])
         await fail()

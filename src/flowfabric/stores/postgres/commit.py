@@ -135,9 +135,9 @@ class Statement:
             self._arguments.append(encoded(column.type, [getattr(record, column.field) for record in records]))
         self._shape.append(("delete", table.name, keys))
 
-    def check(self, table: Table, keys: list[Key], versions: list[int], *, locked: bool) -> None:
+    def check(self, table: Table, keys: list[Key], versions: list[int], *, locked: bool = False) -> None:
         """Rows that were decided upon but not written must still have their versions; with ``locked``, until the
-        commit: whoever is writing one of them is waited for."""
+        commit, and nobody may be about to change them."""
         columns = stored_fields(table, table.key)
         for position in range(len(columns)):
             self._arguments.append([key_values(table.kind, key)[position] for key in keys])
@@ -242,8 +242,9 @@ class _Text:
                 arrays.append(self.mark("xid", array=True))
                 source = f"unnest({', '.join(arrays)}) AS i({', '.join(names)}, version)"
                 where.append("t.xmin = i.version")
-                # A weaker lock would let changes pass that leave the key alone, which is what all changes do.
-                lock = " FOR SHARE OF t" if locked else ""
+                # A weaker lock would let changes pass that leave the key alone, which is what all changes do. It is not
+                # waited for: the batch is decided again, with locks from the beginning.
+                lock = " FOR SHARE OF t NOWAIT" if locked else ""
                 return f"{name} AS (SELECT 1 FROM {source} JOIN {table} t ON {' AND '.join(where)}{lock})"
             case _:
                 raise AssertionError(part)
@@ -295,9 +296,11 @@ def statement(
     versions: dict[tuple[Any, Key], int],
     held: Versions,
     unlocked: Sequence[tuple[Any, Key]] = (),
+    fenced: Sequence[tuple[Any, Key]] = (),
 ) -> Statement:
-    """The statement that writes a batch. What was read without a lock is checked even if it is not written, and held
-    still until the commit: whoever changes it may have read what this batch writes before it was there."""
+    """The statement that writes a batch. What was read without a lock is checked even if it is not written; what is
+    ``fenced`` is held still as well, since whoever is changing it may have read what this batch writes before it was
+    there."""
     built = Statement()
 
     def version(kind: Any, key: Key) -> int:
@@ -322,6 +325,9 @@ def statement(
             families.setdefault(type(event), []).append(event)
         for kind, family in families.items():
             built.insert(OUTBOXES[kind], OUTBOXES[kind].columns, family)
+    if not writes.empty:
+        # Last: whoever changes several of these rows has locked the execution first.
+        _add_locking_checks(built, writes, versions, fenced)
     return built
 
 
@@ -332,11 +338,10 @@ def _add_checks(
     held: Versions,
     unlocked: Sequence[tuple[Any, Key]],
 ) -> None:
-    fenced: dict[Any, list[tuple[Key, int]]] = {}
     believed: dict[Any, list[tuple[Key, int]]] = {}
     for kind, key in unlocked:
         if not writes.puts.get(kind, {}).get(key):
-            fenced.setdefault(kind, []).append((key, versions[(kind, key)]))
+            believed.setdefault(kind, []).append((key, versions[(kind, key)]))
     for kind, key in writes.checks:
         if (kind, key) not in versions:
             found = held.version(kind, key)
@@ -344,10 +349,16 @@ def _add_checks(
                 believed.setdefault(kind, []).append((key, found))
             elif held.record(kind, key) is not None:
                 raise Conflict(f"{kind.__name__} {key}: no version to check")
-    for checks, locked in ((fenced, True), (believed, False)):
-        for kind, entries in checks.items():
-            keys, found_versions = [key for key, _ in entries], [found for _, found in entries]
-            built.check(TABLES[kind], keys, found_versions, locked=locked)
+    for kind, entries in believed.items():
+        built.check(TABLES[kind], [key for key, _ in entries], [found for _, found in entries])
+
+
+def _add_locking_checks(
+    built: Statement, writes: Writes, versions: dict[tuple[Any, Key], int], fenced: Sequence[tuple[Any, Key]]
+) -> None:
+    for kind, key in fenced:
+        if not writes.puts.get(kind, {}).get(key):
+            built.check(TABLES[kind], [key], [versions[(kind, key)]], locked=True)
 
 
 def _add_puts(
