@@ -59,8 +59,8 @@ class World:
         self.remote = RemoteEngine("http://one,http://two", None)
         self.remote._servers = self.remote._calls._servers = self.wire  # type: ignore[assignment]
         self.remote.partitions = engines[0].partitions
-        #: Whether the next answer of the first server is lost on its way.
-        self.loses = False
+        #: Whether the next answer of the first server is lost on its way, and whether a proxy says something instead.
+        self.loses = self.proxied = False
 
     def server(self, place: int) -> Server:
         """The server of a process."""
@@ -116,6 +116,9 @@ class World:
         if place == 0 and (self.store.dead or self.loses):
             self.loses = False
             raise Unknown("the answer was lost")
+        if place == 0 and self.proxied:
+            self.proxied = False
+            return httpx.Response(503, text="<html>no server is available</html>")
         return response
 
 

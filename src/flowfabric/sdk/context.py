@@ -404,10 +404,10 @@ class Spending:
             return
         used = self.estimate if self._used is None else self._used
         job = self._ctx._job
-        first, *others = [each.reservation_id for each in self._reservations] or [None]
-        self._reservations = []
-        if first is None:
+        ids, self._reservations = [each.reservation_id for each in self._reservations], []
+        if not ids:
             return
+        first, *others = ids
         # All of them in one commit: a worker that dies in between has charged every budget, or none.
         answer = await job.repeated(lambda: job.engine.settle_reservation(first, used, job.handle, others))
         if isinstance(answer, HardBreach):

@@ -103,15 +103,12 @@ def change_priority(command: ChangePriority, view: View, context: Context) -> De
     if is_fresh or not lit.is_claimable(execution.lifecycle_phase, execution.eligibility_state):
         raise Contention(ContentionKind.EXECUTION_NOT_ELIGIBLE, f"execution {execution.execution_id}")
     priority = clamp_priority(command.new_priority)
-    answer = PriorityChanged(ExecutionId.unchecked(execution.execution_id))
-    if priority == execution.priority and execution.lifecycle_phase != lit.SUBMITTED:
-        return Decision(answer)
     details = {"old_priority": execution.priority, "new_priority": priority}
     fields: dict[str, object] = {"priority": priority, "last_mutation_at_ms": context.now}
     if execution.lifecycle_phase == lit.SUBMITTED:
         fields["lifecycle_phase"] = lit.RUNNABLE
     return Decision(
-        answer,
+        PriorityChanged(ExecutionId.unchecked(execution.execution_id)),
         (change(execution, **fields),),
         (operator_event(context, execution, "priority_changed", details, command.recorded_at_ms),),
     )
