@@ -296,7 +296,9 @@ def _receipt(call: Call) -> Receipt | None:
     operation = call.operation
     if call.receipt is None or operation.name in _SEVERAL_COMMITS or not hasattr(Engine, operation.name):
         return None
-    return call.receipt(operation.name)
+    receipt = call.receipt(operation.name)
+    receipt.most_bytes = idempotency.MAX_KEPT_BYTES if operation.repeatable else None
+    return receipt
 
 
 async def _check_owner(call: Call) -> None:
