@@ -55,6 +55,8 @@ from flowfabric.sdk.remote.subscription import RemoteSubscription
 #: How long the server lets one claim wait, and how much longer we wait for its answer.
 MAX_WAIT_MS = 60_000
 SPARE_S = 15.0
+#: Answers, of a server or a proxy, that do not say whether anything was done.
+_UNTOLD = frozenset({408, 425, 429, *range(500, 600)})
 
 
 class _Partitions(Struct):
@@ -193,9 +195,10 @@ class RemoteEngine:
                 if response.status == 200:
                     return response
                 problem = problem_of(response, path)
+                is_passing = isinstance(problem, Unavailable)
                 if not is_refused_unbegun(response):
                     body = after_loss or body
-                is_passing = isinstance(problem, Unavailable) or (after_loss is not None and response.status >= 500)
+                    is_passing = is_passing or (after_loss is not None and response.status in _UNTOLD)
                 if not is_passing or loop.time() >= until:
                     raise problem
             await patience.rest()
