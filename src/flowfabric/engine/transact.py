@@ -37,7 +37,8 @@ from flowfabric.model.decisions import Claimable, Decision, Downstream, Get, Key
 from flowfabric.model.errors import Bug, BugKind, Contention, ContentionKind, EngineError
 from flowfabric.model.limits import MAX_ROUNDS, MAX_TRIES
 from flowfabric.model.operations.workflows import Step
-from flowfabric.model.records.executions import Binding, Execution, Flow, Lane, Signal, SigningKey, Waitpoint
+from flowfabric.model.records.executions import Binding, Execution, Lane, Signal, SigningKey, Waitpoint
+from flowfabric.model.records.flows import Flow
 from flowfabric.stores.protocol import Conflict, Store, Transaction
 
 _log = logging.getLogger("flowfabric.engine")

@@ -24,7 +24,8 @@ from flowfabric.model.operations.flows import (
     ResolveDependencyResult,
     SiblingsCancelled,
 )
-from flowfabric.model.records.executions import Edge, EdgeGroup, Execution, PendingCancelGroup
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup, PendingCancelGroup
 from flowfabric.model.states import derive_terminal_outcome
 
 

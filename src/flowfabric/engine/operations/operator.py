@@ -50,7 +50,8 @@ from flowfabric.model.operations.executions import (
     WorkerPage,
 )
 from flowfabric.model.quoting import quoted
-from flowfabric.model.records.executions import Flow, GoneWorker, Worker
+from flowfabric.model.records.executions import GoneWorker, Worker
+from flowfabric.model.records.flows import Flow
 from flowfabric.model.states import PublicState
 from flowfabric.stores.questions import GoneWorkers, HeldLeases, ListWorkers, SearchWorkers
 

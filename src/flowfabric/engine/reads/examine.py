@@ -43,36 +43,23 @@ from flowfabric.model.records.budgets import (
     QuotaWindow,
     Reservation,
 )
-from flowfabric.model.records.executions import (
-    Attempt,
-    Edge,
-    EdgeGroup,
-    Execution,
-    Grant,
-    Signal,
-    StreamHead,
-    StreamSummary,
-    Suspension,
-    Waitpoint,
-)
+from flowfabric.model.records.executions import Attempt, Execution, Grant, Signal, Suspension, Waitpoint
+from flowfabric.model.records.flows import Edge, EdgeGroup
 from flowfabric.model.records.starts import Schedule
+from flowfabric.model.records.streams import StreamHead, StreamSummary
 from flowfabric.model.streams.frames import MAX_STREAM_READ_COUNT, MODE_SUMMARY
+from flowfabric.stores.event_questions import EventLog, EventRows, LogState, ReadEvents, Unreadable
 from flowfabric.stores.questions import (
     CountFrames,
     CountRows,
-    EventLog,
-    EventRows,
     Integrity,
     ListExecutions,
     ListFlows,
     ListGates,
-    LogState,
     OddEnds,
-    ReadEvents,
     ReadFrames,
     SearchSchedules,
     StoredStream,
-    Unreadable,
 )
 from flowfabric.stores.sql.schema import OUTBOXES
 

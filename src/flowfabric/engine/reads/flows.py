@@ -28,7 +28,7 @@ from flowfabric.model.operations.flows import (
     flow_status,
     read_edge_policy,
 )
-from flowfabric.model.records.executions import Edge, EdgeGroup, Flow, FlowCounts
+from flowfabric.model.records.flows import Edge, EdgeGroup, Flow, FlowCounts
 from flowfabric.stores.questions import ListFlows
 
 

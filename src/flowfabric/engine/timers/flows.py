@@ -15,7 +15,7 @@ from flowfabric.engine.timers.executions import Timers
 from flowfabric.model.decisions import Get
 from flowfabric.model.errors import Bug, Contention, ContentionKind, EngineError, NotFound, Validation
 from flowfabric.model.operations.flows import CascadeOutcome, SiblingsCancelled
-from flowfabric.model.records.executions import CancelBacklog
+from flowfabric.model.records.flows import CancelBacklog
 from flowfabric.stores.questions import (
     BacklogDue,
     BacklogMembers,

@@ -33,28 +33,21 @@ from flowfabric.model.records.budgets import (
 from flowfabric.model.records.executions import (
     Attempt,
     Binding,
-    CancelBacklog,
-    CancelBacklogMember,
-    Edge,
-    EdgeGroup,
     Execution,
-    Flow,
-    FrameRow,
     GoneWorker,
     Grant,
-    PendingCancelGroup,
     Signal,
     SignalDedup,
     SigningKey,
-    StreamHead,
-    StreamSummary,
     SuspendDedup,
     Suspension,
     Waitpoint,
     WorkerEvent,
 )
+from flowfabric.model.records.flows import CancelBacklog, CancelBacklogMember, Edge, EdgeGroup, Flow, PendingCancelGroup
 from flowfabric.model.records.past_leases import PastLease
 from flowfabric.model.records.starts import Burst, Schedule
+from flowfabric.model.records.streams import FrameRow, StreamHead, StreamSummary
 from flowfabric.stores.keyed.records import Dispatch
 
 Entry: TypeAlias = tuple[Any, Any, Any]

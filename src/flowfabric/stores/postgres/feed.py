@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from flowfabric.model.events import InstanceTagEvent
+from flowfabric.stores.event_questions import EventRows, ReadEvents
 from flowfabric.stores.feeds import WINDOW, EventPage, lost_after, reached
-from flowfabric.stores.questions import EventRows, ReadEvents
 from flowfabric.stores.sql.events import horizon
 from flowfabric.stores.sql.schema import OUTBOXES
 

@@ -26,7 +26,8 @@ from flowfabric.model.decisions import (
     Slots,
 )
 from flowfabric.model.errors import LimitReached
-from flowfabric.model.records.executions import Attempt, Execution, StreamHead
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.model.states import BLOCKED_BY_DEPENDENCIES
 from flowfabric.stores.postgres import load_downstream, load_ranks, load_waits
 from flowfabric.stores.postgres.codec import DIALECT, SENT

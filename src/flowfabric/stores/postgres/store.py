@@ -15,7 +15,7 @@ from flowfabric.model.decisions import Key, Need, PurgeExecution, Writes
 from flowfabric.model.errors import EngineError, Transport, TransportKind
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
-from flowfabric.model.records.executions import StreamHead
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.stores import migrate as migrations, questions
 from flowfabric.stores.postgres.address import bad_address
 from flowfabric.stores.postgres.codec import DIALECT

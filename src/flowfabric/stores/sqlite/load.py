@@ -30,7 +30,9 @@ from flowfabric.model.decisions import (
 )
 from flowfabric.model.errors import LimitReached
 from flowfabric.model.operations.flows import EdgeState
-from flowfabric.model.records.executions import Attempt, Edge, EdgeGroup, Execution, StreamHead
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.model.states import PENDING_CLAIM
 from flowfabric.stores.protocol import Filling
 from flowfabric.stores.sql.rows import (

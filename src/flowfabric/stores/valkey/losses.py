@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from flowfabric.model.errors import Transport, TransportKind
+from flowfabric.stores.event_questions import Breaks
 from flowfabric.stores.protocol import Conflict
-from flowfabric.stores.questions import Breaks
 from flowfabric.stores.sql.schema import OUTBOXES
 from flowfabric.stores.valkey.connection import Connection, Identity
 from flowfabric.stores.valkey.keys import Keys, breaks_of, log_field, log_name
