@@ -69,7 +69,7 @@ class Settings(Struct, frozen=True):
     intake_ms: int = 0
 
     def context(self, now: int) -> Context:
-        """What rules are told besides their command."""
+        """What rules are told in addition to their command."""
         return Context(now, self.store.tag, self.store.shown, self.reclaim_grace_ms, self.intake_ms)
 
 

@@ -123,7 +123,7 @@ class CandidatesView(GraphView):
 
     def _moved(self, key: Key) -> bool:
         """Whether a candidate this batch has written to is one no longer, or stands among the fresh ones. One whose
-        promise had run out is still a candidate unless it was promised anew."""
+        promise had run out is still a candidate unless it was promised again."""
         execution = self._current[Execution][key]
         if execution.eligibility_state != PENDING_CLAIM:
             return True

@@ -123,7 +123,7 @@ class View(CandidatesView):
     # -- filling -------------------------------------------------------------------------------------------------
 
     def put_loaded(self, kind: Any, key: Key, record: Any) -> None:
-        """A record as the store has it; ``None`` when there is none."""
+        """A record as the store has it; ``None`` if it does not exist."""
         if kind is Execution and key in self._full:
             return  # the full record knows more
         table = self._loaded.get(kind)
@@ -157,7 +157,7 @@ class View(CandidatesView):
         self._listed[(need.what, need.name)] = (need.limit, keys)
 
     def put_recent(self, need: Recent, count: int, oldest_ms: int | None, newest: tuple[int, int]) -> None:
-        """The answer to a ``Recent``; ``newest`` is a time and a number, both 0 if there is none."""
+        """The answer to a ``Recent``; ``newest`` is a time and a number, both 0 without an admission."""
         self._recent[need] = (count, oldest_ms, newest)
 
     def put_slots(self, need: Slots, count: int) -> None:
@@ -210,7 +210,7 @@ class View(CandidatesView):
     # -- asking --------------------------------------------------------------------------------------------------
 
     def get(self, kind: type[_RecordType], key: Key) -> _RecordType | None:
-        """The record, or ``None`` if there is none."""
+        """The record, or ``None`` if it does not exist."""
         table = self._current.get(kind)
         if table is None:
             table = self._current[kind] = {}
@@ -264,7 +264,7 @@ class View(CandidatesView):
         return count + len(added), added[0].admitted_at_ms if oldest_ms is None else oldest_ms
 
     def newest(self, need: Recent) -> tuple[int, int]:
-        """``(time, number)`` of the newest admission, this batch's own included; zeros if there is none."""
+        """``(time, number)`` of the newest admission, this batch's own included; zeros without one."""
         added = self._windows.get(need[:3])
         return (added[-1].admitted_at_ms, added[-1].number) if added else self._answered(need)[2]
 

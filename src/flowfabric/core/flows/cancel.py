@@ -164,7 +164,7 @@ class CancelFlowMembers(Struct, gc=False):
 
 
 class CancelledMembers(Struct, frozen=True, gc=False):
-    """What one step has cancelled; ``after`` is where the next one begins, ``None`` if there is none."""
+    """What one step has cancelled; ``after`` is where the next one begins, ``None`` at the end."""
 
     policy: str
     execution_ids: tuple[str, ...]

@@ -226,7 +226,7 @@ _PAUSES_S = (0.05, 0.2, 1.0)
 _MOST_BUDGETS = 10_000
 #: Where executions wait for room, by their state.
 _GATES: dict[str, type[Budget] | type[QuotaPolicy]] = {lit.BLOCKED_BY_BUDGET: Budget, lit.BLOCKED_BY_QUOTA: QuotaPolicy}
-#: What is loaded of an execution besides itself.
+#: What is loaded with an execution.
 _OF_EXECUTIONS = (Attempt, Grant, Waitpoint, Signal, StreamHead, StreamSummary)
 
 _LOG_NUMBERS = tuple(map(str, range(len(LOGS))))
@@ -330,7 +330,7 @@ class Examining(ExaminingLog):
         return found
 
     async def _judge_blocks(self, ids: list[str], view: View) -> list[Violation]:
-        """Whoever is kept waiting, with what keeps it."""
+        """Executions that are kept waiting, with what keeps them."""
         executions = [each for identity in ids if (each := view.full(identity)) is not None]
         waiting = [each for each in executions if each.blocked_by and each.eligibility_state in _GATES]
         needs = [Get(_GATES[each.eligibility_state], each.blocked_by or "") for each in waiting]

@@ -29,7 +29,7 @@ from flowfabric.stores.questions import (
 
 _log = logging.getLogger("flowfabric.timers")
 
-#: How old an end must be before a timer carries it on: until then whoever made it is about to do so.
+#: How old an end must be before a timer carries it on: until then the process that made it is about to do so.
 STALE_MS = 15_000
 #: Members of one cancelled flow that one tick cancels.
 BACKLOG_STEP = 500

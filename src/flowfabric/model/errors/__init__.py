@@ -350,7 +350,7 @@ class Transport(EngineError):
 
 
 class RequiresDevMode(Transport):
-    """SQLite keeps everything on one node, so whoever opens it has to say that this is meant."""
+    """SQLite keeps everything on one node, so opening it takes a word that this is meant."""
 
     def __init__(self, detail: str = "") -> None:
         super().__init__("sqlite", TransportKind.PROTOCOL, detail)

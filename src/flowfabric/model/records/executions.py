@@ -77,7 +77,7 @@ class Execution(Struct, gc=False):
     #: Names of the budgets its claims and charges must fit, comma separated: its policy's and those of its flow.
     budget_ids: str | None = None
     quota_policy_id: str | None = None
-    #: The budget or quota that keeps it blocked, for whoever makes room there. Means nothing in any other state.
+    #: The budget or quota that keeps it blocked, for those that make room there. Means nothing in any other state.
     blocked_by: str | None = None
     #: Signals recorded so far; ``None`` until the execution has its first waitpoint.
     signal_count: int | None = None
@@ -92,7 +92,7 @@ class Execution(Struct, gc=False):
     parent: str | None = None
     #: When an execution that was asked to cancel is ended anyway; empty unless it was asked.
     cancel_at_ms: int | None = None
-    #: Signals recorded before its last replay, which begins to count anew; their numbers go on.
+    #: Signals recorded before its last replay, which counts from zero again; their numbers continue.
     earlier_signals: int | None = None
     #: Highest epoch among earlier attempts; worked out when the row is read, never stored.
     epoch_floor: int = 0

@@ -514,7 +514,7 @@ async def _failed(job: Job, error: BaseException) -> None:
         _log.warning("%r lost its lease; its handler ended with %r", job, error)
         return
     if error is job.unanswered:
-        # No fault of the function's: whoever reaches the store goes on, and nothing is counted.
+        # No fault of the function's: a worker that reaches the store goes on, and nothing is counted.
         await job.give_back("the store does not respond")
         return
     if isinstance(error, BudgetExceeded) and error.cancels:

@@ -5,7 +5,7 @@ A call's name is the function's, with its key in brackets and, from the second c
 which order parallel calls end, and code between the calls may change freely.
 
 An error is remembered for the trial that met it: when the workflow goes on after a pause the same error is raised
-again; when it has failed and is tried anew, by its retry or by a replay, the call is made anew.
+again; when it has failed and is retried, by its retry or by a replay, the call is made again.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ _FRAMES = index.group_family(FrameRow, ("partition", "uuid"))
 
 
 class Move(Struct, gc=False):
-    """One record as it was and as it will be; ``None`` where there is none."""
+    """One record as it was and as it will be; ``None`` where it does not exist."""
 
     kind: Any
     key: Key
@@ -102,7 +102,7 @@ class Changes(Struct):
 
     moves: list[Move]
     events: list[Event]
-    #: Records that are put only if there are none under their keys.
+    #: Records that are put only if their keys are free.
     if_absent: list[Any] = []
 
 

@@ -227,7 +227,7 @@ DOCUMENT = ("raw_fields",)
 
 
 def document_field(record: Execution | Flow, name: str) -> Any:
-    """A field of a record's document; ``None`` if there is none, or no document to look in."""
+    """A field of a record's document; ``None`` without the field or without a document."""
     try:
         document = msgspec.json.decode(record.raw_fields or "{}")
     except (msgspec.DecodeError, RecursionError):
@@ -236,7 +236,7 @@ def document_field(record: Execution | Flow, name: str) -> Any:
 
 
 def tag_of(execution: Execution, name: str) -> Any:
-    """The value of a tag; ``None`` if there is none."""
+    """The value of a tag; ``None`` without the tag."""
     tags = document_field(execution, "tags")
     return tags.get(name) if isinstance(tags, dict) else None
 

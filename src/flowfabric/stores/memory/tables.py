@@ -34,7 +34,7 @@ class Tables:
         return self._records[kind]
 
     def find(self, kind: type[_RecordType], key: Key) -> _RecordType | None:
-        """The record, or ``None`` if there is none."""
+        """The record, or ``None`` if it does not exist."""
         return cast("_RecordType | None", self._records[kind].get(key))
 
     def store(self, record: Record) -> None:

@@ -274,7 +274,7 @@ class Loader:
         """Load what need not be locked, on a first try; what is left to be loaded.
 
         A single claim is not locked either while this process seems ``alone`` with the work. Edges, groups and children
-        that wait are written by whoever decides upon them, and every write is guarded by its row's version.
+        that wait are written by the batch that decides upon them, and every write is guarded by its row's version.
         A child that does not wait may go unwritten, so its state must be held still.
         """
         left = list(needs)

@@ -82,7 +82,7 @@ class OutboxRows:
         return EventRows(trimmed, top, rows)
 
 
-#: Outboxes by age: what may go, besides being old, and the column that says how old.
+#: Outboxes by age: which old rows may go, and the column that says how old.
 _MAY_GO = {"ff_completion_event": "WHERE dispatched_at_ms IS NOT NULL "}
 _TIME = {"ff_signal_event": "delivered_at_ms"}
 

@@ -160,7 +160,7 @@ def packed_event(event: Any) -> bytes:
 
 
 def unpacked_event(kind: Any, value: bytes) -> Any:
-    """The event of a value; ``Unreadable`` if it is none."""
+    """The event of a value; ``Unreadable`` if it is malformed."""
     try:
         return kind(*_unpack(value))
     except (msgspec.DecodeError, TypeError) as error:

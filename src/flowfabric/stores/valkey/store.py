@@ -130,7 +130,7 @@ class ValkeyStore:
                 "id": secrets.token_hex(16),
                 "history": self._histories.current,
             }
-            # Another process may be doing the same: whoever writes first has decided everything.
+            # Another process may be doing the same: the first to write has decided everything.
             commands = (("HSETNX", self.keys.meta, name, value) for name, value in facts.items())
             await self.connection.commands(("MULTI",), *commands, ("EXEC",), read_only=False)
             facts = await self._facts()
