@@ -201,7 +201,7 @@ class Stream:
         return self._texts[0] if self._texts else ""
 
     def earlier(self) -> Awaitable[str]:
-        """The text that an earlier attempt or a lost worker emitted here; empty if there is none. To continue after it,
+        """The text that an earlier attempt or a lost worker emitted here; empty if nothing was. To continue after it,
         call ``resume`` instead. Call it before you emit."""
         return self._do(self._look_back)
 

@@ -34,8 +34,10 @@ from flowfabric.model.operations.executions import (
     SuspendedPage,
 )
 from flowfabric.model.ownership import shown_id, shown_ids, shown_policy
-from flowfabric.model.records.executions import Attempt, EdgeGroup, Execution, StreamHead, Suspension
+from flowfabric.model.records.executions import Attempt, Execution, Suspension
+from flowfabric.model.records.flows import EdgeGroup
 from flowfabric.model.records.past_leases import LeaseLook
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.model.states import (
     BlockingReason,
     PublicState,

@@ -1,4 +1,4 @@
-"""Questions and answers as they are stored, and reading them safely, whoever has written them."""
+"""Questions and answers as they are stored, and reading them safely, no matter who wrote them."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class _Check:
         )
 
     async def _live(self) -> AsyncIterator[tuple[ExecutionSummary, ExecutionContext]]:
-        """Every run of the app that has not ended; questions and the like are none."""
+        """Every run of the app that has not ended; questions and the like do not count."""
         engine = self._app.engine
         async for page in pages(
             lambda cursor: engine.search_executions(

@@ -162,7 +162,7 @@ class Source:
         return {name: kinds[0] for name, kinds in found.items() if len(kinds) == 1 and kinds[0] is not None}
 
     def passed(self) -> list[Passed]:
-        """Calls that whoever has come behind them has made."""
+        """Calls that everything behind them has made."""
         everywhere = self._names(self._tree)
         return [
             each
@@ -264,7 +264,7 @@ def _filled(closure: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parsed(function: Any) -> ast.AST:
-    """A function's source with the lines of its file; nothing, if there is none."""
+    """A function's source with the lines of its file; nothing if it has no source."""
     try:
         lines, start = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))

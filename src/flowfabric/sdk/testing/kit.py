@@ -312,7 +312,7 @@ class Testing:
 
 
 class _SkippingCompletions(Completions):
-    """Whoever waits for a result lets time be skipped."""
+    """Waiting for a result lets time be skipped."""
 
     def __init__(self, app: App, kit: Testing) -> None:
         super().__init__(app)

@@ -64,7 +64,7 @@ class Children(OnePass):
     def _id(self, own: str) -> str:
         return f"{{fp:{self._identity.partition}}}:{own}"
 
-    def _start_anew(self, execution_id: str) -> None:
+    def _start_another(self, execution_id: str) -> None:
         """An earlier trial has started this child, and nothing came of it: there is another one for this trial."""
         child = self._children.pop(execution_id)
         own = self._uuid(self.memory.next_generation(child.call.identity))
@@ -84,7 +84,7 @@ class Children(OnePass):
         begun = self.memory.begun(child.call.name)
         is_of_this_trial = begun is not None and begun[1]
         if end.state in ENDED and end.state is not PublicState.COMPLETED and not is_of_this_trial:
-            self._start_anew(execution_id)
+            self._start_another(execution_id)
             return
         self._new_children.pop(execution_id, None)
         self.job.repeats()

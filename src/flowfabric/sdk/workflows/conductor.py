@@ -152,7 +152,7 @@ class Conductor(Calls):
             wake_after = len(awaited)
             look_again = await self.job.repeated(self._engine.now_ms) + LOOK_AGAIN_MS
             until = look_again if until is None else min(until, look_again)
-        # Whoever renews the lease may find it given up before we hear of it: that is no reason to be cancelled.
+        # The renewal may find the lease given up before we hear of it: that is no reason to be cancelled.
         job = self.job
         await job.settle_logs()
         job.open_handler = False

@@ -5,7 +5,7 @@ arguments, and its place among calls that are equal in all that. It never matter
 called ``summarize``, ``summarize[fr]``, ``summarize#2``, behind the branch it is made in: ``review>summarize``.
 
 An error is remembered for the trial that met it: when the workflow goes on after a pause the same error is raised
-again; when it has failed and is tried anew, by its retry or by a replay, the call is made anew.
+again; when it has failed and is retried, by its retry or by a replay, the call is made again.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Memory:
 
     def _is_used(self, name: str) -> bool:
         known = self._known.get(name)
-        # What was recorded without its arguments belongs to whoever calls it in its turn.
+        # What was recorded without its arguments belongs to the call whose turn it is.
         return known is not None and known.arguments is not None
 
     def _take(self, name: str) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from flowfabric.model.policy import backoff_delay_ms
 from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.errors import StepFailed
-from flowfabric.sdk.worker.attempt import Job, call_function, call_in_process
+from flowfabric.sdk.worker.attempt import Job
+from flowfabric.sdk.worker.calls import call_function, call_in_process
 from flowfabric.sdk.worker.processes import RemoteError
 from flowfabric.sdk.workflows.durable import CURRENT
 from flowfabric.sdk.workflows.recorded_steps import Call
