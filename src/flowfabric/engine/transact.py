@@ -79,7 +79,7 @@ async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
     commands, callers = unwrapped(commands)
     for attempt in range(MAX_TRIES):
         trusting = store.holds and attempt == 0
-        assumed = Assumed(settings.held, _hoped_absent(commands))
+        assumed = Assumed(settings.held, _hoped_absent(commands) if trusting else set())
         view = View(assumed if trusting else None, arrive, hopeful=attempt == 0)
         try:
             async with store.transaction(trusting=trusting) as transaction:
