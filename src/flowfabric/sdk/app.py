@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
@@ -42,6 +43,14 @@ async def _run_ask(job: Any) -> None:
     from flowfabric.sdk.asks.ask import run_ask
 
     await run_ask(job)
+
+
+#: Bytes of a name, and what a name must not have: workflows record their calls under names with branches, keys and
+#: numbers.
+MAX_NAME = 200
+_NOT_IN_NAMES = re.compile(r"[#!~>\[\]\x00-\x1f]|^ask:")
+#: What workflows call without a definition.
+_OWN_NAMES = frozenset({"first", "sleep"})
 
 
 class App:
@@ -279,10 +288,17 @@ class App:
         name = definition.name
         if not name or name.startswith("$"):
             raise BadOptions(f"name: {name!r}: a name must not be empty or begin with '$'", option="name")
-        if name in registry:
+        if _NOT_IN_NAMES.search(name) or name in _OWN_NAMES or len(name.encode()) > MAX_NAME:
+            own = " or ".join(map(repr, sorted(_OWN_NAMES)))
             raise BadOptions(
-                f"name: there is a {registry[name].noun} {name!r} already; give one of them another name=",
+                f"name: {name[:MAX_NAME]!r}: a name has at most {MAX_NAME} bytes, none of # ! ~ > [ ] and no control "
+                f"characters, does not begin with ask:, and is not {own}; pass another one as name=",
                 option="name",
+            )
+        taken = self.definitions.get(name) or self.steps.get(name)
+        if taken is not None:
+            raise BadOptions(
+                f"name: there is a {taken.noun} {name!r} already; give one of them another name=", option="name"
             )
         registry[name] = definition
         return definition

@@ -156,6 +156,7 @@ class _Known:
         self.file = source.file
 
     def calls(self, base: str) -> bool:
+        base = base.removesuffix(".start")
         return base in self.names or (base.startswith(ASK) and ASK in self.names)
 
 

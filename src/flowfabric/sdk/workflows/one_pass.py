@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowfabric.model.ids import ExecutionId
@@ -38,6 +38,10 @@ class OnePass:
         self._changed = asyncio.Event()
         #: Calls in progress that are done here.
         self._busy = 0
+        #: Children that are being prepared.
+        self._starting = 0
+        #: All tasks that the code has made, and those of its calls.
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         #: Sleeps that have yet to hear what time it is.
         self._timing = 0
         #: What time it is in the store, as far as we have heard.
@@ -88,6 +92,11 @@ class OnePass:
             self._tasks.add(task)
             task.add_done_callback(self._task_ended)
 
+    def branch_ended(self, task: asyncio.Task[Any]) -> None:
+        """One that is cut off with its pass ends with that, and nobody asks."""
+        if self._over is not None and not task.cancelled():
+            task.exception()
+
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if self._cancellation.told and not task.cancelled():
@@ -107,6 +116,11 @@ class OnePass:
         finally:
             self._busy -= 1
             self._changed.set()
+
+    async def at_work(self, doing: Awaitable[Any]) -> Any:
+        """Something that is not remembered, and that the pass does not end over."""
+        with self.work():
+            return await doing
 
     # -- what is remembered --------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ _SHOWN = 160
 _NO_ARGUMENTS = b"{}"
 #: Stands for the arguments of a race.
 RACE = "race"
-_NUMBER = re.compile(r"(#\d+)?(!\d+)?$")
+_NUMBER = re.compile(r"#\d+$")
 _ERROR = re.compile(r"!\d+$")
 
 
@@ -129,7 +129,7 @@ class Memory:
         self._groups: defaultdict[str, list[str]] = defaultdict(list)
         self._by_arguments: dict[tuple[str, str], str] = {}
         for name, each in self._known.items():
-            group = _NUMBER.sub("", name)
+            group = _NUMBER.sub("", name) if "#" in name else name
             self._groups[group].append(name)
             if each.arguments is not None:
                 self._by_arguments.setdefault((group, _digest_of(each.arguments)), name)
@@ -152,7 +152,7 @@ class Memory:
                 if step.sequence > self._own_since:
                     self._begun[each.name] = (each.uuid, current)
         elif not step.name.startswith("!"):
-            self._know(_ERROR.sub("", step.name), step.arguments, current)
+            self._know(_ERROR.sub("", step.name) if "!" in step.name else step.name, step.arguments, current)
             if current and step.arguments == RACE:
                 self.lost.update(read_won(step.value).lost)
 

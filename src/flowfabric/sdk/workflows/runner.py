@@ -79,6 +79,7 @@ async def _run(
         contained(workflow.function(*args, **kwargs)), name=f"workflow {workflow.name}", context=surroundings
     )
     conductor.root.runs_in(main)
+    conductor.tasks.add(main)
     try:
         await conductor.conduct(main)
     except BaseException as error:
