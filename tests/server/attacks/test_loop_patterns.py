@@ -122,6 +122,13 @@ OUTSIDE: dict[str, Meets] = {
     "audit/telling.js: ^every (\\d+) ms$": Meets("search", LOG, "every ", "0"),
     "execution/data.js: ^[0-9a-f]{2}-([0-9a-f]{32})-": Meets("search", LOG, "00-", "0"),
     "execution/names.js: !\\d+$": Meets("sub", LOG, "", "!0"),
+    "execution/names.js: ^(?:(?:\\w+(?:\\([^()>]*\\))?(?:#\\d+)?|\\([0-9a-f]{24}\\))>)+": Meets("sub", LOG, "", "a(b)#1"),
+    "sdk/workflows/branches.py:_PATH": Meets("sub", PATH, "", "a(b)#1"),
+    "sdk/workflows/branches.py:_NOT_IN_NAMES": Meets("sub", PATH, "", "a."),
+    "sdk/workflows/recorded_steps.py:_NUMBER": Meets("sub", PATH, "", "#1"),
+    "sdk/workflows/recorded_steps.py:_ERROR": Meets("sub", PATH, "", "!1"),
+    "sdk/asks/ask.py:_LIKE_A_NUMBER": Meets("search", PATH, "", "#1"),
+    "sdk/app.py:_NOT_IN_NAMES": Meets("search", PATH),
     "executions/address.js: ^[\\w.@/=+-]+$": Meets("search", HEAD),
     'executions/filters.js: (?:^|\\s)[a-z_]+:"?$': Meets("search", HEAD, "", " a:"),
     "executions/filters.js: ^(?:\\{fp:(\\d+)\\}|(\\d{1,5})):([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$": Meets(

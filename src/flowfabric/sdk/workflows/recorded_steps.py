@@ -33,8 +33,8 @@ _SHOWN = 160
 _NO_ARGUMENTS = b"{}"
 #: Stands for the arguments of a race.
 RACE = "race"
-_NUMBER = re.compile(r"#\d+$")
-_ERROR = re.compile(r"!\d+$")
+_NUMBER = re.compile(r"#\d+\Z")
+_ERROR = re.compile(r"!\d+\Z")
 
 
 class Call(NamedTuple):
