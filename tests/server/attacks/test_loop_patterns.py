@@ -122,7 +122,9 @@ OUTSIDE: dict[str, Meets] = {
     "audit/telling.js: ^every (\\d+) ms$": Meets("search", LOG, "every ", "0"),
     "execution/data.js: ^[0-9a-f]{2}-([0-9a-f]{32})-": Meets("search", LOG, "00-", "0"),
     "execution/names.js: !\\d+$": Meets("sub", LOG, "", "!0"),
-    "execution/names.js: ^(?:(?:\\w+(?:\\([^()>]*\\))?(?:#\\d+)?|\\([0-9a-f]{24}\\))>)+": Meets("sub", LOG, "", "a(b)#1"),
+    "execution/names.js: ^(?:(?:\\w+(?:\\([^()>]*\\))?(?:#\\d+)?|\\([0-9a-f]{24}\\))>)+": Meets(
+        "sub", LOG, "", "a(b)#1"
+    ),
     "sdk/workflows/branches.py:_PATH": Meets("sub", PATH, "", "a(b)#1"),
     "sdk/workflows/branches.py:_NOT_IN_NAMES": Meets("sub", PATH, "", "a."),
     "sdk/workflows/recorded_steps.py:_NUMBER": Meets("sub", PATH, "", "#1"),

@@ -64,6 +64,8 @@ class Conductor(Calls):
         untold = self._new_children or self._new_steps
         if self._savers or self._behind or (untold and (self._busy or not waits)):
             await self._tell(None)
+        elif not self._busy and self._release_losers():
+            pass
         elif self._misfits and not self._busy:
             self._settle_misfits()
         elif waits and not self._busy:
@@ -272,6 +274,7 @@ class Conductor(Calls):
         waiting += self._cancellation.held.values()
         waiting += [] if self._catching_up is None else [self._catching_up]
         waiting += [future for _, future in self._misfits.values()]
+        waiting += [future for each in self._losers.values() for future in each]
         for future in (*waiting, *self._savers.values(), *self._stuck):
             if not future.done():
                 future.set_exception(why)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import gather
-from collections.abc import Awaitable, Callable, Coroutine, MutableSet, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from random import random as _draw
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID, uuid4
+from weakref import WeakSet
 
 import msgspec
 
@@ -33,7 +34,7 @@ class Durable(Protocol):
     """A running workflow: remembers what its calls gave, and parks while they wait."""
 
     #: All tasks that its code has made.
-    tasks: MutableSet[asyncio.Task[Any]]
+    tasks: WeakSet[asyncio.Task[Any]]
 
     async def call_task(
         self, task: Task[..., Any] | Workflow[..., Any], payload: bytes, options: StartOptions
