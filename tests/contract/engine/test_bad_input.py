@@ -421,7 +421,7 @@ METHODS: dict[str, Method] = {
                                    {"namespace": "name", "kind": "name+"}),
     "search_flows": Method(lambda w: {}, {"namespaces": "names?", "states": "fields", "flow_kind": "name?",
                                           "cursor": "search cursor?", "limit": "count"}),
-    "search_suspended": Method(lambda w: {}, {"reasons": "states", "namespaces": "names?",
+    "search_suspended": Method(lambda w: {}, {"reasons": "states", "namespaces": "names?", "flow_id": "uuid?",
                                               "cursor": "search cursor?", "limit": "count"}),
     "search_workers": Method(lambda w: {}, {"namespaces": "names?", "cursor": "pair cursor?", "limit": "count"}),
     "search_schedules": Method(lambda w: {}, {"namespaces": "names?", "cursor": "pair cursor?", "limit": "count"}),
