@@ -29,6 +29,7 @@ async def whole(ask: Callable[..., Awaitable[Any]], name: str, size: int, **ques
     while True:
         page = await ask(limit=size, cursor=cursor, **question)
         found += getattr(page, name)
+        assert len(found) < 1_000, "it goes round in circles"
         cursor = page.next_cursor
         if cursor is None:
             return found
