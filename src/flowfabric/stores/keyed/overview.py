@@ -8,7 +8,8 @@ from typing import Any
 
 from flowfabric.model import states as lit
 from flowfabric.model.reads.samples import SampleRow
-from flowfabric.model.records.executions import CancelBacklogMember, Execution, Flow, Worker
+from flowfabric.model.records.executions import Execution, Worker
+from flowfabric.model.records.flows import CancelBacklogMember, Flow
 from flowfabric.model.records.starts import Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.keyed import entries as index
