@@ -226,7 +226,7 @@ METHODS: dict[str, Method] = {
     "observe_signals": Method(_held, {"handle": "handle"}),
     # durable functions
     "cancel_child": Method(lambda w: {**_held(w), **_one(w)}, {"handle": "handle", **ONE, "reason": "text"}),
-    "advance": Method(_held, {"handle": "handle", "steps": "steps", "known_steps": "number", "children": "children",
+    "advance": Method(_held, {"handle": "handle", "steps": "steps", "known_steps": "number?", "children": "children",
                               "wait": "child wait?", "cancel_known": "flag"}),
     "read_steps": Method(_one, {**ONE, "names": "step names?"}),
     "list_steps": Method(_one, {**ONE, "after": "step place?", "limit": "page"}),
@@ -421,7 +421,7 @@ METHODS: dict[str, Method] = {
                                    {"namespace": "name", "kind": "name+"}),
     "search_flows": Method(lambda w: {}, {"namespaces": "names?", "states": "fields", "flow_kind": "name?",
                                           "cursor": "search cursor?", "limit": "count"}),
-    "search_suspended": Method(lambda w: {}, {"reasons": "states", "namespaces": "names?",
+    "search_suspended": Method(lambda w: {}, {"reasons": "states", "namespaces": "names?", "flow_id": "uuid?",
                                               "cursor": "search cursor?", "limit": "count"}),
     "search_workers": Method(lambda w: {}, {"namespaces": "names?", "cursor": "pair cursor?", "limit": "count"}),
     "search_schedules": Method(lambda w: {}, {"namespaces": "names?", "cursor": "pair cursor?", "limit": "count"}),

@@ -75,6 +75,22 @@ async def test_a_step_is_remembered_once(engine: Engine, probe: Probe) -> None:
     assert await state(probe, id_of(handle)) == "running"
 
 
+async def test_steps_of_one_millisecond_are_in_the_order_they_were_remembered(engine: Engine) -> None:
+    """Also if the caller does not say how many there are."""
+    handle = await claimed(engine)
+    names = ["n", "c", "z", "a", "k", "b", "y", "d"]
+    for name in names[:3]:
+        await engine.advance(handle, steps=[NewStep(name, b"1")])
+    await engine.advance(handle, steps=[NewStep(name, b"1") for name in names[1:6]])
+    await asyncio.gather(*(engine.advance(handle, steps=[NewStep(name, b"1")]) for name in names[6:]))
+    assert [(each.name, each.sequence) for each in await engine.read_steps(id_of(handle))] == [
+        (name, number + 1) for number, name in enumerate(names)
+    ]
+    assert [each.name for each in await engine.list_steps(id_of(handle))] == names
+    await engine.complete(handle, b"", steps=[NewStep("e", b"1")])
+    assert (await engine.list_steps(id_of(handle)))[-1].sequence == 9
+
+
 async def test_a_zombie_remembers_nothing(engine: Engine, probe: Probe, clock: ManualClock) -> None:
     old = await claimed(engine, ttl_ms=1_000)
     clock.advance(1_001)

@@ -192,12 +192,12 @@ StepKey = tuple[int, str, str]
 
 class Brought(Struct, frozen=True, gc=False):
     """Steps that have ended, as the holder of an execution brings them. ``known`` is how many are remembered already,
-    as far as the holder knows."""
+    as far as the holder knows; without that number the rule looks how many there are."""
 
     partition: int
     uuid: str
     steps: tuple[NewStep, ...]
-    known: int
+    known: int | None
 
     def step_keys(self) -> list[StepKey]:
         """Keys of their rows."""
@@ -205,7 +205,10 @@ class Brought(Struct, frozen=True, gc=False):
 
     def needs(self) -> list[Need]:
         """The rows that may be there already."""
-        return [Get(Step, key) for key in self.step_keys()]
+        return [*(Get(Step, key) for key in self.step_keys()), *(self._all() if self.known is None else ())]
+
+    def _all(self) -> tuple[Need, ...]:
+        return (Select(Step, ("partition", "uuid"), (self.partition, self.uuid)),) if self.steps else ()
 
 
 def remembered(
@@ -215,6 +218,9 @@ def remembered(
     answers: list[StepRecord] = []
     acts: list[Act] = []
     sequence = brought.known
+    if sequence is None:
+        known = view.select(Step, partition=brought.partition, uuid=brought.uuid) if brought.steps else []
+        sequence = max((row.sequence for row in known), default=0)
     for step, key in zip(brought.steps, brought.step_keys(), strict=True):
         row = view.get(Step, key)
         if row is None:

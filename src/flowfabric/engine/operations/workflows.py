@@ -49,7 +49,7 @@ class Steps(Intake):
         handle: Handle,
         *,
         steps: Iterable[NewStep] = (),
-        known_steps: int = 0,
+        known_steps: int | None = None,
         children: Iterable[Mapping[str, Any]] = (),
         wait: ChildWait | None = None,
         cancel_known: bool = False,
@@ -59,7 +59,8 @@ class Steps(Intake):
         ``steps`` that have ended are remembered; one that is remembered already stays, and the answer tells what it
         holds. ``children`` (arguments of ``create_execution`` with ids in the parent's partition) are started in the
         parent's flow, each once. With ``wait`` the lease is given up until enough children have ended or the time has
-        come, unless that is so already. ``known_steps`` is how many steps the caller knows to be remembered.
+        come, unless that is so already. ``known_steps`` is how many steps the caller knows to be remembered,
+        which saves looking; without it the new ones are numbered behind those that are there.
         An execution that was asked to cancel is not parked unless the caller says with ``cancel_known`` that it knows.
         """
         payload = self._payload(handle)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace, TracebackType
 from typing import Any, ClassVar, Self
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 from msgspec import Raw, Struct
 
+from flowfabric.ascending import ascending_uuid
 from flowfabric.engine import Engine, forks
 from flowfabric.engine.operation_table import REMOTE
 from flowfabric.engine.own_loop import OwnLoop
@@ -269,7 +269,7 @@ class RemoteEngine:
 
     async def deliver_signal(self, **options: Any) -> Accepted | DeliverSignalResult.Duplicate:
         """Deliver a signal. Its id is made here, so that asking again after a lost answer delivers it once."""
-        minted = options if options.get("signal_id") is not None else {**options, "signal_id": str(uuid.uuid4())}
+        minted = options if options.get("signal_id") is not None else {**options, "signal_id": ascending_uuid()}
         made: list[OneCall] = []
         said = await self._called("deliver_signal", minted, made)
         answer: Accepted | DeliverSignalResult.Duplicate = self._read("deliver_signal", said)
