@@ -39,16 +39,17 @@ class HeldRecords(Held):
         }
 
     def find(self, kind: Any, key: Key) -> tuple[Any, bool]:
-        table = self._tables.get(kind)
-        if table is None:
-            return None, False
-        entry = table.get(key)
+        entry = self.entry(kind, key)
         return (None, False) if entry is None else (entry[0], True)
+
+    def entry(self, kind: Any, key: Key) -> tuple[Any, Version | None] | None:
+        """A held record with the row version that it was written with."""
+        table = self._tables.get(kind)
+        return None if table is None else table.get(key)
 
     def version(self, kind: Any, key: Key) -> Version | None:
         """The row version a held record was written with."""
-        table = self._tables.get(kind)
-        entry = None if table is None else table.get(key)
+        entry = self.entry(kind, key)
         return None if entry is None else entry[1]
 
     def record(self, kind: Any, key: Key) -> Any:
@@ -114,14 +115,34 @@ class HeldRecords(Held):
 
 
 class Assumed(Held):
-    """What is held, and the belief that executions about to be created do not exist yet."""
+    """What one try of a batch believes: records that are held, each as it was when the batch first looked, and that
+    what the batch is about to create does not exist yet.
+
+    The commit compares these versions, not those held by then: another batch of this process may have learned newer
+    records meanwhile, and nothing here was decided upon those.
+    """
 
     def __init__(self, held: HeldRecords, absent: set[tuple[Any, Key]]) -> None:
         self._held = held
         self._absent = absent
+        self._found: dict[tuple[Any, Key], tuple[Any, Version | None]] = {}
 
     def find(self, kind: Any, key: Key) -> tuple[Any, bool]:
-        found = self._held.find(kind, key)
-        if found[1]:
-            return found
-        return None, (kind, key) in self._absent
+        place = (kind, key)
+        found = self._found.get(place)
+        if found is None:
+            found = self._held.entry(kind, key)
+            if found is None:
+                return None, place in self._absent
+            self._found[place] = found
+        return found[0], True
+
+    def version(self, kind: Any, key: Key) -> Version | None:
+        """The row version of a record that was believed."""
+        found = self._found.get((kind, key))
+        return None if found is None else found[1]
+
+    def record(self, kind: Any, key: Key) -> Any:
+        """A record that was believed, or ``None``."""
+        found = self._found.get((kind, key))
+        return None if found is None else found[0]

@@ -79,11 +79,11 @@ async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
     commands, callers = unwrapped(commands)
     for attempt in range(MAX_TRIES):
         trusting = store.holds and attempt == 0
-        assumed = Assumed(settings.held, _hoped_absent(commands)) if trusting else None
-        view = View(assumed, arrive, hopeful=attempt == 0)
+        assumed = Assumed(settings.held, _hoped_absent(commands) if trusting else set())
+        view = View(assumed if trusting else None, arrive, hopeful=attempt == 0)
         try:
             async with store.transaction(trusting=trusting) as transaction:
-                return await _decide_and_commit(settings, transaction, commands, callers, view)
+                return await _decide_and_commit(settings, transaction, commands, callers, view, assumed)
         except Conflict as conflict:
             _log.debug("batch of %d conflicted with another writer (try %d): %s", len(commands), attempt + 1, conflict)
             settings.held.drop(view.believed())
@@ -94,7 +94,12 @@ async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
 
 
 async def _decide_and_commit(
-    settings: Settings, transaction: Transaction, commands: Sequence[Any], callers: Callers, view: View
+    settings: Settings,
+    transaction: Transaction,
+    commands: Sequence[Any],
+    callers: Callers,
+    view: View,
+    assumed: Assumed,
 ) -> Outcome:
     needs = _first_needs(view, commands)
     needs += [need for caller in callers or () if caller is not None for need in caller.needs()]
@@ -127,7 +132,7 @@ async def _decide_and_commit(
         if writes.events:
             topics.add(hints.event_topic(set(map(type, writes.events))))
         writes.hints = tuple(topics)
-    version = await transaction.commit(writes, settings.held)
+    version = await transaction.commit(writes, assumed)
     if store.holds:
         settings.held.learn(writes, version)
         _learn_loaded(settings.held, transaction, view, writes)
@@ -179,7 +184,7 @@ def _waitpoints(command: Suspend | CreateWaitpoint) -> Iterator[tuple[Any, Key]]
     return ((Waitpoint, (command.partition, each)) for each in command.fresh_waitpoints())
 
 
-def _brought(command: Advance | Complete) -> Iterator[tuple[Any, Key]]:
+def _brought(command: Advance | Complete | Fail) -> Iterator[tuple[Any, Key]]:
     return iter(()) if command.brought is None else ((Step, key) for key in command.brought.step_keys())
 
 
@@ -192,6 +197,7 @@ _BRINGS: Mapping[type, Callable[[Any], Iterable[tuple[Any, Key]]]] = {
     CreateWaitpoint: _waitpoints,
     Advance: lambda command: chain(_brought(command), _all_created(command.children)),
     Complete: _brought,
+    Fail: _brought,
     SubmitFlow: lambda command: chain(
         ((Flow, (command.flow.partition, command.flow.flow_id)),), _all_created(command.nodes)
     ),

@@ -35,6 +35,7 @@ class Call:
         "body",
         "engine",
         "headers",
+        "idle",
         "key",
         "operation",
         "path",
@@ -45,6 +46,7 @@ class Call:
         "route",
         "server",
         "told",
+        "unfinished",
     )
 
     def __init__(
@@ -72,6 +74,10 @@ class Call:
         self.query: Any = None
         self.body: Any = None
         self.receive = receive
+        #: Whether some of it has yet to be done, so that its answer is not the last word; handlers set it.
+        self.unfinished = False
+        #: Whether it has found everything done already, so that it is no act; handlers set it.
+        self.idle = False
         #: What the audit tells of it beyond what was asked for; handlers set it.
         self.told: Mapping[str, Any] = _NOTHING
 

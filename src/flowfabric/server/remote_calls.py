@@ -216,6 +216,8 @@ class Performer:
         if name == "cancel_flow":
             # What is done is done and told to the audit before anybody waits for it.
             options = {**options, "wait_ms": _checked_wait(options)}
+        # Before anything is done: a store that is away afterwards must not turn it into an error.
+        await self.envelopes.ready()
         operation, account, note = REMOTE[name], None, Note()
         if operation.audited:
             account = audit.Account(call, operation, lambda: options, lambda _: 200)
@@ -225,7 +227,6 @@ class Performer:
             call.server.gate.forget()
         if account is not None and not (name == "read_waitpoint_token" and found is None):
             await account.settle(note)
-        await self.envelopes.ready()
         # No other call comes in between: a result that holds a handle is sealed for its holder.
         self._within = within
         return self.shapes.dump(self.shapes.codec(result_of(name)).write(found))

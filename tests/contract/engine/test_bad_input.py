@@ -308,7 +308,8 @@ METHODS: dict[str, Method] = {
                              {"handle": "handle", "budget_id": "uuid", "amounts": "amounts",
                               "idempotency_key": "name?"}),
     "settle_reservation": Method(lambda w: {"reservation_id": UUID, "amounts": {"a": 1}, **_held(w)},
-                                 {"reservation_id": "uuid", "amounts": "amounts", "handle": "handle?"}),
+                                 {"reservation_id": "uuid", "amounts": "amounts", "handle": "handle?",
+                                  "also": "uuids"}),
     "release_reservation": Method(lambda w: {"reservation_id": UUID, **_held(w)},
                                   {"reservation_id": "uuid", "handle": "handle?"}),
     "get_budget_status": Method(lambda w: {"budget_id": UUID}, {"budget_id": "uuid", "namespace": "name?"}),
@@ -333,7 +334,7 @@ METHODS: dict[str, Method] = {
                             "lane_id": "lane", "input_payload": "bytes?", "payload_encoding": "name?",
                             "priority": "number", "tags": "tags?", "policy": "policy", "overlap": "overlap",
                             "catch_up": "catch up", "catch_up_limit": "catch up limit", "jitter_ms": "jitter",
-                            "source": "name?"}),
+                            "source": "name?", "revision": "page?"}),
     **{
         name: Method(lambda w: {"schedule_id": "s"}, {"schedule_id": "name+", "namespace": "name"})
         for name in ("pause_schedule", "resume_schedule", "delete_schedule", "get_schedule")

@@ -16,11 +16,13 @@ from flowfabric import (
     ExecutionId,
     Handle,
     HandleKind,
+    LimitReached,
     NotFound,
     PublicState,
     State,
     Validation,
 )
+from flowfabric.core.workflows import steps as rules
 from flowfabric.engine import Engine
 from flowfabric.model.operations.workflows import ChildWait, NewStep, Step, StepOutcome, StepPlace
 from flowfabric.model.records.executions import Execution, Suspension
@@ -500,3 +502,33 @@ async def test_last_steps_are_checked(engine: Engine, probe: Probe) -> None:
     for steps in ([NewStep("a", None), NewStep("a", None)], [NewStep("", None)], ["a"]):
         async with refused(probe, Validation):
             await engine.complete(handle, None, steps=steps)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("failure_class", ["transient", "permanent"])
+async def test_a_failure_brings_the_last_steps(engine: Engine, probe: Probe, failure_class: str) -> None:
+    retries = {"retry_policy": {"max_retries": 1, "backoff": {"Fixed": {"delay_ms": 1_000}}}}
+    handle = await claimed(engine, policy=retries)
+    await engine.advance(handle, steps=[NewStep("a", b"1")])
+    answers = [
+        await engine.fail(handle, "no", failure_class, steps=[NewStep("b", b"2"), NewStep("end", None)], known_steps=1)
+        for _ in range(2)
+    ]
+    assert answers[0] == answers[1], "repeated after a lost reply, the same answer"
+    remembered = [(step.name, step.sequence) for step in await engine.read_steps(id_of(handle))]
+    assert remembered == [("a", 1), ("b", 2), ("end", 3)]
+    assert await state(probe, id_of(handle)) == ("delayed" if failure_class == "transient" else "failed")
+
+
+async def test_a_failure_whose_steps_are_refused_is_none(
+    engine: Engine, probe: Probe, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = await claimed(engine, ttl_ms=1_000)
+    async with refused(probe, Validation):
+        await engine.fail(handle, "no", steps=[NewStep("a"), NewStep("a")])
+    with monkeypatch.context() as patch:
+        patch.setattr(rules, "MAX_STEPS_PER_EXECUTION", 1)
+        async with refused(probe, LimitReached):
+            await engine.fail(handle, "no", steps=[NewStep("a"), NewStep("b")])
+    clock.advance(1_000)
+    async with refused(probe, State):
+        await engine.fail(handle, "no", steps=[NewStep("a")])

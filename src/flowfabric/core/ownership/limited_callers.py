@@ -298,13 +298,23 @@ def _as_own(command: _Command, execution: Execution) -> _Command:
 
 
 def _reserved(command: _Command, view: View, within: Within) -> _Command:
-    reservation = view.get(Reservation, command.reservation_id)  # type: ignore[attr-defined]
+    _own_reservation(command.reservation_id, view, within)  # type: ignore[attr-defined]
+    return command
+
+
+def _settling(command: reservations.SettleReservation, view: View, within: Within) -> reservations.SettleReservation:
+    for each in (command.reservation_id, *command.also):
+        _own_reservation(each, view, within)
+    return command
+
+
+def _own_reservation(reservation_id: str, view: View, within: Within) -> None:
+    reservation = view.get(Reservation, reservation_id)
     execution = None
     if reservation is not None:
         execution = view.execution(f"{{fp:{reservation.partition}}}:{reservation.uuid}")
     if execution is None or execution.namespace not in within:
         raise NotFound("reservation")
-    return command
 
 
 def _admission(command: quotas.CheckAdmission, view: View, within: Within) -> quotas.CheckAdmission:
@@ -397,7 +407,8 @@ CHECKS: Mapping[type, Check] = {
     budgets.CreateBudget: _new_budget,
     **_each(_charge, budgets.ReportUsage, budgets.RecordSpend, budgets.ReleaseBudget),
     reservations.ReserveBudget: _reserve,
-    **_each(_reserved, reservations.SettleReservation, reservations.ReleaseReservation),
+    reservations.SettleReservation: _settling,
+    reservations.ReleaseReservation: _reserved,
     quotas.CheckAdmission: _admission,
     quotas.ReleaseAdmission: _admission_end,
     # What a server keeps about the calls themselves.

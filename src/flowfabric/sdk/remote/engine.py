@@ -55,6 +55,8 @@ from flowfabric.sdk.remote.subscription import RemoteSubscription
 #: How long the server lets one claim wait, and how much longer we wait for its answer.
 MAX_WAIT_MS = 60_000
 SPARE_S = 15.0
+#: Answers, of a server or a proxy, that do not say whether anything was done.
+_UNTOLD = frozenset({408, 425, 429, *range(500, 600)})
 
 
 class _Partitions(Struct):
@@ -194,9 +196,10 @@ class RemoteEngine:
                 if response.status == 200:
                     return response
                 problem = problem_of(response, path)
+                is_passing = isinstance(problem, Unavailable)
                 if not is_refused_unbegun(response):
                     body = after_loss or body
-                is_passing = isinstance(problem, Unavailable) or (after_loss is not None and response.status >= 500)
+                    is_passing = is_passing or (after_loss is not None and response.status in _UNTOLD)
                 if not is_passing or loop.time() >= until:
                     raise problem
             await patience.rest()
@@ -211,9 +214,9 @@ class RemoteEngine:
         by_hand = body_of(name).by_hand
         try:
             plain = {
-                each: self._shapes.codec(by_hand[each]).write(_plain(each, value))
+                each: self._shapes.codec(by_hand[each]).write(_plain(each, value, name))
                 if each in by_hand
-                else _plain(each, value)
+                else _plain(each, value, name)
                 for each, value in options.items()
             }
             return self._shapes.dump(plain)
@@ -412,12 +415,17 @@ class RemoteEngine:
                 raise
 
     async def fail(
-        self, handle: Handle, reason: str, failure_class: Any = "transient", detail: bytes | str | None = None
+        self,
+        handle: Handle,
+        reason: str,
+        failure_class: Any = "transient",
+        detail: bytes | str | None = None,
+        **more: Any,
     ) -> Any:
         """Give up this attempt."""
         if isinstance(detail, bytes):
             detail = detail.decode(errors="replace")
-        options = {"handle": handle, "reason": reason, "failure_class": failure_class, "detail": detail}
+        options = {"handle": handle, "reason": reason, "failure_class": failure_class, "detail": detail, **more}
         return await self.call("fail", options)
 
     # -- following -----------------------------------------------------------------------------------------------
@@ -460,9 +468,10 @@ class RemoteEngine:
 _TAIL = tuple(inspect.signature(Engine.tail_stream).parameters)[1:]
 
 
-def _plain(name: str, value: Any) -> Any:
-    """An argument as it can be written: policies as their JSON, whatever can be gone through as a list."""
-    if name == "policy":
+def _plain(name: str, value: Any, operation: str = "") -> Any:
+    """An argument as it can be written: policies of executions as their JSON, whatever can be gone through as a
+    list."""
+    if name == "policy" and operation != "cancel_flow":
         return parse_policy(value)
     if name in ("executions", "children"):
         return [{each: _plain(each, one) for each, one in creation.items()} for creation in value]

@@ -246,10 +246,9 @@ class Conductor(Calls):
         """What the function did last and the engine has not heard yet."""
         return tuple(self._new_steps.values())
 
-    async def failed(self) -> None:
-        """The function has raised: whatever it had caught is remembered."""
-        if self._new_steps:
-            await self._tell(None)
+    def failed(self) -> None:
+        """The function has raised: whatever it had caught is remembered by the commit that ends the attempt."""
+        self.job.untold = self.done_last(), self.memory.count
 
     async def cancelled(self) -> None:
         """The function ends because it was asked to: what it did last is remembered."""

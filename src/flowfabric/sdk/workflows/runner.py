@@ -86,7 +86,7 @@ async def _run(
         why = error if isinstance(error, Parked | asyncio.CancelledError) else asyncio.CancelledError()
         await conductor.let_go(main, why)
         if conductor.job.interruption is Interruption.TIMEOUT:
-            await conductor.failed()
+            conductor.failed()
         raise
     try:
         result = main.result()
@@ -98,7 +98,7 @@ async def _run(
             await conductor.cancelled()
             raise error if isinstance(error, CancelRequested) else CancelRequested(_reason(error)) from error
         if isinstance(left, Exception):
-            await conductor.failed()
+            conductor.failed()
         if left is error:
             raise
         raise left from error

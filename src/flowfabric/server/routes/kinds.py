@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, field
 
+from flowfabric.core.batch.notes import Note
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.operations.executions import Created, Duplicate
 from flowfabric.model.operations.kinds import KindSnapshot, KnownKindPage
@@ -89,7 +90,10 @@ async def start(call: Call) -> Answer:
         given["key_reuse"] = "ended"
     # Budgets and limits are those of its namespace, no matter who starts it: a worker of one namespace must not have an
     # operator spend another's.
-    result = await call.server.engine.limited_to((known.namespace,)).create_execution(**given)
+    engine = call.server.engine.limited_to((known.namespace,))
+    if call.receipt is not None:
+        engine = engine.noting(Note(receipt=call.receipt("create_execution")))
+    result = await engine.create_execution(**given)
     if isinstance(result, Duplicate) and result.execution_id != identity:
         await _check_taken(call, known, result, key or "", bound=bound)
     return tagged(result, 201 if isinstance(result, Created) else 200)

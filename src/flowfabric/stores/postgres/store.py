@@ -405,6 +405,7 @@ class _PostgresTransaction:
         self._connection = connection
         self._versions: dict[tuple[Any, Key], int] = {}
         self._unlocked: list[tuple[Any, Key]] = []
+        self._fenced: list[tuple[Any, Key]] = []
         self.begun = False
         self.claims_alone = False
         #: From here on a lost connection leaves the outcome unknown.
@@ -424,6 +425,7 @@ class _PostgresTransaction:
         if self._trusting:
             left = await loader.load_unlocked(left, view, now, self._store.seems_alone and not self.begun)
             self._unlocked += loader.unlocked
+            self._fenced += loader.fenced
             self.claims_alone = self.claims_alone or loader.claimed_alone
         if left:
             await self._begin()
@@ -433,7 +435,7 @@ class _PostgresTransaction:
         return self._versions.get((kind, key))
 
     async def commit(self, writes: Writes, held: Versions) -> int | None:
-        built = statement(writes, self._versions, held, self._unlocked)
+        built = statement(writes, self._versions, held, self._unlocked, self._fenced)
         version: int | None = None
         if writes.trims or writes.purges or writes.purged_flows:
             await self._begin()

@@ -360,5 +360,5 @@ class _ValkeyTransaction:
                 seen[(kind, key)] = Seen(held.record(kind, key), version)
                 if place >= len(written):
                     self._reader.strict.add((kind, key))
-            elif place < len(written):
+            elif place < len(written) or held.record(kind, key) is not None:
                 raise Conflict(f"{kind.__name__} {key}: no version to check")
