@@ -13,7 +13,7 @@ from flowfabric.model.policy import DEFAULT_DEDUP_WINDOW_MS
 from flowfabric.model.reads.samples import SAMPLES_KEPT_MS
 from flowfabric.sdk.worker.worker import Worker
 from flowfabric.server.http.connection import MAX_HEAD_BYTES
-from flowfabric.server.http.limits import MAX_HEADERS
+from flowfabric.server.http.head import MAX_HEADERS
 from flowfabric.server.http.request import CONTROL, MAX_DEPTH, MAX_QUERY_FIELDS
 from flowfabric.server.routes import ROUTES
 from flowfabric.server.routes.remote import MAX_WAIT_MS

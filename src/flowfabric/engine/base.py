@@ -18,7 +18,7 @@ from flowfabric.engine.checks import values
 from flowfabric.engine.observer import Observer
 from flowfabric.engine.own_loop import OwnLoop
 from flowfabric.engine.record_cache import HeldRecords
-from flowfabric.engine.transact import Outcome, Settings, run_batch
+from flowfabric.engine.transact import Outcome, Settings, run_batch, size_of
 from flowfabric.engine.waiters import HEARD, EventWaiters, LaneWaiters, StreamWaiters
 from flowfabric.model.decisions import Get, Need
 from flowfabric.model.errors import Transport, Unavailable, Validation, ValidationKind
@@ -28,6 +28,7 @@ from flowfabric.model.operations.access import Credential
 from flowfabric.model.partitions import PartitionCounts, flow_partition
 from flowfabric.model.quoting import quoted
 from flowfabric.model.records.executions import Execution
+from flowfabric.stores.beside import MOST_AT_ONCE
 from flowfabric.stores.protocol import Store
 from flowfabric.stores.questions import MAX_WAITED_FOR, WaitedFor
 
@@ -120,7 +121,8 @@ class EngineBase:
         return self._within if wanted is None else self._within & wanted
 
     async def _run(self, commands: list[Any]) -> Outcome:
-        outcome: Outcome = await self.store.run(lambda: run_batch(self._settings, commands), alone=len(commands) == 1)
+        alone = len(commands) == 1 and size_of(unwrapped(commands)[0]) <= MOST_AT_ONCE
+        outcome: Outcome = await self.store.run(lambda: run_batch(self._settings, commands), alone=alone)
         return outcome
 
     def _after_commit(self, commands: Sequence[Any], outcome: Outcome) -> None:

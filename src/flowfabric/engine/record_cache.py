@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from flowfabric.core.batch.view import Held
 from flowfabric.model.decisions import Key, Writes
 from flowfabric.model.records.executions import Attempt, Execution, Lane, SigningKey
+from flowfabric.model.remembering import MAX_REMEMBERED
 from flowfabric.model.states import LEASED
 from flowfabric.stores.protocol import Version
 
@@ -68,7 +69,7 @@ class HeldRecords(Held):
             records, held = writes.records[Attempt], self._attempts
             for key in attempts:
                 attempt = records[key]
-                if attempt.worker_instance_id:
+                if attempt.worker_instance_id and key[0] in self._executions:
                     held[key] = (attempt, version)
                 else:
                     held.pop(key, None)
@@ -86,7 +87,7 @@ class HeldRecords(Held):
         records, held = writes.records[Execution], self._executions
         for key in puts:
             execution = records[key]
-            if execution is None or execution.ownership_state != LEASED:
+            if execution is None or execution.ownership_state != LEASED or _is_large(execution):
                 held.pop(key, None)
                 continue
             if execution.payload is not UNSET or execution.raw_fields is not UNSET:
@@ -111,6 +112,12 @@ class HeldRecords(Held):
             table = self._tables.get(kind)
             if table is not None:
                 table.pop(key, None)
+
+
+def _is_large(execution: Execution) -> bool:
+    """Whether so many like it would take too much memory: its callers choose how long its texts are."""
+    texts = (execution.policy, execution.instance_tag, execution.budget_ids)
+    return sum(len(each) for each in texts if each is not None) > MAX_REMEMBERED
 
 
 class Assumed(Held):

@@ -21,6 +21,7 @@ from flowfabric.server.http.request import BULK, I32, Blob, Count, Millis, argum
 from flowfabric.server.http.response import Answer, plain, variant
 from flowfabric.server.operations import Call, Route
 from flowfabric.server.routes.executions import CreateBody, creation
+from flowfabric.stores.beside import others_turn
 
 
 class BulkBody(Struct):
@@ -97,7 +98,10 @@ async def create_many(call: Call) -> Answer:
     """Store many executions in one transaction."""
     for each in call.body.executions:
         call.check_namespace(each.namespace)
-    wanted = [creation(call, each, position) for position, each in enumerate(call.body.executions)]
+    wanted = []
+    for position, each in enumerate(call.body.executions):
+        wanted.append(creation(call, each, position))
+        await others_turn(position)
     found = await call.engine.create_executions(wanted)
     return plain({"results": [variant(each) for each in found]})
 

@@ -8,7 +8,7 @@ from typing import Any
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
 from flowfabric.stores.keyed.entries import CLAIM, CREATED, ENDED, GATED, RANK
 from flowfabric.stores.valkey.codec import shape_of
-from flowfabric.stores.valkey.sort_keys import encode, encoded_name
+from flowfabric.stores.valkey.sort_keys import encode, encoded_name, is_short
 
 _LOGS = {
     LeaseEvent: b"lease",
@@ -62,7 +62,7 @@ class Keys:
 
     def run(self, family: Any, name: Any) -> bytes:
         """The sorted set of a run."""
-        return self._run(family, name)
+        return self._run(family, name) if is_short(name) else self._named_run(family, name)
 
     def _named_run(self, family: Any, name: Any) -> bytes:
         return self._tag + b"i:" + encoded_name(family, name)

@@ -20,6 +20,8 @@ _PACKED_NUMBER = struct.Struct(">BQ").pack
 _USUAL = range(-_MIDDLE, _MIDDLE)
 #: How many ids are remembered with their bytes. Each is needed several times while it is worked on.
 _REMEMBERED = 32_768
+#: Characters in the name of a run that is remembered.
+_MOST_CHARACTERS = 256
 _BYTES, _TEXT, _NONE, _TUPLE, _BARE, _NUMBER, _WIRE, _LAST = (
     b"\x01",
     b"\x02",
@@ -159,8 +161,18 @@ def _decoded(data: bytes, place: int) -> tuple[Any, int]:
     raise ValueError(f"an entry holds a value of an unknown sort ({tag!r})")
 
 
-@lru_cache(maxsize=65_536)
+def is_short(name: Any) -> bool:
+    """Whether what a run is named after is remembered: callers choose the texts in it."""
+    parts = name if type(name) is tuple else (name,)
+    return sum(len(part) for part in parts if type(part) is str) <= _MOST_CHARACTERS
+
+
 def encoded_name(family: Any, name: Any) -> bytes:
     """A run's family and name as bytes. Families of indexed equalities begin with a kind of record."""
+    return _encoded_name(family, name) if is_short(name) else _encoded_name.__wrapped__(family, name)
+
+
+@lru_cache(maxsize=65_536)
+def _encoded_name(family: Any, name: Any) -> bytes:
     parts = family if isinstance(family, tuple) else (family,)
     return b"".join(_encoded(part.__name__ if isinstance(part, type) else part) for part in (*parts, name))

@@ -17,6 +17,7 @@ from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.records.executions import Execution
 from flowfabric.stores import migrate as migrations
+from flowfabric.stores.beside import worked
 from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.keyed.changes import planned, trimmed
 from flowfabric.stores.keyed.load import readings
@@ -64,6 +65,7 @@ class ValkeyStore:
     parallel = 2
     event_poll_s = 5.0
     numbers_without_breaks = True
+    pauses = True
 
     def __init__(self, address: Address, connection: Connection, clock: Callable[[], int] | None) -> None:
         self.address = address
@@ -193,10 +195,11 @@ class ValkeyStore:
             self._process, self._commits = secrets.token_bytes(VERSION - _COUNTER), 1
         return Message(self.keys, self._process + self._commits.to_bytes(_COUNTER, "big"), self._registered)
 
-    async def _commit(self, message: Message) -> None:
+    async def _commit(self, message: Message, size: int = 0) -> None:
         await self._examine()
         under = await self._histories.settle(self._id)
-        arguments = message.arguments(self._id, self._histories.name)
+        name = self._histories.name
+        arguments = await worked(size, lambda: message.arguments(self._id, name))
         if self.address.durability == "replicated" and not message.checks_only:
             found = await call_replicated(self.connection, "commit", [self.keys.meta], arguments, under=under)
         else:
@@ -337,11 +340,11 @@ class _ValkeyTransaction:
         written: set[tuple[Any, Key]] = set()
         if not writes.empty:
             [changes] = await reader.carry_out([planned(writes, copied=False)])
-            written = message.add(changes, reader)
+            written = await worked(writes.size, lambda: message.add(changes, reader))
         message.check_read(reader, written)
         if writes.hints:
             message.tell(*store._wakeups.message(writes.hints))
-        await store._commit(message)
+        await store._commit(message, writes.size)
         return message.version
 
     def _take_held(self, writes: Writes, held: Versions) -> None:
