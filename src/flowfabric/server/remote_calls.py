@@ -276,6 +276,8 @@ class Performer:
             raise refused(422, f"{name}: the arguments are not JSON that can be read") from None
         for each in body.creations & options.keys():
             value = options[each]
+            if isinstance(value, list) and len(value) > MAX_BULK:
+                raise values.invalid(f"{each}: {len(value)}, at most {MAX_BULK} are allowed")
             options[each] = [given(one) for one in value] if isinstance(value, list) else given(value)
         within: frozenset[str] | None = None
         for each in body.handles & options.keys():

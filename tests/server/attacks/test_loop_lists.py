@@ -13,7 +13,9 @@ from typing import Any, get_args, get_origin
 import msgspec
 import pytest
 
-from flowfabric.server.http.request import LARGE
+from flowfabric.model.limits import MAX_BULK
+from flowfabric.server import remote_calls
+from flowfabric.server.http.request import BULK, LARGE
 from tests.conftest import full_run
 from tests.server.attacks.test_loop_requests import CEILING_S
 from tests.server.attacks.world.naming import BY_ROUTE, Place, call_of, places
@@ -88,6 +90,32 @@ def counting_tasks() -> Iterator[list[int]]:
         yield most
     finally:
         loop.set_task_factory(None)
+
+
+@pytest.mark.parametrize("unit", [b"{},", b"[],", b'{"a":[]},'])
+async def test_the_shortest_things_are_not_taken_apart_by_the_million(unit: bytes) -> None:
+    """What is made of them would take fifty times the memory of their bytes."""
+    async with opened() as world:
+        begin = b'{"calls":[{"op":"create_executions","arguments":{"executions":['
+        end = unit[:-1] + b"]}}]}"
+        body = begin + unit * ((BULK - len(begin) - len(end)) // len(unit)) + end
+        request = Request("POST", "/v1/remote/calls", body=body, authorization=world_token(world))
+        with watching() as held:
+            status, answer = await asyncio.create_task(request.ask(world.server))
+        assert status == 400
+        assert b"more than 1,000,000 objects and lists" in answer
+        assert held.longest < CEILING_S / 4
+
+
+async def test_more_than_one_call_creates_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+    monkeypatch.setattr(remote_calls, "given", read.append)
+    async with opened() as world:
+        body = {"calls": [{"op": "create_executions", "arguments": {"executions": [{}] * (MAX_BULK + 1)}}]}
+        response = await world.client.post("/v1/remote/calls", json=body)
+    [answer] = response.json()["answers"]
+    assert answer["error"]["detail"] == "executions: 100001, at most 100000 are allowed"
+    assert read == []
 
 
 def test_there_are_lists() -> None:

@@ -173,8 +173,7 @@ class Flows(Intake):
         Ids follow from the flow's id and the nodes' names, so the same call with the same ``flow_id`` gives the same
         answer again and changes nothing.
         """
-        size = len(graph.nodes) + len(graph.edges) if isinstance(graph, FlowGraph) and _is_counted(graph) else 0
-        answer: FlowSubmitted = await self._submit(await worked(size, lambda: self._submission(graph)))
+        answer: FlowSubmitted = await self._submit(await worked(_size_of(graph), lambda: self._submission(graph)))
         return answer
 
     def _submission(self, graph: Any) -> SubmitFlow:
@@ -280,8 +279,10 @@ class Flows(Intake):
         return answer
 
 
-def _is_counted(graph: FlowGraph) -> bool:
-    return isinstance(graph.nodes, Sized) and isinstance(graph.edges, Sized)
+def _size_of(graph: Any) -> int:
+    """How many nodes and edges there are, as far as they can be counted without going through them."""
+    parts = (getattr(graph, name, None) for name in ("nodes", "edges"))
+    return sum(len(each) for each in parts if isinstance(each, Sized))
 
 
 def _edge(value: Any, position: int) -> FlowEdge:

@@ -20,8 +20,8 @@ _PACKED_NUMBER = struct.Struct(">BQ").pack
 _USUAL = range(-_MIDDLE, _MIDDLE)
 #: How many ids are remembered with their bytes. Each is needed several times while it is worked on.
 _REMEMBERED = 32_768
-#: Characters in the name of a run that is remembered.
-_MOST_CHARACTERS = 256
+#: Names of runs, of a kilobyte and more where callers choose them.
+REMEMBERED_NAMES = 16_384
 _BYTES, _TEXT, _NONE, _TUPLE, _BARE, _NUMBER, _WIRE, _LAST = (
     b"\x01",
     b"\x02",
@@ -161,18 +161,8 @@ def _decoded(data: bytes, place: int) -> tuple[Any, int]:
     raise ValueError(f"an entry holds a value of an unknown sort ({tag!r})")
 
 
-def is_short(name: Any) -> bool:
-    """Whether what a run is named after is remembered: callers choose the texts in it."""
-    parts = name if type(name) is tuple else (name,)
-    return sum(len(part) for part in parts if type(part) is str) <= _MOST_CHARACTERS
-
-
+@lru_cache(maxsize=REMEMBERED_NAMES)
 def encoded_name(family: Any, name: Any) -> bytes:
     """A run's family and name as bytes. Families of indexed equalities begin with a kind of record."""
-    return _encoded_name(family, name) if is_short(name) else _encoded_name.__wrapped__(family, name)
-
-
-@lru_cache(maxsize=65_536)
-def _encoded_name(family: Any, name: Any) -> bytes:
     parts = family if isinstance(family, tuple) else (family,)
     return b"".join(_encoded(part.__name__ if isinstance(part, type) else part) for part in (*parts, name))

@@ -195,11 +195,11 @@ class ValkeyStore:
             self._process, self._commits = secrets.token_bytes(VERSION - _COUNTER), 1
         return Message(self.keys, self._process + self._commits.to_bytes(_COUNTER, "big"), self._registered)
 
-    async def _commit(self, message: Message, size: int = 0) -> None:
+    async def _commit(self, message: Message) -> None:
         await self._examine()
         under = await self._histories.settle(self._id)
         name = self._histories.name
-        arguments = await worked(size, lambda: message.arguments(self._id, name))
+        arguments = await worked(message.size, lambda: message.arguments(self._id, name))
         if self.address.durability == "replicated" and not message.checks_only:
             found = await call_replicated(self.connection, "commit", [self.keys.meta], arguments, under=under)
         else:
@@ -344,7 +344,7 @@ class _ValkeyTransaction:
         message.check_read(reader, written)
         if writes.hints:
             message.tell(*store._wakeups.message(writes.hints))
-        await store._commit(message, writes.size)
+        await store._commit(message)
         return message.version
 
     def _take_held(self, writes: Writes, held: Versions) -> None:
