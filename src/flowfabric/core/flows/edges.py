@@ -23,7 +23,8 @@ from flowfabric.model.operations.flows import (
     policy_text,
     read_edge_policy,
 )
-from flowfabric.model.records.executions import Edge, EdgeGroup, Execution
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup
 from flowfabric.model.remembering import remembered_by_text
 
 SUCCESS_ONLY = "success_only"

@@ -33,7 +33,8 @@ from flowfabric.model.ownership import owned_name
 from flowfabric.model.policy import read_policy
 from flowfabric.model.quoting import quoted
 from flowfabric.model.records.budgets import Reservation
-from flowfabric.model.records.executions import Execution, Flow
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Flow
 from flowfabric.model.remembering import remembered_by_text
 
 Within = frozenset[str]
