@@ -26,7 +26,7 @@ from flowfabric.core.executions.complete import Complete, Fail
 from flowfabric.core.executions.create import CreateExecution, CreateExecutions
 from flowfabric.core.flows.submit import SubmitFlow
 from flowfabric.core.lanes.fairness import arrive
-from flowfabric.core.ownership.limited_callers import Callers, unwrapped
+from flowfabric.core.ownership.limited_callers import Callers, FromOutside, unwrapped
 from flowfabric.core.rules import RULES
 from flowfabric.core.suspension.pending_waitpoints import CreateWaitpoint
 from flowfabric.core.suspension.signals import DeliverSignal
@@ -162,6 +162,13 @@ def _learn_loaded(held: HeldRecords, transaction: Transaction, view: View, write
 def size_of(commands: Sequence[Any]) -> int:
     """How many things commands are about that are about many."""
     return sum(_MANY[type(each)](each) for each in commands if type(each) in _MANY)
+
+
+def is_large(command: Any) -> bool:
+    """Whether a command is about so many things that it takes long."""
+    inner = command.command if type(command) is FromOutside else command
+    many = _MANY.get(type(inner))
+    return many is not None and many(inner) > MOST_AT_ONCE
 
 
 def _hoped_absent(commands: Sequence[Any]) -> set[tuple[Any, Key]]:

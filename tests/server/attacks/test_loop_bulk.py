@@ -111,6 +111,29 @@ async def test_many_things_are_gone_through_beside_the_loop(
         assert len(threads.seen) == 1 + len(WORK[name]) + (made is flow)
 
 
+@pytest.mark.parametrize("store", ["postgres", "valkey"], indirect=True)
+async def test_nobody_waits_behind_them(store: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are sent at once, others commit meanwhile."""
+    begun, going = asyncio.Event(), threading.Event()
+    loop, rule = asyncio.get_running_loop(), RULES[CreateExecutions]
+
+    def slow(*given: Any) -> Any:
+        loop.call_soon_threadsafe(begun.set)
+        assert going.wait(60)
+        return rule(*given)
+
+    async with await Engine.open(store[1], clock=ManualClock()) as engine:
+        monkeypatch.setitem(RULES, CreateExecutions, slow)
+        large = [asyncio.create_task(engine.create_executions([{"lane_id": "large"}] * MANY)) for _ in range(3)]
+        try:
+            await begun.wait()
+            await asyncio.gather(*(engine.create_execution(lane_id="small") for _ in range(10)))
+            assert not any(each.done() for each in large)
+        finally:
+            going.set()
+        assert [len(each) for each in await asyncio.gather(*large)] == [MANY] * 3
+
+
 def test_whatever_lets_callers_bring_many_things_is_counted() -> None:
     brought = ("CreateExecution,", "NewEdge,")
     fields = [(kind, str(each.type)) for kind in RULES for each in msgspec.structs.fields(kind)]
