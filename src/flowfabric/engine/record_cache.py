@@ -21,6 +21,8 @@ from flowfabric.stores.protocol import Version
 
 #: Running executions one process keeps in mind; beyond that the oldest are read again when needed.
 CAPACITY = 20_000
+#: Lanes that it keeps in mind: whoever creates executions makes as many as it likes.
+MOST_LANES = 10_000
 
 
 class HeldRecords(Held):
@@ -74,7 +76,7 @@ class HeldRecords(Held):
                 else:
                     held.pop(key, None)
         for key in writes.puts.get(Lane, ()):
-            self._lanes[key] = (writes.records[Lane][key], version)
+            self.learn_lane(writes.records[Lane][key], version)
         for kid in (*writes.puts.get(SigningKey, ()), *writes.drops.get(SigningKey, ())):
             self._keys.pop(kid, None)
         for purge in writes.purges:
@@ -99,8 +101,10 @@ class HeldRecords(Held):
             self._attempts.pop((oldest, index), None)
 
     def learn_lane(self, lane: Lane, version: Version | None) -> None:
-        """Keep a lane as it was read."""
+        """Keep a lane as it was read or written."""
         self._lanes[lane.lane_id] = (lane, version)
+        if len(self._lanes) > MOST_LANES:
+            del self._lanes[next(iter(self._lanes))]
 
     def learn_key(self, key: SigningKey, version: Version | None) -> None:
         """Keep a signing key as it was read."""

@@ -10,13 +10,14 @@ import pytest
 
 import flowfabric
 from flowfabric import ClaimPolicy
-from flowfabric.engine import Engine
+from flowfabric.engine import Engine, record_cache
 from flowfabric.model.errors import Validation
 from flowfabric.model.limits import MAX_POLICY_BYTES
 from flowfabric.model.ownership import owned_name
 from flowfabric.model.policy import _parse_cached, _read_policy, parse_policy, read_policy
 from flowfabric.model.records.executions import Execution
 from flowfabric.model.remembering import MAX_REMEMBERED, remembered_by_text
+from flowfabric.stores.valkey import store
 
 LONG = "x" * (MAX_REMEMBERED + 1)
 #: Caches whose keys are no texts of callers, or are kept short by whoever asks them.
@@ -86,6 +87,25 @@ def test_a_policy_has_a_size() -> None:
     assert len(parse_policy(of(MAX_POLICY_BYTES)) or "") == MAX_POLICY_BYTES
     with pytest.raises(Validation, match="at most 65,536 bytes, this one 65,537"):
         parse_policy(of(MAX_POLICY_BYTES + 1))
+
+
+@pytest.mark.parametrize("fixture", ["postgres_dsn", "valkey_url"])
+async def test_lanes_without_end_are_forgotten(
+    fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_cache, "MOST_LANES", 5)
+    monkeypatch.setattr(store, "_MOST_REGISTERED", 5)
+    names = [f"lane-{number:02}" for number in range(20)]
+    async with await Engine.open(request.getfixturevalue(fixture)) as engine:
+        for _ in range(2):
+            for name in names:
+                await engine.create_execution(lane_id=name, namespace=f"of {name}")
+        assert len(engine._settings.held._lanes) == 5
+        assert len(getattr(engine.store, "_registered", ())) < 20
+        assert (await engine.list_lanes()).lanes == tuple(names)
+        assert {each.lane_id: each.waiting for each in await engine.queue_depths()} == dict.fromkeys(names, 2)
+        policy = ClaimPolicy("w", "w-1", 30_000)
+        assert all([len(await engine.claim_many(name, (), policy, 3)) == 2 for name in names])
 
 
 @pytest.mark.parametrize("what", ["policy", "tags"])

@@ -45,6 +45,8 @@ _LIBRARY = ("functions.lua", "histories.lua")
 #: Bytes of a version that count the commits of one process; the others are chance.
 _COUNTER = 4
 _MOST_COMMITS = 2 ** (8 * _COUNTER)
+#: Names of runs that are known to be in their lists; of others that is said again, which changes nothing.
+_MOST_REGISTERED = 50_000
 
 
 def _functions() -> tuple[str, str]:
@@ -211,6 +213,8 @@ class ValkeyStore:
         if found[0] == b"elsewhere":
             self._histories.doubt()
             raise Conflict("the data is that of another server")
+        if len(self._registered) > _MOST_REGISTERED:
+            self._registered.clear()
         self._registered |= message.registering
         self._heard(found[1])
         self._histories.committed(message.logs, found[2])
