@@ -13,8 +13,8 @@ from flowfabric.model.policy import DEFAULT_DEDUP_WINDOW_MS
 from flowfabric.model.reads.samples import SAMPLES_KEPT_MS
 from flowfabric.sdk.worker.worker import Worker
 from flowfabric.server.http.connection import MAX_HEAD_BYTES
-from flowfabric.server.http.limits import MAX_HEADERS
-from flowfabric.server.http.request import CONTROL, MAX_DEPTH, MAX_QUERY_FIELDS
+from flowfabric.server.http.head import MAX_HEADERS
+from flowfabric.server.http.request import CONTROL, MAX_DEPTH, MAX_PARTS, MAX_QUERY_FIELDS
 from flowfabric.server.routes import ROUTES
 from flowfabric.server.routes.remote import MAX_WAIT_MS
 from tests.docs.test_tables import DOCS
@@ -41,8 +41,8 @@ def test_sizes_of_bodies() -> None:
     assert rows("server.md", "| Limit | Bytes |") == expected
     assert (
         f"Further limits: {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes of headers in one request, "
-        f"{MAX_QUERY_FIELDS} fields in a query."
-    ) in (DOCS / "server.md").read_text()
+        f"{MAX_QUERY_FIELDS} fields in a query, {MAX_PARTS} objects and lists in a body."
+    ) in " ".join((DOCS / "server.md").read_text().split())
 
 
 def test_defaults_of_workers() -> None:

@@ -174,13 +174,15 @@ class Steps(Intake):
         found = await self._ask(LiveSteps(position, size))
         return tuple(LiveStep(ExecutionId.unchecked(each), name) for each, name in found)
 
-    async def read_ends(self, execution_ids: Sequence[ExecutionId | str]) -> list[Ended]:
-        """How some executions stand, with results and failures; those that do not exist are left out."""
-        identities = [
-            values.execution_id(each, "execution_ids") for each in values.sequence(execution_ids, "execution_ids")
-        ]
-        if len(identities) > MAX_BULK:
+    async def read_ends(
+        self, execution_ids: Sequence[ExecutionId | str], *, namespaces: Iterable[str] | None = None
+    ) -> list[Ended]:
+        """How some executions stand, with results and failures; those that do not exist are left out, and with
+        ``namespaces`` also those of others."""
+        given, own = list(values.sequence(execution_ids, "execution_ids")), values.namespaces(namespaces)
+        if len(given) > MAX_BULK:
             raise LimitReached("MAX_BULK", MAX_BULK)
+        identities = [values.execution_id(each, "execution_ids") for each in given]
         if not identities:
             return []
         view = await self._view(*[GetFull(each) for each in dict.fromkeys(identities)])
@@ -195,7 +197,7 @@ class Steps(Intake):
                 row.terminal_at_ms,
             )
             for row in found
-            if row is not None
+            if row is not None and (own is None or row.namespace in own)
         ]
 
     async def fork_execution(

@@ -358,14 +358,21 @@ class RemoteEngine:
         return unsealed(work.handle)
 
     async def read_execution_contexts(
-        self, execution_ids: Iterable[ExecutionId | str], most_bytes: int | None = None
+        self,
+        execution_ids: Iterable[ExecutionId | str],
+        most_bytes: int | None = None,
+        *,
+        namespaces: Iterable[str] | None = None,
     ) -> dict[ExecutionId, ExecutionContext]:
         """What workers need to start. What was claimed just now is known already."""
         ids = list(execution_ids)
         known = {ExecutionId(each): found for each in ids if (found := self._contexts.pop(each, None)) is not None}
         left = [each for each in ids if each not in known]
         if left:
-            known |= await self.call("read_execution_contexts", {"execution_ids": left, "most_bytes": most_bytes})
+            wanted = {"execution_ids": left, "most_bytes": most_bytes}
+            if namespaces is not None:
+                wanted["namespaces"] = list(namespaces)
+            known |= await self.call("read_execution_contexts", wanted)
         return known
 
     async def lost_leases(self, handles: Iterable[Handle]) -> list[Handle]:
