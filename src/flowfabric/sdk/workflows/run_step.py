@@ -52,9 +52,11 @@ async def _try(job: Job, name: str, step: Step[..., Any], payload: bytes) -> byt
     plain = CURRENT.set(None)
     try:
         return step.signature.dump_result(await _called(job, name, step, step.signature.unpack(payload)))
-    except SystemExit as error:
+    except (SystemExit, KeyboardInterrupt) as error:
         # It would end the loop, and all that runs on it.
-        raise StepFailed(f"SystemExit: {error}", step=name, type="builtins.SystemExit") from error
+        kind = type(error)
+        said = f"{kind.__name__}: {error}" if str(error) else kind.__name__
+        raise StepFailed(said, step=name, type=f"{kind.__module__}.{kind.__qualname__}") from error
     finally:
         CURRENT.reset(plain)
 
