@@ -565,14 +565,19 @@ class Conductor:
         if isinstance(why, asyncio.CancelledError):
             for task in left:
                 task.cancel()
+        for task in left:
+            task.add_done_callback(_unheard)
         _, stubborn = await asyncio.wait(left, timeout=LETTING_GO_S)
         for task in stubborn:
             task.cancel()
         if stubborn:
             await asyncio.wait(stubborn, timeout=LETTING_GO_S)
-        for task in left:
-            if task.done() and not task.cancelled():
-                task.exception()
+
+
+def _unheard(task: asyncio.Task[Any]) -> None:
+    """Nobody has to hear of its error."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _said(child: Child, state: PublicState, reason: str) -> str:
