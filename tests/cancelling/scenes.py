@@ -216,7 +216,18 @@ async def _working(scene: Scene, app: App) -> None:
                 running.cancel()
                 await asyncio.wait((running,))
 
+    async def follows() -> None:
+        async with app:
+            run = await app.definitions["talk"].start(5)  # type: ignore[attr-defined]
+            with contextlib.suppress(SdkError, EngineError, TimeoutError):
+                async with asyncio.timeout(20):
+                    async for _ in run.frames():
+                        pass
+                    await run.cancel()
+                    await app.asks(wait=timedelta(seconds=1))
+
     scene.call(life(), "works")
+    scene.call(follows(), "follows")
     scene.call(stopped(), "works and stops")
     await scene.over()
 
