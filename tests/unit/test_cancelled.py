@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from flowfabric.server.changes import Changes
 from flowfabric.server.operations import given_up
 from flowfabric.stores.postgres.store import _PostgresTransaction
 from flowfabric.stores.wakeups import Wakeups
+
+SOURCE = Path(serving.__file__).parents[1]
 
 
 class Slow:
@@ -147,3 +151,11 @@ async def test_the_end_of_what_was_given_up_is_nobodys_business() -> None:
     await asyncio.wait((task,))
     await given_up(task)
     del task  # it would complain now
+
+
+def test_no_wait_loses_a_cancel_that_comes_as_it_ends() -> None:
+    """``asyncio.wait_for`` does before Python 3.12, and awaiting what one has cancelled loses one's own cancel."""
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        assert "asyncio.wait_for(" not in text, f"{path}: use asyncio.timeout"
+        assert not re.search(r"suppress\([^)]*CancelledError", text), f"{path}: cancel, then asyncio.wait"

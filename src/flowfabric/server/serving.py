@@ -133,7 +133,8 @@ class Running:
         permits = self.server.stream_ops
         self.server.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(permits.idle.wait(), max(until - loop.time(), LEAST_GRACE_S))
+            async with asyncio.timeout(max(until - loop.time(), LEAST_GRACE_S)):
+                await permits.idle.wait()
         late = await self.server.engine.shutdown_prepare(int(1_000 * max(until - loop.time(), LEAST_GRACE_S)))
         if late or permits.taken:
             self.server.metrics.shutdown_timeouts.add()

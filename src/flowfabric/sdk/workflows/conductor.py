@@ -140,7 +140,8 @@ class Conductor(Calls):
                 return
             timeout = (first - self._now) / 1000
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
 
     async def _park(self) -> bool:
         """Give the lease up until something has happened; ``False`` if it has happened already."""
