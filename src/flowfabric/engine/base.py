@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -78,7 +78,7 @@ class EngineBase:
         #: Told of what happens here, if somebody wants to know.
         self.observer: Observer | None = None
         #: Commands under way that nobody waits for.
-        self._going_on: set[asyncio.Task[Any]] = set()
+        self._going_on: set[asyncio.Future[Any]] = set()
         #: Slots of quotas that were left and not yet offered.
         self._slots_left: dict[str, int] = {}
         self._offering = False
@@ -164,12 +164,11 @@ class EngineBase:
 
     def _go_on(self, command: Any) -> None:
         """Submit what carries on a committed change, without anybody waiting for it."""
-        self._run_beside(self._submit(command))
+        self._run_beside(self._batcher.follow_up(command))
 
-    def _run_beside(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name="flowfabric-then", context=Context())
-        self._going_on.add(task)
-        task.add_done_callback(self._gone_on)
+    def _run_beside(self, work: asyncio.Future[Any]) -> None:
+        self._going_on.add(work)
+        work.add_done_callback(self._gone_on, context=Context())
 
     def _leave_slots(self, left: dict[str, int]) -> None:
         """Look, for many ends at once, whether somebody waits for the slots they have left."""
@@ -177,7 +176,9 @@ class EngineBase:
             self._slots_left[name] = self._slots_left.get(name, 0) + amount
         if not self._offering:
             self._offering = True
-            self._run_beside(self._offer_slots())
+            self._run_beside(
+                asyncio.get_running_loop().create_task(self._offer_slots(), name="flowfabric-then", context=Context())
+            )
 
     async def _offer_slots(self) -> None:
         try:
@@ -195,9 +196,9 @@ class EngineBase:
         finally:
             self._offering = False
 
-    def _gone_on(self, task: asyncio.Task[Any]) -> None:
-        self._going_on.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not self._closed:
+    def _gone_on(self, work: asyncio.Future[Any]) -> None:
+        self._going_on.discard(work)
+        if not work.cancelled() and (error := work.exception()) is not None and not self._closed:
             _log.warning("left to a timer: %s", error)
 
     def _payload(self, handle: Handle) -> HandlePayload:
@@ -354,6 +355,10 @@ class EngineBase:
             await self._timer.stop()
         for each in self._batchers:
             await each.close()
+        if beside := [work for work in self._going_on if isinstance(work, asyncio.Task)]:
+            for work in beside:
+                work.cancel()
+            await asyncio.wait(beside)
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.wait((self._listener,))

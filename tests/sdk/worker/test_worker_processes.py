@@ -167,6 +167,20 @@ async def test_a_process_that_dies_or_takes_too_long_is_replaced(app: App) -> No
 
 
 @one_store
+async def test_what_is_no_exception_ends_no_process(app: App) -> None:
+    async with app, app.worker(processes=1) as worker:
+        seen = set()
+        for name in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "CancelledError"):
+            for on_the_loop in (False, True):
+                run = await program.raises_there.start(on_the_loop, name)
+                with pytest.raises(RunFailed, match=f"{name}: no"):
+                    await run.result(timeout=SOON)
+                assert worker._shared is not None
+                seen |= worker._shared.processes._all
+        assert len(seen) == 1
+
+
+@one_store
 async def test_an_idle_process_that_died_costs_no_attempt(app: App) -> None:
     async with app:
         worker = app.worker(processes=1)

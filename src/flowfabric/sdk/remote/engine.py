@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import Context
 from types import SimpleNamespace, TracebackType
 from typing import Any, ClassVar, Self
 
@@ -57,6 +59,9 @@ MAX_WAIT_MS = 60_000
 SPARE_S = 15.0
 #: Answers, of a server or a proxy, that do not say whether anything was done.
 _UNTOLD = frozenset({408, 425, 429, *range(500, 600)})
+#: How long the server may take to take back what was claimed for somebody who has stopped waiting.
+GIVE_BACK_S = 5.0
+CLAIM = "/v1/remote/claim"
 
 
 class _Partitions(Struct):
@@ -113,6 +118,10 @@ class RemoteEngine:
         self._contexts: dict[str, ExecutionContext] = {}
         self._renewing: list[tuple[Handle, asyncio.Future[LeaseRenewal]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Claims that were given up, until the server has taken back what they were given.
+        self._giving_back: set[asyncio.Task[None]] = set()
+        #: The one task that closes, whoever waits for it.
+        self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._why_closed = "engine_closed"
         self._own_loop = OwnLoop()
@@ -152,11 +161,25 @@ class RemoteEngine:
             return
         self._own_loop.check()
         self._closed = True
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close(), name="flowfabric-close", context=Context()
+            )
+        try:
+            await asyncio.shield(self._closing)
+        except asyncio.CancelledError:
+            self._servers.close()
+            await asyncio.wait((self._closing,))
+            raise
+
+    async def _close(self) -> None:
+        if self._giving_back:
+            await asyncio.wait(self._giving_back, timeout=GIVE_BACK_S)
         self._servers.close()
-        for task in list(self._tasks):
+        for task in (*self._tasks, *self._giving_back):
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks := (*self._tasks, *self._giving_back):
+            await asyncio.wait(tasks)
         await self._calls.close()
 
     async def __aenter__(self) -> Self:
@@ -346,10 +369,27 @@ class RemoteEngine:
             }
             first = self._shapes.dump({**body, "again": policy.again})
             again = self._shapes.dump({**body, "again": True})
-            response = await self._ask("POST", "/v1/remote/claim", first, wait_ms / 1000 + SPARE_S, True, again)
+            try:
+                response = await self._ask("POST", CLAIM, first, wait_ms / 1000 + SPARE_S, True, again)
+            except asyncio.CancelledError:
+                # What was given may be on its way, or be about to be.
+                self._give_back(self._shapes.dump({**body, "wait_ms": 0, "give_back": True}))
+                raise
             work = decoded(_claimed, response).work
             if work or left_ms <= 0:
                 return [self._taken(each) for each in work]
+
+    def _give_back(self, body: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._ask_briefly(body), name="flowfabric-given-back", context=Context()
+        )
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+
+    async def _ask_briefly(self, body: bytes) -> None:
+        """Ask for what nobody waits for; if it is in vain, leases run out."""
+        with contextlib.suppress(TimeoutError, NotReached, Lost):
+            await self._servers.request("POST", CLAIM, body, GIVE_BACK_S)
 
     def _taken(self, work: _Work) -> Handle:
         self._contexts[work.execution_id] = ExecutionContext(
@@ -399,7 +439,8 @@ class RemoteEngine:
     def _renew_all(self) -> None:
         waiting, self._renewing = self._renewing, []
         for start in range(0, len(waiting), MAX_CLAIM):
-            task = asyncio.get_running_loop().create_task(self._renew(waiting[start : start + MAX_CLAIM]))
+            some = waiting[start : start + MAX_CLAIM]
+            task = asyncio.get_running_loop().create_task(self._renew(some), context=Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -170,7 +170,8 @@ class Conductor(Calls):
             left = (first - self._now) / 1000
             timeout = left if timeout is None else min(left, timeout)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
         if not self._changed.is_set():
             # A step takes its time, and what children give meanwhile may be wanted at once.
             self._unknown.update(each for each in self._children if each not in self._new_children)
@@ -282,11 +283,16 @@ class Conductor(Calls):
         if isinstance(why, asyncio.CancelledError):
             for task in left:
                 task.cancel()
+        for task in left:
+            task.add_done_callback(_unheard)
         _, stubborn = await asyncio.wait(left, timeout=LETTING_GO_S)
         for task in stubborn:
             task.cancel()
         if stubborn:
             await asyncio.wait(stubborn, timeout=LETTING_GO_S)
-        for task in left:
-            if task.done() and not task.cancelled():
-                task.exception()
+
+
+def _unheard(task: asyncio.Task[Any]) -> None:
+    """Nobody has to hear of its error."""
+    if not task.cancelled():
+        task.exception()

@@ -270,7 +270,8 @@ class PostgresStore:
                 connection.terminate()
                 return
             if transaction.begun:
-                await asyncio.wait_for(connection.execute("ROLLBACK"), 5)
+                async with asyncio.timeout(5):
+                    await connection.execute("ROLLBACK")
             self._keep(connection)
         except Exception:
             connection.terminate()
@@ -397,7 +398,8 @@ class PostgresStore:
             with contextlib.suppress(Exception):
                 await connection.close(timeout=5)
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._pool.close(), 10)
+            async with asyncio.timeout(10):
+                await self._pool.close()
 
 
 class _PostgresTransaction:
