@@ -359,6 +359,36 @@ async def test_a_fork_remembers_what_came_before_a_step(engine: Engine, probe: P
     assert whole.steps == 3
 
 
+async def test_a_fork_from_a_step_that_failed_takes_the_name_of_its_call(engine: Engine, probe: Probe) -> None:
+    """Its errors are kept per trial; the last one is where it stands, unless it has succeeded since."""
+    handle = await claimed(engine)
+    source = id_of(handle)
+    trials = [
+        [NewStep("pay", b"1"), NewStep("ship", b"2"), NewStep("mail!0", b"no", StepOutcome.ERROR), NewStep("!failed 0")],
+        [NewStep("pack", b"3"), NewStep("mail!1", b"no", StepOutcome.ERROR), NewStep("a!b", b"4")],
+        [NewStep("ask:go?!1", b"no", StepOutcome.ERROR), NewStep("pack!1", b"old", StepOutcome.ERROR)],
+    ]
+    known = 0
+    for steps in trials:
+        await engine.advance(handle, steps=steps, known_steps=known)
+        known += len(steps)
+    await engine.complete(handle, b"")
+
+    async def before(at: str) -> str:
+        forked = await engine.fork_execution(execution_id=source, at=at)
+        return " ".join(step.name for step in await engine.read_steps(forked.execution_id))
+
+    assert await before("mail") == "pay ship mail!0 !failed 0 pack"
+    assert await before("mail!0") == "pay ship"
+    assert await before("pack") == "pay ship mail!0 !failed 0"
+    assert await before("ask:go?") == "pay ship mail!0 !failed 0 pack mail!1 a!b"
+    async with refused(probe, NotFound) as error:
+        await engine.fork_execution(execution_id=source, at="a")
+    told = str(error.value)
+    assert "remembers pay, ship, mail, pack, a!b, ask:go?" in told
+    assert "!failed" not in told
+
+
 async def test_a_purged_execution_takes_its_steps_along(engine: Engine, probe: Probe, clock: ManualClock) -> None:
     handle = await claimed(engine)
     await engine.advance(handle, steps=[NewStep("a", b"1")])

@@ -7,6 +7,8 @@ once; whoever comes later with the same name is told what stands there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -36,6 +38,7 @@ from flowfabric.model.operations.workflows import (
     Step,
     StepOutcome,
     StepRecord,
+    called,
 )
 from flowfabric.model.quoting import quoted
 from flowfabric.model.records.executions import Execution, Suspension
@@ -168,11 +171,7 @@ def fork_execution(command: ForkExecution, view: View, context: Context) -> Deci
         asked = [step.sequence for step in steps if step.name.startswith(CANCEL_MARK)]
         last = min([last, *(sequence - 1 for sequence in asked)])
     if command.at is not None:
-        found = [step.sequence for step in steps if step.name == command.at]
-        if not found:
-            known = ", ".join(step.name for step in sorted(steps, key=lambda each: each.sequence)[:20]) or "none"
-            raise NotFound("step", f"{quoted(command.at)}; execution {command.source_id} remembers {known}")
-        last = found[0] - 1
+        last = _place(steps, command.at, command.source_id) - 1
     decision = create_execution(command.create, view, context)
     if not isinstance(decision.result, Created):
         raise Validation(ValidationKind.INVALID_INPUT, f"execution {command.create.execution_id} exists already")
@@ -183,6 +182,18 @@ def fork_execution(command: ForkExecution, view: View, context: Context) -> Deci
     ]
     answer = Forked(ExecutionId.unchecked(command.create.execution_id), len(kept))
     return Decision(answer, (*decision.acts, *map(insert, kept)), decision.events)
+
+
+def _place(steps: Sequence[Step], at: str, source_id: str) -> int:
+    """Where the step stands: one that failed is found by the name of its call, and stands where it failed last."""
+    found = [step.sequence for step in steps if step.name == at]
+    if not found:
+        found = [step.sequence for step in steps if step.outcome != StepOutcome.OK and called(step.name) == at]
+    if not found:
+        calls = [step for step in sorted(steps, key=lambda each: each.sequence) if not step.name.startswith("!")]
+        known = ", ".join(list(dict.fromkeys(called(step.name) for step in calls))[:20]) or "none"
+        raise NotFound("step", f"{quoted(at)}; execution {source_id} remembers {known}")
+    return max(found)
 
 
 # -- what durable functions remember: each step once, under the fence of whoever brings it ---------------------------

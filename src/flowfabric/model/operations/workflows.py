@@ -14,6 +14,12 @@ from flowfabric.model.states import PublicState
 CANCEL_MARK = "!cancel "
 
 
+def called(name: str) -> str:
+    """What code and people call a step: its name without the mark of the trial that met its error (``ship!0``)."""
+    call, _, trial = name.rpartition("!")
+    return call if call and trial.isascii() and trial.isdigit() else name
+
+
 class StepOutcome(StrEnum):
     """How a step ended."""
 
