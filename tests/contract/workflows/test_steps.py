@@ -335,6 +335,27 @@ async def test_getting_on_forgives_lost_workers(engine: Engine, probe: Probe, cl
     assert (await probe.execution(parent)).lease_reclaim_count == 0
 
 
+async def test_so_does_a_step(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    """A function of nothing but steps lives through many deploys; one that is lost before its first step does not."""
+    handle = await claimed(engine, policy={"max_reclaim_count": 2})
+    run = id_of(handle)
+    for number in range(6):
+        clock.advance(30_001)
+        await engine.run_due()
+        handle = await take(engine)
+        assert (await probe.execution(run)).lease_reclaim_count == 1
+        await engine.advance(handle, steps=[NewStep(f"s{number}")], known_steps=number)
+        assert (await probe.execution(run)).lease_reclaim_count == 0
+    for known in range(1, 4):
+        clock.advance(30_001)
+        await engine.run_due()
+        if known < 3:
+            # What is remembered already is no news.
+            await engine.advance(await take(engine), steps=[NewStep("s0")], known_steps=6)
+            assert (await probe.execution(run)).lease_reclaim_count == known
+    assert (await probe.execution(run)).failure_reason == "max_reclaims_exceeded"
+
+
 # -- forking ---------------------------------------------------------------------------------------------------------
 
 
@@ -363,10 +384,14 @@ async def test_a_fork_from_a_step_that_failed_takes_the_name_of_its_call(engine:
     """Its errors are kept per trial; the last one is where it stands, unless it has succeeded since."""
     handle = await claimed(engine)
     source = id_of(handle)
+
+    def failed(name: str) -> NewStep:
+        return NewStep(name, b"no", StepOutcome.ERROR)
+
     trials = [
-        [NewStep("pay", b"1"), NewStep("ship", b"2"), NewStep("mail!0", b"no", StepOutcome.ERROR), NewStep("!failed 0")],
-        [NewStep("pack", b"3"), NewStep("mail!1", b"no", StepOutcome.ERROR), NewStep("a!b", b"4")],
-        [NewStep("ask:go?!1", b"no", StepOutcome.ERROR), NewStep("pack!1", b"old", StepOutcome.ERROR)],
+        [NewStep("pay", b"1"), NewStep("ship", b"2"), failed("mail!0"), NewStep("!failed 0")],
+        [NewStep("pack", b"3"), failed("mail!1"), NewStep("a!b", b"4")],
+        [failed("ask:go?!1"), failed("pack!1")],
     ]
     known = 0
     for steps in trials:

@@ -72,6 +72,10 @@ def advance(command: Advance, view: View, context: Context) -> Decision:
     """Remember, start, park. Children that exist already were started by an earlier try and stay as they are."""
     execution, attempt = lease.held(view, command.handle, context)
     steps, acts = remembered(command.brought, command.handle, view, context)
+    if acts and execution.lease_reclaim_count:
+        # It gets on: only workers that it loses without that count against it.
+        execution = replace(execution, lease_reclaim_count=0)
+        acts.append(Change(execution, ("lease_reclaim_count",)))
     executions, events, execution = _started(command, view, context, execution)
     acts += executions
     wait = command.wait
