@@ -8,7 +8,8 @@ import secrets
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace, TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
+from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Raw, Struct
@@ -55,6 +56,8 @@ from flowfabric.sdk.remote.subscription import RemoteSubscription
 #: How long the server lets one claim wait, and how much longer we wait for its answer.
 MAX_WAIT_MS = 60_000
 SPARE_S = 15.0
+#: Statuses of answers to what was done: as asked, and something created.
+_DONE: Final = (200, 201)
 
 
 class _Partitions(Struct):
@@ -190,7 +193,7 @@ class RemoteEngine:
                 if isinstance(error, Lost):
                     body = after_loss or body
             else:
-                if response.status == 200:
+                if response.status in _DONE:
                     return response
                 problem = problem_of(response, path)
                 if not is_refused_unbegun(response):
@@ -263,6 +266,20 @@ class RemoteEngine:
         if not isinstance(lane, str):
             return dict(options)
         return {**options, "execution_id": ExecutionId.solo(lane, self.partitions)}
+
+    async def start_kind(self, namespace: str, kind: str, body: Mapping[str, Any]) -> str | None:
+        """Create an execution as the code of its kind would, as workers have announced it; its id. ``None`` if none
+        has. The same id (``idempotency_key``) gives the same execution, so only then it may be asked again."""
+        path = f"/v1/kinds/{quote(kind, safe='')}/start?{urlencode({'namespace': namespace})}"
+        again = body.get("idempotency_key") is not None
+        try:
+            response = await self._ask("POST", path, self._shapes.dump(body), 60.0, again)
+        except ServerRefused as error:
+            if error.ids.get("status") == "404":
+                return None
+            raise
+        answer: dict[str, dict[str, str]] = msgspec.json.decode(response.body)
+        return next(iter(answer.values()))["execution_id"]
 
     # -- signals -------------------------------------------------------------------------------------------------
 
