@@ -458,7 +458,7 @@ def test_what_is_typed_wrongly(url: str, capsys: Output, monkeypatch: pytest.Mon
     asyncio.run(_make(url))
     assert "no runs" in typed(capsys, "list")
     assert "flowfabric list" in complaint(capsys, "show", "nonsense"), "it says where ids are found"
-    assert "there is no run" in complaint(capsys, "show", NOBODY, code=1)
+    assert f"there is no run {short(NOBODY)}" in complaint(capsys, "show", NOBODY, code=1)
     assert "there is no run" in complaint(capsys, "tail", NOBODY, code=1)
     complaint(capsys, "why", NOBODY, code=1)
     complaint(capsys, "flows", NOBODY, code=1)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from flowfabric import App
+from flowfabric.cli.run_ids import short
 from flowfabric.server import ServerConfig
 from tests.cli.filling import WORK, Output, complaint, typed
 from tests.sdk.serving import serving
@@ -143,7 +144,7 @@ def test_a_kind_that_was_announced_is_started_as_its_code_does(
         assert "only by its code: its limits" in complaint(capsys, "submit", "keyed", code=code)
         assert "belongs to an execution of 'double'" in complaint(capsys, "submit", "other", "value=5", code=1)
         first = typed(capsys, "submit", "strict", "value=1").strip()
-        assert first in complaint(capsys, "submit", "strict", "value=1", code=1)
+        assert short(first) in complaint(capsys, "submit", "strict", "value=1", code=1)
         # Nobody has announced it: it is created as it is.
         unknown = typed(capsys, "submit", "unknown", "value=x").strip()
         assert asyncio.run(look(unknown)) == ("default", 0, "waiting", {}, None)

@@ -21,6 +21,11 @@ def short(run: str) -> str:
     return str(run) if found is None else f"{found[1]}:{found[2]}"
 
 
+def shortened(text: str) -> str:
+    """A text with all ids in it as they are printed."""
+    return re.sub(r"\{fp:(\d+)\}:", r"\1:", text)
+
+
 def whole(typed: str) -> str:
     """The id that was typed in either form; anything else stays as it is."""
     found = _SHORT.fullmatch(typed)
