@@ -23,7 +23,8 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.operations.workflows import ChildWait, NewStep, Step, StepOutcome, StepPlace
-from flowfabric.model.records.executions import Execution, Flow, Suspension
+from flowfabric.model.records.executions import Execution, Suspension
+from flowfabric.model.records.flows import Flow
 from tests.contract.graphs import settle
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, id_of, payload_of, policy, refused
 
@@ -392,6 +393,7 @@ async def test_a_fork_from_a_step_that_failed_takes_the_name_of_its_call(engine:
         [NewStep("pay", b"1"), NewStep("ship", b"2"), failed("mail!0"), NewStep("!failed 0")],
         [NewStep("pack", b"3"), failed("mail!1"), NewStep("a!b", b"4")],
         [failed("ask:go?!1"), failed("pack!1")],
+        [NewStep("left>post"), failed("right#2>post!1"), NewStep("left>sort"), NewStep("sort[a>b]")],
     ]
     known = 0
     for steps in trials:
@@ -407,11 +409,16 @@ async def test_a_fork_from_a_step_that_failed_takes_the_name_of_its_call(engine:
     assert await before("mail!0") == "pay ship"
     assert await before("pack") == "pay ship mail!0 !failed 0"
     assert await before("ask:go?") == "pay ship mail!0 !failed 0 pack mail!1 a!b"
-    async with refused(probe, NotFound) as error:
-        await engine.fork_execution(execution_id=source, at="a")
-    told = str(error.value)
-    assert "remembers pay, ship, mail, pack, a!b, ask:go?" in told
-    assert "!failed" not in told
+    assert (await before("sort")).endswith("pack!1 left>post right#2>post!1"), "there is one, whichever branch makes it"
+    assert (await before("right#2>post")).endswith("pack!1 left>post")
+    for at, known in (
+        ("post", "left>post, right#2>post"),
+        ("a", "pay, ship, mail, pack, a!b, ask:go?, left>post, right#2>post, left>sort, sort[a>b]"),
+        ("b]", "pay, ship, mail"),
+    ):
+        async with refused(probe, NotFound) as error:
+            await engine.fork_execution(execution_id=source, at=at)
+        assert f"remembers: {known}" in str(error.value)
 
 
 async def test_a_purged_execution_takes_its_steps_along(engine: Engine, probe: Probe, clock: ManualClock) -> None:

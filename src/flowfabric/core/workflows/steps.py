@@ -2,7 +2,7 @@
 
 One command carries all that a function has to say since it last said something, in one commit under its lease's fence:
 steps that have ended, children to start, and, if it can do nothing more for now, what it waits for. A step is written
-once; whoever comes later with the same name is told what stands there.
+once; a later call with the same name is told what is stored.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from flowfabric.model.operations.workflows import (
     StepOutcome,
     StepRecord,
     called,
+    without_branch,
 )
 from flowfabric.model.quoting import quoted
 from flowfabric.model.records.executions import Execution, Suspension
@@ -81,7 +82,7 @@ def advance(command: Advance, view: View, context: Context) -> Decision:
     wait = command.wait
     asked = execution.cancel_at_ms is not None
     if wait is None or (asked and not command.cancel_known):
-        # Whoever does not know yet that it was asked to cancel must not go to sleep over it.
+        # One that does not know yet that it was asked to cancel must not be parked meanwhile.
         return Decision(Advanced(tuple(steps), False, (), asked), tuple(acts), tuple(events))
     ended = view.ended_among(EndedAmong(wait.awaited)) if wait.awaited else ()
     left = wait.wake_after - len(ended)
@@ -109,7 +110,7 @@ def advance(command: Advance, view: View, context: Context) -> Decision:
 def _started(
     command: Advance, view: View, context: Context, execution: Execution
 ) -> tuple[list[Act], list[Event], Execution]:
-    """The children that do not exist yet, in the parent's flow; one is founded if there is none."""
+    """The children that do not exist yet, in the parent's flow, which is created if it has none yet."""
     new = [child for child in command.children if view.execution(child.execution_id) is None]
     if not new:
         return [], [], execution
@@ -189,18 +190,25 @@ def fork_execution(command: ForkExecution, view: View, context: Context) -> Deci
 
 
 def _place(steps: Sequence[Step], at: str, source_id: str) -> int:
-    """Where the step stands: one that failed is found by the name of its call, and stands where it failed last."""
+    """Where the step stands. One that failed is found by the name of its call, and stands where it failed last; the
+    branch that makes the call need not be named if there is no other call of that name."""
     found = [step.sequence for step in steps if step.name == at]
-    if not found:
-        found = [step.sequence for step in steps if step.outcome != StepOutcome.OK and called(step.name) == at]
-    if not found:
-        calls = [step for step in sorted(steps, key=lambda each: each.sequence) if not step.name.startswith("!")]
-        known = ", ".join(list(dict.fromkeys(called(step.name) for step in calls))[:20]) or "none"
-        raise NotFound("step", f"{quoted(at)}; execution {source_id} remembers {known}")
-    return max(found)
+    if found:
+        return found[0]
+    calls: dict[str, int] = {}
+    for step in sorted(steps, key=lambda each: each.sequence):
+        name = called(step.name)
+        if not name.startswith("!") and (step.outcome != StepOutcome.OK or step.name == name):
+            calls[name] = step.sequence
+    meant = [name for name in calls if name == at] or [name for name in calls if without_branch(name) == at]
+    if len(meant) != 1:
+        known = ", ".join((meant or list(calls))[:20]) or "none"
+        said = "calls of that name" if meant else "calls"
+        raise NotFound("step", f"{quoted(at)}; {said} that execution {source_id} remembers: {known}")
+    return calls[meant[0]]
 
 
-# -- what durable functions remember: each step once, under the fence of whoever brings it ---------------------------
+# -- what durable functions remember: each step once, under the fence of its caller ----------------------------------
 
 StepKey = tuple[int, str, str]
 
@@ -244,6 +252,7 @@ def remembered(
                 str(step.outcome),
                 step.value,
                 context.now,
+                step.arguments,
             )
             acts.append(insert(row))
         answers.append(shown(row))
@@ -256,4 +265,4 @@ def shown(row: Step) -> StepRecord:
         outcome = StepOutcome(row.outcome)
     except ValueError:
         raise Validation(ValidationKind.CORRUPTION, f"ff_step.outcome: unknown value {row.outcome!r}") from None
-    return StepRecord(row.name, row.sequence, outcome, row.value, row.attempt_index, row.recorded_at_ms)
+    return StepRecord(row.name, row.sequence, outcome, row.value, row.attempt_index, row.recorded_at_ms, row.arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 from msgspec import Struct
@@ -12,6 +13,16 @@ from flowfabric.model.states import PublicState
 #: How the names of steps begin that say which calls of a durable function were told of a request to cancel. Whatever is
 #: remembered behind the first of them was done because of it.
 CANCEL_MARK = "!cancel "
+
+
+#: What stands before the names of calls that a branch of a function makes: ``approve#2>``. A key begins with a bracket,
+#: the text of a question behind a colon.
+_BRANCHES = re.compile(r"^(?:[^\[>:]+>)+")
+
+
+def without_branch(name: str) -> str:
+    """The name of a call without the branch that makes it."""
+    return _BRANCHES.sub("", name)
 
 
 def called(name: str) -> str:
@@ -40,6 +51,8 @@ class Step(Struct, gc=False):
     outcome: str
     value: bytes | None
     recorded_at_ms: int
+    #: What the call is recognised by, besides its name; nobody but those who call looks into it.
+    arguments: str | None = None
 
     @property
     def key(self) -> tuple[int, str, str]:
@@ -52,6 +65,7 @@ class NewStep(Struct, frozen=True, gc=False):
     name: str
     value: bytes | None = None
     outcome: str = StepOutcome.OK
+    arguments: str | None = None
 
 
 class StepRecord(Struct, frozen=True, gc=False):
@@ -63,6 +77,7 @@ class StepRecord(Struct, frozen=True, gc=False):
     value: bytes | None
     attempt_index: int
     recorded_at_ms: int
+    arguments: str | None = None
 
 
 class StepPlace(Struct, frozen=True, gc=False):
@@ -112,6 +127,8 @@ class Ended(Struct, frozen=True, gc=False):
     result: bytes | None
     failure_reason: str | None
     cancellation_reason: str | None
+    #: When it ended, if it has.
+    ended_at_ms: int | None = None
 
 
 class Forked(Struct, frozen=True, gc=False):

@@ -74,7 +74,7 @@ async def start(call: Call) -> Answer:
     identity = None
     if call.key is not None:
         identity = ExecutionId.solo(given["lane_id"], call.engine.partitions, uuid=call.mint("execution"))
-    # Budgets and limits are those of its namespace, whoever starts it: a worker of one namespace must not have an
+    # Budgets and limits are those of its namespace, no matter who starts it: a worker of one namespace must not have an
     # operator spend another's.
     result = await call.server.engine.limited_to((known.namespace,)).create_execution(
         **given, execution_id=identity, creator_identity=call.principal.name
