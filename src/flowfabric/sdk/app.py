@@ -59,8 +59,9 @@ class App:
     ``url`` is ``sqlite:///file``, ``postgresql://…``, ``valkey://…`` or ``memory://``, or the address of a server
     (``https://…``, or several of them separated by commas), which is called with ``token``. Every run belongs to
     ``namespace`` and, unless told otherwise, waits in ``lane``. A run whose worker is lost more than ``lost_workers``
-    times in a row is assumed to be the cause and fails. ``ctx.log`` lines from the level ``stored_logs`` on are stored
-    beside the run; ``None`` stores none. ``layers`` wrap the engine, the last one outermost.
+    times is assumed to be the cause and fails; for a workflow only losses since it last recorded something or waited
+    count. ``ctx.log`` lines from the level ``stored_logs`` on are stored beside the run; ``None`` stores none.
+    ``layers`` wrap the engine, the last one outermost.
     """
 
     def __init__(

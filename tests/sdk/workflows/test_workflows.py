@@ -184,6 +184,35 @@ async def test_a_fork_goes_on_from_a_step(app: App) -> None:
         assert await run.result(seconds(30)) == "draft 1, polished 1"
 
 
+async def test_a_fork_goes_on_from_the_step_that_failed(app: App) -> None:
+    """Under the name that the code gives it."""
+    calls: Counter[str] = Counter()
+
+    @app.step
+    async def charge() -> str:
+        calls["charge"] += 1
+        return f"paid {calls['charge']}"
+
+    @app.step
+    async def ship(what: str) -> str:
+        calls["ship"] += 1
+        if calls["ship"] == 1:
+            raise ValueError("no courier")
+        return f"{what}, shipped"
+
+    @app.workflow
+    async def order() -> str:
+        return await ship(await charge())
+
+    async with app.worker():
+        run = await order.start()
+        with pytest.raises(RunFailed):
+            await run.result(seconds(30))
+        again = await run.fork(at="ship")
+        assert await again.result(seconds(30)) == "paid 1, shipped"
+    assert calls == {"charge": 1, "ship": 2}
+
+
 # -- children --------------------------------------------------------------------------------------------------------
 
 

@@ -208,7 +208,8 @@ class Steps(Intake):
         new_execution_id: ExecutionId | str | None = None,
         input_payload: bytes | None = None,
     ) -> Forked:
-        """Start again with what an execution remembers from before the step ``at``; without ``at``, with all of it.
+        """Start again with what an execution remembers from before the step ``at``, by the name of its call; without
+        ``at``, with all of it.
 
         The new execution has the input (unless another is given), kind, lane, policy and tags of the old one, which
         stays as it is. Results of children count as steps.

@@ -9,7 +9,8 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context
 from types import SimpleNamespace, TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
+from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Raw, Struct
@@ -62,6 +63,8 @@ _UNTOLD = frozenset({408, 425, 429, *range(500, 600)})
 #: How long the server may take to take back what was claimed for somebody who has stopped waiting.
 GIVE_BACK_S = 5.0
 CLAIM = "/v1/remote/claim"
+#: Statuses of answers to what was done: as asked, and something created.
+_DONE: Final = (200, 201)
 
 
 class _Partitions(Struct):
@@ -216,7 +219,7 @@ class RemoteEngine:
                 if isinstance(error, Lost):
                     body = after_loss or body
             else:
-                if response.status == 200:
+                if response.status in _DONE:
                     return response
                 problem = problem_of(response, path)
                 is_passing = isinstance(problem, Unavailable)
@@ -290,6 +293,20 @@ class RemoteEngine:
         if not isinstance(lane, str):
             return dict(options)
         return {**options, "execution_id": ExecutionId.solo(lane, self.partitions)}
+
+    async def start_kind(self, namespace: str, kind: str, body: Mapping[str, Any]) -> str | None:
+        """Create an execution as the code of its kind would, as workers have announced it; its id. ``None`` if none
+        has. The same id (``idempotency_key``) gives the same execution, so only then it may be asked again."""
+        path = f"/v1/kinds/{quote(kind, safe='')}/start?{urlencode({'namespace': namespace})}"
+        again = body.get("idempotency_key") is not None
+        try:
+            response = await self._ask("POST", path, self._shapes.dump(body), 60.0, again)
+        except ServerRefused as error:
+            if error.ids.get("status") == "404":
+                return None
+            raise
+        answer: dict[str, dict[str, str]] = msgspec.json.decode(response.body)
+        return next(iter(answer.values()))["execution_id"]
 
     # -- signals -------------------------------------------------------------------------------------------------
 

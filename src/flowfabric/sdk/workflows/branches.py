@@ -8,7 +8,6 @@ that makes it. ``approve#2>ask:pay?`` is what the second ``approve`` asks.
 from __future__ import annotations
 
 import asyncio
-import re
 import weakref
 from asyncio import AbstractEventLoop
 from collections import Counter
@@ -29,8 +28,6 @@ INSIDE = ">"
 _MAX_PATH = 400
 #: Tasks of coroutines from here are no branches: their calls were named when they were made.
 _PACKAGE = str(Path(__file__).parent.parent.parent)
-#: Functions, with keys and numbers, or the digest of a long path.
-_PATH = re.compile(r"^(?:(?:\w+(?:\([^()>]*\))?(?:#\d+)?|\([0-9a-f]{24}\))>)+")
 _NOT_IN_NAMES = re.compile(r"[^\w#]+")
 
 
@@ -75,11 +72,6 @@ class Branch:
 
 
 BRANCH: ContextVar[Branch | None] = ContextVar("flowfabric_branch", default=None)
-
-
-def without_branch(name: str) -> str:
-    """The name of a call without the branch that makes it."""
-    return _PATH.sub("", name)
 
 
 def function_name(call: Any) -> str:
