@@ -172,6 +172,11 @@ class EngineBase:
             self._offering = True
             self._run_beside(self._offer_slots())
 
+    @property
+    def has_slots_to_offer(self) -> bool:
+        """Whether slots of quotas were left that nobody was offered yet."""
+        return bool(self._slots_left)
+
     async def _offer_slots(self) -> None:
         try:
             while self._slots_left:

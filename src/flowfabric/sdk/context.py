@@ -386,7 +386,7 @@ class Spending:
                 from flowfabric.sdk.runs.limits import budget_id
 
                 return (budget_id(job.app.namespace, self._budget),)
-            return (await job.app.gates.budget(self._budget),)
+            return (await job.app.gates.budget(self._budget, kept=False),)
         identity = job.handle.execution_id
         fields = await job.engine.read_exec_core_fields(identity.partition, identity, ["budget_ids"])
         return tuple(filter(None, (fields["budget_ids"] or "").split(",")))
