@@ -37,8 +37,8 @@ NOT_FOR_LIMITED = {
     "CancelSiblings", "ClaimFromResumeGrant", "CreateCredential", "DispatchCompletion", "DropRequest",
     "ExpireExecution", "ExpireWaitpoints", "FireSchedule", "ForgetBudget", "ForgetQuota", "LetBlockedGo", "LetGo",
     "MarkLeaseExpired", "PlanScheduleAgain", "ProjectFlow", "PromoteDelayed", "PromoteSubmitted", "RankAnew",
-    "ReconcileBudget", "ReconcileQuota", "ReconcileSiblings", "RecordSample", "RemoveFlow", "ResolveDependency", "RetryRequest",
-    "RevokeCredential", "RotateKey", "SeedLanes", "SeedSecret", "SetLaneFairness", "SetLaneState",
+    "ReconcileBudget", "ReconcileQuota", "ReconcileSiblings", "RecordSample", "RemoveFlow", "ResolveDependency",
+    "RetryRequest", "RevokeCredential", "RotateKey", "SeedLanes", "SeedSecret", "SetLaneFairness", "SetLaneState",
     "SettleDependencies", "SweepGrants", "SweepWorker", "TimeOutSuspension", "TrimExecution",
 }  # fmt: skip
 
