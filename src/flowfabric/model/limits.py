@@ -48,6 +48,8 @@ MAX_TTL_MS: Final = 2**32 - 1
 #: Bytes of a signal's payload; waitpoints of one suspension; nodes of its condition.
 MAX_SIGNAL_BYTES: Final = 65_536
 MAX_WAITPOINTS: Final = 256
+#: Waitpoints that an execution keeps beside those it waits on: the latest.
+WAITPOINTS_KEPT: Final = 1_000
 MAX_CONDITION_NODES: Final = 1_024
 #: How deep a condition may nest; the root counts as one.
 MAX_COMPOSITE_DEPTH: Final = 4
