@@ -5,7 +5,7 @@ Run it with ``./dev demo``, or ``python -m demo`` in the repository. It needs no
     plan.py     what there is to do, and how each piece of it should end
     jobs.py     the work itself, as a user of the engine would write it
     worker.py   a worker: claim, keep the lease, complete or fail
-    story.py    what happens besides: a kill, a cancellation, a replay
+    story.py    what happens meanwhile: a kill, a cancellation, a replay
     board.py    what there is to see; screen.py draws it
     rows.py     reads the stored rows back; checks.py holds them against the plan; report.py prints the end
 """

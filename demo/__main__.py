@@ -66,7 +66,7 @@ async def _flow(console: Console, engine: Engine, rows: Rows, *, live: bool) -> 
 
 
 def main() -> int:
-    """Run the demo on the terminal, or as plain lines where there is none."""
+    """Run the demo on the terminal, or as plain lines without one."""
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     # What is refused here is refused on purpose, and told on the screen.

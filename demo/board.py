@@ -24,7 +24,7 @@ class Happening:
 
 @dataclass
 class Board:
-    """Everything the screen shows, and what the checks need to know besides the stored rows."""
+    """Everything the screen shows, and what the checks need to know beyond the stored rows."""
 
     started_s: float = field(default_factory=time.monotonic)
     workers: list[Worker] = field(default_factory=list)

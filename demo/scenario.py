@@ -1,4 +1,4 @@
-"""What happens besides the work: more of it, a kill, a ghost, a cancellation, a replay, a submission sent twice."""
+"""What happens beside the work: more of it, a kill, a ghost, a cancellation, a replay, a submission sent twice."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Story:
     # -- what goes wrong, and what an operator does about it -----------------------------------------------------
 
     async def _kill_a_worker(self) -> None:
-        """Whoever holds the featured execution dies in the middle of it."""
+        """The worker that holds the featured execution dies in the middle of it."""
         await self._until(lambda: len(self.board.tail) >= 4 and self._holders(FEATURED))
         victim, handle = self._holders(FEATURED)[0]
         victim.kill()

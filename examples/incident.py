@@ -39,7 +39,7 @@ async def apply_fix(ctx: Ctx, service: str, fix: str) -> str:
     say(f"apply to {service}: {fix}")
     if ME == "responder-a":
         os.kill(os.getpid(), signal.SIGKILL)  # nothing is cleaned up, nobody is told
-    # The key is the same whoever tries: a service that takes it does the same thing once.
+    # The key is the same in every attempt: a service that takes it does the same thing once.
     return ctx.idempotency_key.partition(":")[2]
 
 

@@ -15,7 +15,7 @@ _active: ContextVar[TraceContext | None] = ContextVar("flowfabric_trace", defaul
 def current_trace() -> TraceContext | None:
     """The trace of the code that runs now: OpenTelemetry's current span if there is one, else what was made active."""
     telemetry = sys.modules.get("opentelemetry.trace")
-    # Whoever has not imported it cannot have a span.
+    # Without that import there cannot be a span.
     if telemetry is not None:
         span = telemetry.get_current_span().get_span_context()
         if span.is_valid:

@@ -16,7 +16,8 @@ from flowfabric.engine import Engine
 from flowfabric.model.events import CompletionEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.operations.workflows import StepOutcome, StepRecord
-from flowfabric.model.records.executions import Edge, EdgeGroup, Execution, Signal, Suspension, Waitpoint
+from flowfabric.model.records.executions import Execution, Signal, Suspension, Waitpoint
+from flowfabric.model.records.flows import Edge, EdgeGroup
 from flowfabric.sdk.runs.run import Run
 from tests.chaos.journey import QUESTION
 from tests.contract.probe import Probe

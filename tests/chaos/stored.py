@@ -14,7 +14,8 @@ from uuid import UUID
 import asyncpg
 
 from flowfabric.model.events import CompletionEvent, LeaseEvent
-from flowfabric.model.records.executions import Attempt, Binding, Execution, FrameRow, Lane, StreamHead
+from flowfabric.model.records.executions import Attempt, Binding, Execution, Lane
+from flowfabric.model.records.streams import FrameRow, StreamHead
 from tests import valkey_rows
 
 _QUERIES = {

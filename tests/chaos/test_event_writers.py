@@ -21,8 +21,8 @@ from flowfabric.engine import Engine
 from flowfabric.engine.reads.subscriptions import Subscription
 from flowfabric.model.events import LeaseEvent
 from flowfabric.model.reads.subscriptions import cursor_at, event_id_of
+from flowfabric.stores.event_questions import ReadEvents
 from flowfabric.stores.feeds import EventPage
-from flowfabric.stores.questions import ReadEvents
 from tests import valkey_rows
 
 WRITERS, FOLLOWERS, ENGINES = 8, 4, 2

@@ -16,7 +16,8 @@ from flowfabric import Run, seconds
 from flowfabric.engine import Engine
 from flowfabric.model.events import CompletionEvent, LeaseEvent
 from flowfabric.model.operations.workflows import Step
-from flowfabric.model.records.executions import Execution, FrameRow
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.streams import FrameRow
 from flowfabric.model.states import LEASE_ACQUIRED, LEASE_RECLAIMED
 from tests import valkey_rows
 from tests.chaos.processes import Peer

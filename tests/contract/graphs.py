@@ -10,7 +10,8 @@ from typing import Any
 from flowfabric import ApplyDependencyResult, EdgePolicy, ExecutionId, FailureClass, FlowGraph, FlowId, Handle
 from flowfabric.engine import Engine
 from flowfabric.model.partitions import flow_partition
-from flowfabric.model.records.executions import Edge, EdgeGroup, Execution
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup
 from tests.contract.probe import Probe, policy
 
 

@@ -20,7 +20,7 @@ from flowfabric.model.events import CompletionEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.handles import decode, encode
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.records.executions import Attempt, Execution, Grant, SigningKey
-from flowfabric.stores.questions import ReadEvents
+from flowfabric.stores.event_questions import ReadEvents
 from flowfabric.stores.sql.schema import OUTBOXES, TABLES
 from flowfabric.stores.valkey.codec import shape_of, unpacked_wide
 from flowfabric.stores.valkey.keys import LASTING

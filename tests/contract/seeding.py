@@ -15,7 +15,8 @@ from flowfabric.engine.record_cache import HeldRecords
 from flowfabric.model.decisions import Act, Decision, Drop, Get, GetFull, change, insert
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.partitions import flow_partition
-from flowfabric.model.records.executions import Attempt, Edge, EdgeGroup, Execution, Flow, Record
+from flowfabric.model.records.executions import Attempt, Execution, Record
+from flowfabric.model.records.flows import Edge, EdgeGroup, Flow
 from flowfabric.stores.sql.schema import OUTBOXES
 from flowfabric.stores.valkey.keys import log_field
 from tests.contract.probe import START_MS

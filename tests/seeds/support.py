@@ -11,7 +11,7 @@ from typing import Any
 
 from flowfabric import BackendTag, ExecutionId
 from flowfabric.engine import Engine
-from flowfabric.model.records.executions import FrameRow, StreamSummary
+from flowfabric.model.records.streams import FrameRow, StreamSummary
 from tests.contract.probe import Probe
 from tests.contract.seeding import alter_attempt, bare_execution, seed
 

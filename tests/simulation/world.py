@@ -16,7 +16,8 @@ from flowfabric.model.decisions import GetFull, Select
 from flowfabric.model.errors import EngineError
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.handles import Handle, decode
-from flowfabric.model.records.executions import Attempt, Execution, FrameRow, Grant
+from flowfabric.model.records.executions import Attempt, Execution, Grant
+from flowfabric.model.records.streams import FrameRow
 from flowfabric.model.waitpoint_tokens import revealed
 from flowfabric.stores.questions import CountRows
 from flowfabric.stores.sql.schema import OUTBOXES, TABLES, split_wire

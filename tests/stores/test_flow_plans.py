@@ -12,7 +12,7 @@ import pytest
 
 from flowfabric import FlowGraph
 from flowfabric.engine import Engine
-from flowfabric.model.records.executions import Edge
+from flowfabric.model.records.flows import Edge
 from flowfabric.stores import questions as ask
 from flowfabric.stores.postgres import load_downstream, load_sql
 from flowfabric.stores.sqlite import store as sqlite_store

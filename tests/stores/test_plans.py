@@ -25,6 +25,7 @@ from flowfabric.model.records.budgets import (
 )
 from flowfabric.model.records.executions import Signal, SignalDedup, SuspendDedup, Suspension, Waitpoint
 from flowfabric.model.records.starts import EnqueueRequest
+from flowfabric.stores.event_questions import ReadEvents
 from flowfabric.stores.postgres import load_ranks, load_sql
 from flowfabric.stores.postgres.commit import Statement
 from flowfabric.stores.postgres.store import WRITER_SETTINGS, Replanning
@@ -40,7 +41,6 @@ from flowfabric.stores.questions import (
     NextDue,
     PendingRequests,
     ReadContexts,
-    ReadEvents,
     SearchEdge,
     SearchExecutions,
     TrimHistory,

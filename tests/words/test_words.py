@@ -71,7 +71,7 @@ def test_the_list_holds_what_is_shown() -> None:
     assert "Skip the confirmation." in found["cli/commands/act.py"]
     assert "Change the priority of a waiting run." in found["cli/commands/act.py"]
     assert 'Unexpected argument "{…}".{…}' in found["cli/application.py"]
-    assert "the lease has expired" in found["model/errors.py"]
+    assert "the lease has expired" in found["model/errors/kinds.py"]
     assert "{…}: must not be empty" in found["engine/checks/values.py"]
     assert "the app is already open" in found["sdk/app.py"]
     assert "It is running on worker {…}." in found["core/explain/explain.py"]

@@ -170,7 +170,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read, as `head` does, has had enough.
+        # The reader, such as `head`, has had enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except Exception as error:

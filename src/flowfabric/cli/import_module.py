@@ -102,7 +102,7 @@ def _place(error: BaseException) -> str:
 
 
 class _AsItIs(SourceFileLoader):
-    """Compiles the file anew: Python's cache misses an edit of the same second that leaves the size as it was."""
+    """Compiles the file again: Python's cache misses an edit of the same second that leaves the size as it was."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)

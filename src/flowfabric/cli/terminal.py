@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-#: Nothing is wrapped for whoever is not a terminal: a line stays a line.
+#: Nothing is wrapped unless the output is a terminal: a line stays a line.
 ENDLESS = 100_000
 #: Spaces between columns, and how far a column may be squeezed.
 _GAP, _NARROWEST = 2, 5

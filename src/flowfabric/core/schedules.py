@@ -365,7 +365,7 @@ def _looked_ahead(view: View, schedule: Schedule, starts: list[tuple[int, str]],
 def _hindered(
     view: View, context: Context, schedule: Schedule, lane: Lane | None, overlap: Overlap
 ) -> SkipReason | None:
-    """Why nothing may be started; whoever is to be replaced goes now."""
+    """Why nothing may be started; a run that is to be replaced ends now."""
     if lane is not None and lane.state in lit.CLOSED_LANES:
         return SkipReason.LANE_CLOSED
     last = schedule.last_execution_id

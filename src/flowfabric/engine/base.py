@@ -67,7 +67,7 @@ class EngineBase:
         self._listener: asyncio.Task[None] | None = None
         self._timer: Any = None
         self._closed = False
-        #: The one task that closes, whoever waits for it.
+        #: The one task that closes, no matter how many wait for it.
         self._closing: asyncio.Task[None] | None = None
         #: Told of what happens here, if somebody wants to know.
         self.observer: Observer | None = None

@@ -163,7 +163,7 @@ class Batcher:
             try:
                 await self._run_one(taken)
             except Exception as error:
-                # Whoever is told of commits has a fault. Those who were answered keep their answer, and work goes on.
+                # An observer of commits has a fault. Callers that were answered keep their answer, and work goes on.
                 _log.exception("work after a batch failed")
                 _fail(taken, error)
             del self._taken[id(taken)]

@@ -62,7 +62,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     Any one of ``scopes`` suffices; without any, no credential is asked for. ``everywhere`` closes it to credentials
     that are limited to namespaces. ``repeatable`` says that asking again after a lost answer does no harm: it changes
     nothing, or the same thing once, and gives the same answer. ``repeatable_with`` is an argument that makes it so.
-    ``tells`` are the arguments that the audit tells besides those that name the subject: never payloads or tokens.
+    ``tells`` are the arguments that the audit tells beside those that name the subject: never payloads or tokens.
     """
 
     name: str
@@ -141,7 +141,7 @@ _STARTING = (
 
 #: Workers read what their runs need.
 _READING = (
-    # Whoever starts a run under an id that is taken is told if another task has it.
+    # A caller that starts a run under an id that is taken is told if another task has it.
     *_called("read_execution_kinds", _EXECUTION, _READ, _SUBMIT, _WORKER),
     *_both(
         "read_execution_state read_execution_info get_execution_result describe_execution read_steps read_stream "
@@ -194,7 +194,7 @@ _STEERING = (
     *_both("set_lane_fairness", _LANE, _OPERATOR, **_tells("by"), **_EVERYWHERE),
 )
 
-#: Whoever reads a waitpoint's token can answer in somebody's place, so reading one is an act.
+#: A waitpoint's token lets its reader answer in somebody's place, so reading one is an act.
 _ANSWERING = (
     *_routed("list_asks", _NAMESPACE, _READ),
     *_routed("describe_ask", _EXECUTION, _READ),

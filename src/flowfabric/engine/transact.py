@@ -37,7 +37,8 @@ from flowfabric.model.decisions import Claimable, Decision, Downstream, Get, Key
 from flowfabric.model.errors import Bug, BugKind, Contention, ContentionKind, EngineError
 from flowfabric.model.limits import MAX_ROUNDS, MAX_TRIES
 from flowfabric.model.operations.workflows import Step
-from flowfabric.model.records.executions import Binding, Execution, Flow, Lane, Signal, SigningKey, Waitpoint
+from flowfabric.model.records.executions import Binding, Execution, Lane, Signal, SigningKey, Waitpoint
+from flowfabric.model.records.flows import Flow
 from flowfabric.stores.protocol import Conflict, Store, Transaction
 
 _log = logging.getLogger("flowfabric.engine")
@@ -68,7 +69,7 @@ class Settings(Struct, frozen=True):
     intake_ms: int = 0
 
     def context(self, now: int) -> Context:
-        """What rules are told besides their command."""
+        """What rules are told in addition to their command."""
         return Context(now, self.store.tag, self.store.shown, self.reclaim_grace_ms, self.intake_ms)
 
 

@@ -57,7 +57,7 @@ MAX_COMPOSITE_DEPTH: Final = 4
 MAX_STREAM_TAILS: Final = 1_024
 #: Steps one execution may remember.
 MAX_STEPS_PER_EXECUTION: Final = 100_000
-#: How deep JSON may nest that is stored, so that whoever reads it later can.
+#: How deep stored JSON may nest, so that its later readers can follow.
 MAX_JSON_DEPTH: Final = 128
 #: Frames that one call may append.
 MAX_FRAMES: Final = 1_000
@@ -67,7 +67,7 @@ MAX_DIMENSIONS: Final = 64
 #: Lanes one claim may serve together, and the weight of each.
 MAX_LANES: Final = 100
 MAX_WEIGHT: Final = 1_000
-#: Bytes of a value by which a lane is shared before its digest takes its place; and executions that are ranked anew
+#: Bytes of a value by which a lane is shared before its digest takes its place; and executions that are ranked again
 #: in one transaction after a lane's setting has changed.
 MAX_FAIR_KEY_BYTES: Final = 128
 RERANK_BATCH: Final = 500

@@ -17,7 +17,7 @@ _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})
 
 
 class TraceContext(Struct, frozen=True):
-    """Whom a span is the child of. Make one with ``read``, which refuses what is none."""
+    """Whom a span is the child of. Make one with ``read``, which refuses malformed input."""
 
     traceparent: str
     tracestate: str = ""
@@ -39,7 +39,7 @@ class TraceContext(Struct, frozen=True):
 
     @classmethod
     def read(cls, traceparent: str | None, tracestate: str | None = None) -> TraceContext | None:
-        """The context that two headers say; ``None`` if the first is none. A second one that cannot be is left out."""
+        """The context of two headers; ``None`` if the first is malformed. A malformed second one is left out."""
         found = _PARENT.fullmatch(traceparent.strip()) if isinstance(traceparent, str) else None
         if found is None:
             return None

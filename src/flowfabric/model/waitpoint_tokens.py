@@ -29,7 +29,7 @@ class Token(str):
         return token
 
     def reveal(self) -> str:
-        """The secret itself, for whoever may have it."""
+        """The secret itself, for those allowed to have it."""
         return self._secret
 
     def __repr__(self) -> str:

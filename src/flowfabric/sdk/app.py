@@ -68,6 +68,8 @@ class App:
         engine_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.url = url
+        #: Whether workflows are called once more, from memory, before they end; see ``testing``.
+        self.second_pass = False
         self._token = token
         if token is not None and not self.is_remote:
             raise BadOptions("token: only a server (http://…, https://…) takes a token", option="token")
@@ -89,7 +91,7 @@ class App:
         self._schedules: Schedules | None = None
         self._metrics: WorkerMetrics | None = None
         self._opened = 0
-        #: Held by whoever opens the engine, so that two who begin together open one.
+        #: Held while the engine is opened, so that two callers that begin together open one.
         self._opening = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sync: BlockingApp | None = None
@@ -111,7 +113,7 @@ class App:
         """The open questions of a run, or of all runs in the app's namespace; newest first.
 
         Without ``wait`` it checks once. With ``wait`` it returns as soon as there is a question, or with an empty list
-        if there is none by then. A run that has ended has no open questions, so for such a run it returns at once.
+        if there are none by then. A run that has ended has no open questions, so for such a run it returns at once.
         """
         from flowfabric.sdk.asks.find import open_asks, wait_for_asks
 

@@ -20,7 +20,7 @@
     ├── IdConflict         a run with this id exists, and reuse="reject" was asked for
     ├── StepFailed         a step failed before, with an error that cannot be had again as it was
     ├── BadStep            what a workflow remembers does not fit the code of today
-    ├── BadAnswer          an answer that does not fit its question, or a link that is none
+    ├── BadAnswer          an answer that does not fit its question, or a malformed link
     ├── AskTimedOut        a question nobody answered in time
     ├── AskClosed          a question that takes no answers
     │   └── AlreadyAnswered   the approver has given another answer
@@ -196,7 +196,7 @@ class BadStep(SdkError):
 
 
 class BadAnswer(SdkError):
-    """An answer that does not fit its question, or a link that is none."""
+    """An answer that does not fit its question, or a malformed link."""
 
     code = "bad_answer"
 

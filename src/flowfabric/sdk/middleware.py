@@ -293,7 +293,7 @@ class CircuitOpen(Transport):
 class CircuitBreaker(_Layer):
     """Stops calling a store that does not answer. After ``failures`` transport errors in a row calls are refused for
     ``cool_down_s``; then one call tries, while others are still refused: if it meets a transport error the wait begins
-    anew, else all is well again. A call that waits for something may take long to tell: after some seconds another one
+    again, else all is well again. A call that waits for something may take long to tell: after some seconds another one
     may try as well. Errors of other kinds are answers and change nothing; refusals of the breaker itself
     count for nothing."""
 

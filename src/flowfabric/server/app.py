@@ -281,7 +281,7 @@ class Server:
 
 
 def create_app(engine: Engine, config: ServerConfig | None = None) -> Server:
-    """The server of an open engine. It runs no timers and closes nothing: whoever opened the engine does."""
+    """The server of an open engine. It runs no timers and closes nothing: the opener of the engine does."""
     from flowfabric.server.routes import ROUTES
 
     return Server(engine, EMBEDDED if config is None else config, ROUTES)

@@ -45,7 +45,7 @@ class ServerConfig(Discreet, Struct, frozen=True, kw_only=True):
     lanes: tuple[str, ...] = ("default",)
     #: ``None``: those of the store, or 256, 32 and 32 if it is new.
     partitions: PartitionCounts | None = None
-    #: What opening the store does about its tables: ``apply`` migrations, or ``check`` that there are none to apply.
+    #: What opening the store does about its tables: ``apply`` migrations, or ``check`` that none are left to apply.
     migrate: str = "apply"
     #: How long a start waits for a Valkey that does not answer yet.
     store_patience_s: float = 60.0

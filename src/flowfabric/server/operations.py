@@ -72,7 +72,7 @@ class Call:
         self.query: Any = None
         self.body: Any = None
         self.receive = receive
-        #: What the audit tells of it besides what was asked for; handlers set it.
+        #: What the audit tells of it beyond what was asked for; handlers set it.
         self.told: Mapping[str, Any] = _NOTHING
 
     # -- what the path names -------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Call:
             raise refused(400, f"path {name} does not match body {name}")
 
     def mint(self, what: str, position: int | None = None) -> str:
-        """A new UUID; the same one again for whoever repeats the request with its key. Those of one request ascend with
+        """A new UUID; the same one again if the request is repeated with its key. Those of one request ascend with
         their positions."""
         if self.key is None:
             return ascending_uuid()

@@ -227,7 +227,7 @@ class Performer:
         if account is not None and not (name == "read_waitpoint_token" and found is None):
             await account.settle(note)
         await self.envelopes.ready()
-        # No other call comes in between: a result that holds a handle is sealed for whoever held it.
+        # No other call comes in between: a result that holds a handle is sealed for its holder.
         self._within = within
         return self.shapes.dump(self.shapes.codec(result_of(name)).write(found))
 
@@ -323,7 +323,7 @@ async def _weight(call: Call, name: str, options: Mapping[str, Any]) -> int:
     names = [each.name for each in options.get("steps", ())]
     if len(names) <= SURE_STEPS:
         return len(names)
-    # Whoever brings so many may name others than it brings.
+    # A call with so many may name others than it brings.
     size = await call.engine.remembered_bytes(options["handle"].execution_id, names)
     if size > MADE_BYTES:
         raise refused(413, f"these steps hold more than {MADE_BYTES} bytes: send fewer at a time")

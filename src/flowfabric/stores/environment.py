@@ -107,7 +107,7 @@ def _by_family(given: Mapping[str, str]) -> str | None:
 def _valkey_url(given: Mapping[str, str]) -> str:
     host = (given.get(VALKEY_HOST.name) or str(VALKEY_HOST.default)).strip("[]")
     if re.fullmatch(r"[\w.:-]+", host, re.ASCII) is None or (":" in host and not _is_ipv6(host)):
-        # Not repeated: whoever writes more than a name may have written a password.
+        # Not repeated: what is more than a name may be a password.
         raise ConfigError(
             "FF_HOST: expected a name or an address, such as cache.example.com; put an account, a database or options "
             "into FF_STORE_URL, such as valkey://user:password@host:port/0"

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from flowfabric.stores.questions import EventBounds, EventRows, ReadEvents
+from flowfabric.stores.event_questions import EventBounds, EventRows, ReadEvents
 
 #: Ids one question looks at, so that a filter that matches little does not become one long read.
 WINDOW = 20_000

@@ -112,7 +112,7 @@ APPLY, CHECK, TAKE = "apply", "check", "take"
 
 def wanted(migrate: object) -> str:
     """One of them, from what a caller gave; true and false are the first and the last. Without any it is what the
-    environment says, in every process: whoever applies migrations elsewhere wants nobody to do so here."""
+    environment says, in every process: where migrations are applied elsewhere, nobody should do so here."""
     if migrate is None:
         migrate = os.environ.get("FF_MIGRATE") or APPLY
     found = {True: APPLY, False: TAKE}.get(migrate) if isinstance(migrate, bool) else migrate

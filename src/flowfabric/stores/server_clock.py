@@ -59,7 +59,7 @@ class ServerClock(RisingClock):
         return time.monotonic() - self._heard_at < _CLOCK_GOOD_S
 
     def now(self, written_ms: int = 0) -> int:
-        """The time now. Whoever has written ``written_ms`` heard the server with less delay than this process: that
+        """The time now. The process that wrote ``written_ms`` heard the server with less delay than this one: that
         time has come, and what follows must not be dated before it. A time further ahead than any delay is no clue:
         the server's clock was set back since."""
         local = time.monotonic() * 1000

@@ -1,6 +1,6 @@
-"""Hints between processes, beside the transactions, never inside them: what is the same whoever carries them.
+"""Hints between processes, beside the transactions, never inside them: what all carriers share.
 
-Topics are gathered and sent together. Losing one costs latency, never work: whoever waits also looks from time to time.
+Topics are gathered and sent together. Losing one costs latency, never work: waiters also look from time to time.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from flowfabric.model.errors import Contextual, EngineError, Transport
 from flowfabric.model.events import CompletionEvent
 from flowfabric.model.operations.budgets import BudgetAsked, ConcurrencyExceeded, HardBreach, RateExceeded
 from flowfabric.model.operations.flows import AllOf, AnyOf, SiblingsCancelled, read_edge_policy
-from flowfabric.model.records.executions import Attempt, EdgeGroup, Execution
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.flows import EdgeGroup
 from flowfabric.telemetry.metrics import OTHER, Counter, Histogram, Labels, Metric
 
 #: Lanes that are told apart; further ones are ``other``.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flowfabric.telemetry")
 
-#: How long what was counted is told again before it is counted anew.
+#: How long a count is told again before it is counted again.
 PULSE_S = 5.0
 
 

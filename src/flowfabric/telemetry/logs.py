@@ -2,7 +2,7 @@
 
 ``FF_LOG`` is a list such as ``info,flowfabric.timers=debug,audit=info``: levels by logger, and one without a name for
 all others. What identifies somebody (waitpoint tokens, credentials, passwords in addresses) is taken out of every line,
-whoever wrote it there.
+no matter who wrote it there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEVELS = {
     "critical": logging.CRITICAL,
     "off": logging.CRITICAL + 1,
 }
-#: Attributes that every record has; others were added by whoever logged.
+#: Attributes that every record has; others were added by the logging code.
 _COMMON = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 # Every part begins at a place of its own and is bounded, so that a long text takes no longer than it is long.
 _SECRETS = re.compile(

@@ -32,7 +32,7 @@ from flowfabric import (
 from flowfabric.conditions import Single
 from flowfabric.engine import Engine
 from flowfabric.model.operations.executions import ResumeGrant, ResumeToken
-from flowfabric.model.records.executions import Flow
+from flowfabric.model.records.flows import Flow
 from tests.contract.bad_samples import BAD_SAMPLES, PULSE
 from tests.contract.bad_steps import BAD_STEPS
 from tests.contract.bad_values import BAD as PLAIN_BAD, Bad

@@ -25,7 +25,8 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.events import InstanceTagEvent, LeaseEvent, OperatorEvent
-from flowfabric.model.records.executions import CancelBacklog, Flow, WorkerEvent
+from flowfabric.model.records.executions import WorkerEvent
+from flowfabric.model.records.flows import CancelBacklog, Flow
 from tests.contract.hostile import HOSTILE, LANES, SHORT, TOKENS
 from tests.contract.probe import START_MS, ManualClock, Probe, create, fence_of, id_of, payload_of, policy
 from tests.contract.seeding import flow_of, seed

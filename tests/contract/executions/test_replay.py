@@ -22,7 +22,7 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.events import OperatorEvent
-from flowfabric.model.records.executions import EdgeGroup, Flow
+from flowfabric.model.records.flows import EdgeGroup, Flow
 from flowfabric.model.states import legal
 from tests.contract.probe import (
     START_MS,

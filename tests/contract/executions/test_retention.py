@@ -14,7 +14,8 @@ from flowfabric.core.executions.retention import TrimExecution
 from flowfabric.engine import Engine
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.ids import ExecutionId
-from flowfabric.model.records.executions import Binding, CancelBacklogMember, Grant, Suspension, Waitpoint, WorkerEvent
+from flowfabric.model.records.executions import Binding, Grant, Suspension, Waitpoint, WorkerEvent
+from flowfabric.model.records.flows import CancelBacklogMember
 from tests.contract import seeding
 from tests.contract.probe import ManualClock, Probe, claimed, create, id_of, needing, policy, refused, unchanged
 

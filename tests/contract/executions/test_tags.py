@@ -10,7 +10,7 @@ import pytest
 from flowfabric import NotFound, Validation, ValidationKind
 from flowfabric.engine import Engine
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent
-from flowfabric.model.records.executions import Flow
+from flowfabric.model.records.flows import Flow
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, id_of, policy, refused, unchanged
 from tests.contract.seeding import alter, flow_of, seed
 

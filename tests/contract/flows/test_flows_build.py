@@ -39,7 +39,7 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.partitions import flow_partition
-from flowfabric.model.records.executions import Edge, EdgeGroup, Flow
+from flowfabric.model.records.flows import Edge, EdgeGroup, Flow
 from tests.contract.graphs import Flowing
 from tests.contract.probe import START_MS, ManualClock, Probe, create, policy, refused, unchanged
 from tests.contract.seeding import flow_of, seed

@@ -27,7 +27,8 @@ from flowfabric import (
 from flowfabric.engine import Engine
 from flowfabric.engine.operations import operator
 from flowfabric.model.events import CompletionEvent, LeaseEvent, OperatorEvent
-from flowfabric.model.records.executions import CancelBacklog, CancelBacklogMember, Flow, Suspension, Waitpoint
+from flowfabric.model.records.executions import Suspension, Waitpoint
+from flowfabric.model.records.flows import CancelBacklog, CancelBacklogMember, Flow
 from tests.contract.probe import START_MS, ManualClock, Probe, policy, refused, unchanged
 from tests.contract.seeding import alter, bare_execution, flow_of, lane_of, member, member_id, seed
 

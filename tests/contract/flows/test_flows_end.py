@@ -14,12 +14,12 @@ from flowfabric.engine import Engine
 from flowfabric.engine.timers import executions
 from flowfabric.model.events import CompletionEvent
 from flowfabric.model.partitions import flow_partition
-from flowfabric.model.records.executions import (
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import (
     CancelBacklog,
     CancelBacklogMember,
     Edge,
     EdgeGroup,
-    Execution,
     Flow,
     FlowCounts,
     PendingCancelGroup,

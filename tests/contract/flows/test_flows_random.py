@@ -17,7 +17,8 @@ from flowfabric.core.invariants.flows import check_flow
 from flowfabric.engine import Engine
 from flowfabric.model.decisions import Select
 from flowfabric.model.events import CompletionEvent
-from flowfabric.model.records.executions import Edge, EdgeGroup, Execution
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup
 from tests.contract.graphs import Flowing, settle
 from tests.contract.probe import Probe, policy, shared_stores_only
 

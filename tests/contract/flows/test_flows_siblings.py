@@ -10,7 +10,7 @@ from flowfabric import AnyOf, Contention, FlowEdge, OnSatisfied, Quorum
 from flowfabric.core.flows import cascade
 from flowfabric.engine import Engine
 from flowfabric.model.events import CompletionEvent
-from flowfabric.model.records.executions import EdgeGroup, PendingCancelGroup
+from flowfabric.model.records.flows import EdgeGroup, PendingCancelGroup
 from tests.contract.graphs import Flowing, settle
 from tests.contract.probe import START_MS, Probe, unchanged
 from tests.contract.seeding import remove, seed

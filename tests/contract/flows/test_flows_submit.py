@@ -27,7 +27,8 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.partitions import flow_partition
-from flowfabric.model.records.executions import Edge, Execution, Lane
+from flowfabric.model.records.executions import Execution, Lane
+from flowfabric.model.records.flows import Edge
 from tests.contract.probe import START_MS, Probe, create, refused, unchanged
 
 

@@ -35,8 +35,9 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.operations.workflows import ChildWait, NewStep
-from flowfabric.model.records.executions import Attempt, Grant, StreamHead, SuspendDedup, Suspension, Waitpoint
+from flowfabric.model.records.executions import Attempt, Grant, SuspendDedup, Suspension, Waitpoint
 from flowfabric.model.records.past_leases import PastLease
+from flowfabric.model.records.streams import StreamHead
 from tests.contract import seeding
 from tests.contract.admission.test_budgets import ONE, budget, usage
 from tests.contract.leases.test_epochs import STEPS, TTL_MS

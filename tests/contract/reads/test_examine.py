@@ -10,7 +10,8 @@ from flowfabric import AnyOf, DurableSummary, FlowGraph, Frame
 from flowfabric.engine import Engine
 from flowfabric.model.reads.examine import Violation
 from flowfabric.model.records.budgets import Budget, BudgetUsage, QuotaPolicy
-from flowfabric.model.records.executions import EdgeGroup, StreamHead, StreamSummary
+from flowfabric.model.records.flows import EdgeGroup
+from flowfabric.model.records.streams import StreamHead, StreamSummary
 from flowfabric.stores.questions import TrimHistory
 from tests.contract.probe import ManualClock, Probe, claimed, create, id_of, policy
 from tests.contract.seeding import alter, overwrite, remove

@@ -23,7 +23,7 @@ from flowfabric import (
 from flowfabric.engine import Engine
 from flowfabric.model import events as rows
 from flowfabric.model.reads.subscriptions import cursor_at
-from flowfabric.model.records.executions import Flow
+from flowfabric.model.records.flows import Flow
 from tests.contract import seeding
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, fence_of, id_of, policy
 from tests.contract.subscribing import finished, names, now, outcome_name, publish, rest, take

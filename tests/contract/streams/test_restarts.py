@@ -21,7 +21,7 @@ from flowfabric import (
 from flowfabric.core.streams.heads import MOST_PARTS
 from flowfabric.core.streams.restarts import MOST_ATTEMPTS
 from flowfabric.engine import Engine
-from flowfabric.model.records.executions import StreamHead
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.model.streams.restarts import is_restart, read_restart
 from tests.contract.probe import ManualClock, Probe, claimed, id_of, payload_of, policy, refused, unchanged
 from tests.contract.seeding import overwrite

@@ -24,7 +24,7 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.decisions import Get
-from flowfabric.model.records.executions import FrameRow, StreamHead, StreamSummary
+from flowfabric.model.records.streams import FrameRow, StreamHead, StreamSummary
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, id_of, policy, refused, unchanged
 from tests.contract.seeding import seed
 

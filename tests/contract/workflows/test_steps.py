@@ -23,7 +23,8 @@ from flowfabric import (
 )
 from flowfabric.engine import Engine
 from flowfabric.model.operations.workflows import ChildWait, NewStep, Step, StepOutcome, StepPlace
-from flowfabric.model.records.executions import Execution, Flow, Suspension
+from flowfabric.model.records.executions import Execution, Suspension
+from flowfabric.model.records.flows import Flow
 from tests.contract.graphs import settle
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, create, id_of, payload_of, policy, refused
 

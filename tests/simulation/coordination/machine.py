@@ -18,7 +18,7 @@ from hypothesis.stateful import initialize
 from flowfabric.model.decisions import Get, Select
 from flowfabric.model.events import CompletionEvent, SignalEvent
 from flowfabric.model.partitions import flow_partition
-from flowfabric.model.records.executions import CancelBacklog, CancelBacklogMember, Edge, EdgeGroup, Flow
+from flowfabric.model.records.flows import CancelBacklog, CancelBacklogMember, Edge, EdgeGroup, Flow
 from tests.simulation.coordination.domains import ELSEWHERE, FLOW_IDS, GROUPS, NODE, POLICY, SHAPE, menu
 from tests.simulation.coordination.oracle import Coordination as Oracle
 from tests.simulation.rules import Model

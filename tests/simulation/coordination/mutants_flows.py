@@ -15,7 +15,8 @@ from flowfabric.model import states as lit
 from flowfabric.model.decisions import Change
 from flowfabric.model.events import CompletionEvent, LeaseEvent, OperatorEvent
 from flowfabric.model.operations.flows import GroupState
-from flowfabric.model.records.executions import Attempt, CancelBacklog, Edge, EdgeGroup, Flow
+from flowfabric.model.records.executions import Attempt
+from flowfabric.model.records.flows import CancelBacklog, Edge, EdgeGroup, Flow
 from tests.simulation.coordination.mutating import around, edited, mutant, without_drops, without_events, without_fields
 
 

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from flowfabric.core.invariants.flows import check_flow
-from flowfabric.model.records.executions import Edge, EdgeGroup, Execution
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup
 from tests.unit.core.test_invariants import execution
 
 FLOW = "00000000-0000-4000-8000-00000000000f"

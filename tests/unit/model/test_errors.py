@@ -8,7 +8,6 @@ from enum import StrEnum
 
 import pytest
 
-from flowfabric.model import errors
 from flowfabric.model.errors import (
     Bug,
     BugKind,
@@ -34,6 +33,7 @@ from flowfabric.model.errors import (
     Validation,
     ValidationKind,
 )
+from flowfabric.model.errors.kinds import SENTENCES
 
 KIND_ENUMS: tuple[type[StrEnum], ...] = (
     ValidationKind,
@@ -82,10 +82,10 @@ def test_the_kinds_are_those_of_the_tables() -> None:
 
 def test_every_kind_has_one_text_and_one_sentence() -> None:
     assert len({str(kind) for kind in KINDS}) == len(KINDS)
-    assert set(errors._SENTENCES) == set(KINDS)
+    assert set(SENTENCES) == set(KINDS)
     for kind in KINDS:
         assert kind.value == kind.name.lower()
-        happened, advice = errors._SENTENCES[kind]
+        happened, advice = SENTENCES[kind]
         assert not happened.endswith(".")
         assert advice.endswith(".")
 

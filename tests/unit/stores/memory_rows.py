@@ -17,14 +17,8 @@ from flowfabric.model.decisions import (
     insert,
 )
 from flowfabric.model.events import LeaseEvent
-from flowfabric.model.records.executions import (
-    Attempt,
-    Execution,
-    FrameRow,
-    Grant,
-    StreamHead,
-    Worker,
-)
+from flowfabric.model.records.executions import Attempt, Execution, Grant, Worker
+from flowfabric.model.records.streams import FrameRow, StreamHead
 from flowfabric.stores import questions as ask
 from flowfabric.stores.memory import MemoryStore
 

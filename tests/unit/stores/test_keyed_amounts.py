@@ -13,14 +13,8 @@ from flowfabric.model.decisions import Claimable, Descendants
 from flowfabric.model.operations.flows import EdgeState
 from flowfabric.model.operations.workflows import Step
 from flowfabric.model.records.budgets import Budget
-from flowfabric.model.records.executions import (
-    CancelBacklog,
-    Edge,
-    EdgeGroup,
-    Execution,
-    Lane,
-    PendingCancelGroup,
-)
+from flowfabric.model.records.executions import Execution, Lane
+from flowfabric.model.records.flows import CancelBacklog, Edge, EdgeGroup, PendingCancelGroup
 from flowfabric.stores import questions as ask
 from flowfabric.stores.keyed.load import readings
 from flowfabric.stores.keyed.questions import answer

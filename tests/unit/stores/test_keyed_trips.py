@@ -11,6 +11,7 @@ from flowfabric import ClaimPolicy, Every, FlowGraph, Frame, Handle
 from flowfabric.engine import Engine
 from flowfabric.model.events import CompletionEvent
 from flowfabric.stores import questions as ask
+from flowfabric.stores.event_questions import ReadEvents
 from flowfabric.stores.keyed import logs
 from flowfabric.stores.keyed.due import _BY_TIME, _WHOLE
 from flowfabric.stores.keyed.questions import answer
@@ -89,7 +90,7 @@ async def test_events_of_another_commit_are_in_the_next_page(engine: Engine, mon
 
     monkeypatch.setattr(logs, "LARGEST_CHUNK", 1)
     await end()
-    page = await in_trips(engine, ask.ReadEvents(CompletionEvent, 0, None, 10), end)
+    page = await in_trips(engine, ReadEvents(CompletionEvent, 0, None, 10), end)
     assert ([number for number, _ in page.rows], page.top) == ([1], 1)
     place, counted = await in_trips(engine, ask.CountEnded(0, 60_000, 10), end)
     assert (place, sum(count for _, _, count in counted)) == (2, 2)
@@ -108,10 +109,10 @@ async def test_events_that_are_deleted_between_two_trips_are_missed(
     def forget(before_ms: int) -> Awaitable[Any]:
         return engine.store.query(ask.TrimHistory(before_ms, 0, clock(), 10))
 
-    read = ask.ReadEvents(CompletionEvent, 0, None, 10)
+    read = ReadEvents(CompletionEvent, 0, None, 10)
     page = await in_trips(engine, read, lambda: forget(START_MS + 1))
     assert ([number for number, _ in page.rows], page.trimmed) == ([1, 2, 3], 0), "what was read before is not missed"
-    page = await in_trips(engine, ask.ReadEvents(CompletionEvent, 1, None, 10), lambda: forget(START_MS + 2_001))
+    page = await in_trips(engine, ReadEvents(CompletionEvent, 1, None, 10), lambda: forget(START_MS + 2_001))
     assert page.trimmed == 3, "whoever reads on from there is told"
 
 
@@ -126,7 +127,7 @@ QUESTIONS: list[Any] = [
     ask.OpenFlows(None, 10), ask.EmptyFlows(None, 10), ask.DueSchedules(LATER, 10), ask.SearchExecutions(10),
     ask.SearchExecutions(10, tags=((("a",), "b"),)), ask.QueueDepths(), ask.QueueDepths(("acme",)),
     ask.ListNamespaces(None, 10), ask.SearchFlows(10), ask.SearchSuspended(10, ("waiting_for_signal",)),
-    ask.CountUnended(10), ask.ReadEvents(CompletionEvent, 0, None, 10), ask.CountEnded(None, 1_000, 10),
+    ask.CountUnended(10), ReadEvents(CompletionEvent, 0, None, 10), ask.CountEnded(None, 1_000, 10),
     ask.OddEnds(0, 10), ask.ListSamples(0, 10),
 ]  # fmt: skip
 

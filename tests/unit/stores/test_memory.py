@@ -30,18 +30,14 @@ from flowfabric.model.records.budgets import QuotaWindow
 from flowfabric.model.records.executions import (
     EXECUTION_WIDE_FIELDS,
     Attempt,
-    CancelBacklogMember,
-    Edge,
-    EdgeGroup,
     Execution,
-    Flow,
     Grant,
     Lane,
-    PendingCancelGroup,
     SigningKey,
     Waitpoint,
     WorkerEvent,
 )
+from flowfabric.model.records.flows import CancelBacklogMember, Edge, EdgeGroup, Flow, PendingCancelGroup
 from flowfabric.model.records.past_leases import PastLease
 from flowfabric.stores.keyed import load as loading
 from flowfabric.stores.keyed.reads import Originals, Rows

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 from msgspec import UNSET
 
-from flowfabric.core.batch.view import claim_order
+from flowfabric.core.batch.candidates import claim_order
 from flowfabric.model import states as lit
 from flowfabric.model.decisions import (
     Change,

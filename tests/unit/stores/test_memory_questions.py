@@ -20,17 +20,15 @@ from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEven
 from flowfabric.model.records.executions import (
     Attempt,
     Binding,
-    CancelBacklogMember,
     Execution,
-    FrameRow,
     Lane,
-    StreamHead,
-    StreamSummary,
     Suspension,
     Waitpoint,
     Worker,
     WorkerEvent,
 )
+from flowfabric.model.records.flows import CancelBacklogMember
+from flowfabric.model.records.streams import FrameRow, StreamHead, StreamSummary
 from flowfabric.stores import questions as ask
 from flowfabric.stores.memory import MemoryStore
 from tests.unit.stores.memory_rows import (

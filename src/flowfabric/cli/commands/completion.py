@@ -63,7 +63,7 @@ def completion(
 
 
 def _runs(where: Where) -> list[str]:
-    """The newest runs of the store. Whoever has pressed a key wants no complaints: without a store there are none."""
+    """The newest runs of the store. A person who presses Tab wants no complaints: without a store there are no runs."""
 
     async def read() -> list[str]:
         url = where.address()

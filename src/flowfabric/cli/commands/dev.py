@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 9090
 #: A worker that is killed gives its work back after this.
 LEASE = timedelta(seconds=5)
-#: Set while the process begins anew because files have changed.
+#: Set while the process restarts because files have changed.
 AGAIN = "FF_DEV_AGAIN"
 EXAMPLE = """\
 from flowfabric import App

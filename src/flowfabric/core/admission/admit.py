@@ -1,4 +1,4 @@
-"""Admission: what an execution names must have room before it is claimed; whoever was kept back goes on when it has.
+"""Admission: what an execution names must have room before it is claimed; what was kept back continues when it has.
 
 Budgets are tested first, then the quota. A row that is denied is blocked with its reason, so that it does not stand in
 the way of those behind it; the mark on the budget or quota says that somebody waits. Whatever makes room there lets
@@ -196,7 +196,7 @@ def exhausted(view: View, budget: Budget) -> str | None:
     if not charge.refuses(budget, terms):
         return None
     if terms.on_hard_limit == OnHardLimit.ASK:
-        return None  # whoever is held back here could never ask
+        return None  # an execution held back here could never ask
     if budget.cancelling_since_ms is not None:
         return "breached; its waiting executions are being cancelled"
     for dimension, limit in read_caps(budget.policy_json):
@@ -280,7 +280,7 @@ def admit(
 
 
 def _hold(view: View, budget_id: str, following: Sequence[Execution] = ()) -> None:
-    """Look again with the budget held, so that whoever makes room there comes after the block, and sees it. If it must
+    """Look again with the budget held, so that a commit that makes room comes after the block, and sees it. If it must
     be asked for, so is what will block the following."""
     needs = _holding(view, budget_id)
     if all(map(view.has, needs)):
@@ -355,7 +355,7 @@ def _marked(view: View, context: Context, denial: Denial) -> tuple[Act, ...]:
 
 
 class Look:
-    """The next executions in claim order that are admitted, each with the place it takes. Whoever iterates folds what
+    """The next executions in claim order that are admitted, each with the place it takes. The caller folds what
     it makes of each before it takes the next. After ``DENIED_AT_ONCE`` the look ends early; ``unfinished`` says that it
     found nothing by then."""
 

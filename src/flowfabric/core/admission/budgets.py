@@ -1,4 +1,4 @@
-"""Budgets: what they allow, what was charged, and how they begin anew."""
+"""Budgets: what they allow, what was charged, and how they are reset."""
 
 from __future__ import annotations
 

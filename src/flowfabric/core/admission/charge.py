@@ -1,7 +1,7 @@
 """Charging budgets: every level must fit, nothing or everything is applied, and each counter is written once.
 
 A budget may stand under others. What is charged to it is charged to all of them, and a hard limit of any of them
-refuses the charge. Whoever writes a counter holds the lock of its budget's row, so that two charges never race.
+refuses the charge. A writer of a counter holds the lock of its budget's row, so that two charges never race.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flowfabric.model.records.budgets import Budget, BudgetDedup, BudgetUsage
 DEDUP_MS = 86_400_000
 #: What ``view.follow`` may carry on: letting executions go that wait for room, cancelling those that wait in vain.
 LET_GO_BUDGET, LET_GO_QUOTA, CANCEL_PENDING = "let_go_budget", "let_go_quota", "cancel_pending"
-#: Likewise: slots of a quota are free, for whoever may wait for them.
+#: Likewise: slots of a quota are free for those waiting for them.
 SLOT_LEFT = "slot_left"
 _MAX_I64 = 2**63 - 1
 
@@ -193,7 +193,7 @@ def _soft_breach(counters: Counters, budget: Budget, amounts: Mapping[str, int])
 
 
 def wake(view: View, chain: Iterable[Budget]) -> None:
-    """These budgets have room again: whoever waits for it goes on right after the commit."""
+    """These budgets have room again: those waiting for it continue right after the commit."""
     for budget in chain:
         if budget.waiting_since_ms is not None:
             view.follow(LET_GO_BUDGET, budget.budget_id)

@@ -1,9 +1,9 @@
 """Quotas: how often in a sliding window, and how many at once.
 
 An execution that a claim admits carries its admission itself (``admitted_at_ms``), until it ends: it holds a slot as
-long as it lives, and none can leak. Whoever asks by ``check_admission`` gets a row of its own, a guard, and a slot that
-the policy counts. Whoever admits holds the lock of the policy's row, so that no two admissions take the same place; an
-execution that ends takes no lock, and whoever waits for its slot is looked for after the commit.
+long as it lives, and none can leak. A caller of ``check_admission`` gets a row of its own, a guard, and a slot that
+the policy counts. An admission holds the lock of the policy's row, so that no two admissions take the same place; an
+execution that ends takes no lock, and those waiting for its slot are looked for after the commit.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _new(command: CreateQuotaPolicy, now: int) -> QuotaPolicy:
 
 
 class CheckAdmission(Struct, gc=False):
-    """Ask for admission by the caller's numbers. They define the policy if there is none, and never change one."""
+    """Ask for admission by the caller's numbers. They define the policy if it does not exist, and never change one."""
 
     policy: CreateQuotaPolicy
     dimension: str
@@ -245,7 +245,7 @@ def _pushed(
     if taken != policy.active_concurrency:
         fields["active_concurrency"] = taken
     if policy.waiting_since_ms is not None and terms.rate_limit > 0 and policy.next_room_at_ms is None:
-        # Whoever waits must not wait longer than the window is full.
+        # Nobody may wait longer than the window is full.
         oldest = view.recent(_recent(policy, terms, dimension))[1]
         fields["next_room_at_ms"] = saturate((context.now if oldest is None else oldest) + terms.window_ms)
     return (change(policy, updated_at_ms=context.now, **fields),) if fields else ()
@@ -390,7 +390,7 @@ def _guard_dropped(policy: QuotaPolicy, guard: QuotaAdmitted, now: int) -> tuple
 
 
 def wake(view: View, policy: QuotaPolicy) -> None:
-    """One slot is free: whoever waits for it goes on right after the commit."""
+    """One slot is free: the one waiting for it continues right after the commit."""
     if policy.waiting_since_ms is not None:
         view.follow(LET_GO_QUOTA, policy.quota_policy_id, 1)
 

@@ -129,7 +129,7 @@ def _asked(
 def _before(
     view: View, context: Context, budget: Budget, key: str, attempt: Attempt
 ) -> Reserved | AlreadyApplied | None:
-    """What an earlier call with this key led to. One whose lease has ended left nothing behind: reserve anew."""
+    """What an earlier call with this key led to. One whose lease has ended left nothing behind: reserve again."""
     seen = charge.remembered(view, budget, key, context.now)
     if seen is None:
         return None

@@ -6,7 +6,8 @@ from typing import Any
 
 from flowfabric.model.decisions import Descendants, Downstream, Key, LiveMembers, Need, Select
 from flowfabric.model.operations.flows import EdgeState
-from flowfabric.model.records.executions import Edge, Execution
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Edge
 from flowfabric.model.states import ENDED_PHASES
 
 

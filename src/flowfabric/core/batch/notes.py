@@ -1,5 +1,5 @@
-"""What is stored in the commit of a call from outside besides what it does: the account of it, and its result for
-whoever repeats it. A call that changes nothing leaves neither."""
+"""What the commit of a call from outside stores in addition to its effect: the account of it, and its result for a
+caller that repeats it. A call that changes nothing leaves neither."""
 
 from __future__ import annotations
 

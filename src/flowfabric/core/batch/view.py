@@ -6,7 +6,6 @@ and decides again. Rules are pure, so deciding twice is free of consequences.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
@@ -14,8 +13,8 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from flowfabric.core.batch.graph_view import GraphView, Missing
-from flowfabric.core.batch.ranks import Turns
+from flowfabric.core.batch.candidates import CandidatesView
+from flowfabric.core.batch.graph_view import Missing
 from flowfabric.model.decisions import (
     Change,
     Claimable,
@@ -44,8 +43,9 @@ from flowfabric.model.decisions import (
 )
 from flowfabric.model.events import Event
 from flowfabric.model.records.budgets import QuotaWindow
-from flowfabric.model.records.executions import Attempt, Binding, Edge, Execution, Grant, Record
-from flowfabric.model.states import ENDED_PHASES, PENDING_CLAIM, is_claimable
+from flowfabric.model.records.executions import Attempt, Binding, Execution, Record
+from flowfabric.model.records.flows import Edge
+from flowfabric.model.states import ENDED_PHASES
 
 _RecordType = TypeVar("_RecordType", bound=Record)
 
@@ -62,23 +62,6 @@ class Held:
         return None, False
 
 
-class _Scan:
-    """Claim candidates of one lane and capability set, in claim order."""
-
-    __slots__ = ("asked", "exhausted", "keys", "position")
-
-    def __init__(self, keys: list[str], asked: int, exhausted: bool) -> None:
-        self.keys = keys
-        self.asked = asked
-        self.exhausted = exhausted
-        self.position = 0
-
-
-def claim_order(execution: Execution) -> tuple[int, int, int, str]:
-    """Priority first, then turn (in fair lanes), then age, then id: the one order of every lane."""
-    return (-execution.priority, execution.fair_rank, execution.created_at_ms, execution.uuid)
-
-
 def _belongs(record: Any, purge: PurgeExecution) -> bool:
     """Whether a record goes when an execution is purged. An idempotency key outlives its execution."""
     return (
@@ -88,7 +71,7 @@ def _belongs(record: Any, purge: PurgeExecution) -> bool:
     )
 
 
-class View(GraphView):
+class View(CandidatesView):
     """Loaded records plus folded decisions; see the module's text."""
 
     def __init__(self, held: Held | None = None, arrive: Arrive | None = None, *, hopeful: bool = False) -> None:
@@ -99,34 +82,30 @@ class View(GraphView):
         self._full: set[str] = set()
         #: First records of a select: how many were asked for, and the keys found.
         self._firsts: dict[Select, tuple[int, list[Key]]] = {}
-        self._scans: dict[tuple[str, frozenset[str], frozenset[str] | None], _Scan] = {}
         self._peeked: dict[Any, dict[Key, Any]] = {}
         self._listed: dict[tuple[str, str], tuple[int, list[str]]] = {}
         self._recent: dict[Recent, tuple[int, int | None, tuple[int, int]]] = {}
         self._slots: dict[Slots, int] = {}
         self._ended: dict[EndedAmong, frozenset[str]] = {}
-        self._bound: list[Execution] = []
         #: Budgets as executions name them, of which everything that admission looks at is here.
         self.looked_at: set[tuple[str, str | None]] = set()
         self._held = held
         #: Gives an execution that joins a queue its place there.
         self._arrive = arrive
-        self._turns = Turns()
         self._misplaced: dict[Misplaced, list[tuple[str, str | None]]] = {}
         self._start()
 
     def _start(self) -> None:
         self._current = {kind: table.copy() for kind, table in self._loaded.items()}
-        self._puts: dict[Any, dict[Key, tuple[str, ...] | None]] = {}
+        self._puts = {}
         self._drops: dict[Any, dict[Key, Record]] = {}
-        self._purged: dict[Any, set[Key]] = {}
+        self._purged = {}
         self._events: list[Event] = []
         self._trims: dict[tuple[str, int], None] = {}
         self._purges: list[PurgeExecution] = []
         self._dispatched: list[MarkDispatched] = []
         self._purged_flows: list[PurgeFlow] = []
         self._edges = {}
-        self._fresh: dict[str, list[tuple[int, int, int, str, str]]] = {}
         self._believed: dict[tuple[Any, Key], Any] = {}
         self._windows: dict[tuple[int, str, str], list[QuotaWindow]] = {}
         #: Slots of quotas that this batch takes, less those it gives back.
@@ -134,10 +113,8 @@ class View(GraphView):
         #: What to carry on after the commit: (kind, name) -> how much, ``None`` for as much as there is.
         self.following: dict[tuple[str, str], int | None] = {}
         self.folds = 0
-        self._turns.restart()
+        self._restart_queues()
         self._unplaced: list[Need] = []
-        for scan in self._scans.values():
-            scan.position = 0
 
     def restart(self) -> None:
         """Forget every folded decision; keep what was loaded."""
@@ -146,7 +123,7 @@ class View(GraphView):
     # -- filling -------------------------------------------------------------------------------------------------
 
     def put_loaded(self, kind: Any, key: Key, record: Any) -> None:
-        """A record as the store has it; ``None`` when there is none."""
+        """A record as the store has it; ``None`` if it does not exist."""
         if kind is Execution and key in self._full:
             return  # the full record knows more
         table = self._loaded.get(kind)
@@ -171,16 +148,6 @@ class View(GraphView):
         """The answer to a ``First``; its records were put one by one."""
         self._firsts[Select(need.kind, need.fields, need.values)] = (need.limit, keys)
 
-    def put_claimable(self, need: Claimable, keys: list[str]) -> None:
-        """The answer to a ``Claimable``; its executions and attempts were put one by one."""
-        executions = self._current.get(Execution, {})
-        for key in keys:
-            execution = executions[key]
-            if execution.budget_ids is not None or execution.quota_policy_id is not None:
-                self._bound.append(execution)
-        exhausted = len(keys) < need.limit
-        self._scans[(need.lane_id, need.capabilities, need.namespaces)] = _Scan(keys, need.limit, exhausted)
-
     def put_peeked(self, kind: Any, key: Key, record: Any) -> None:
         """A record as it was a moment ago, free for others to change."""
         self._peeked.setdefault(kind, {})[key] = record
@@ -190,7 +157,7 @@ class View(GraphView):
         self._listed[(need.what, need.name)] = (need.limit, keys)
 
     def put_recent(self, need: Recent, count: int, oldest_ms: int | None, newest: tuple[int, int]) -> None:
-        """The answer to a ``Recent``; ``newest`` is a time and a number, both 0 if there is none."""
+        """The answer to a ``Recent``; ``newest`` is a time and a number, both 0 without an admission."""
         self._recent[need] = (count, oldest_ms, newest)
 
     def put_slots(self, need: Slots, count: int) -> None:
@@ -200,15 +167,6 @@ class View(GraphView):
     def put_ended(self, need: EndedAmong, ended: frozenset[str]) -> None:
         """The answer to an ``EndedAmong``."""
         self._ended[need] = ended
-
-    def newly_bound(self) -> list[Execution]:
-        """Claim candidates that name a budget or a quota, each once."""
-        bound, self._bound = self._bound, []
-        return bound
-
-    def put_ranked(self, need: Ranked, ranks: list[tuple[str, int]]) -> None:
-        """The answer to a ``Ranked``."""
-        self._turns.put(need, ranks)
 
     def put_misplaced(self, need: Misplaced, found: list[tuple[str, str | None]]) -> None:
         """The answer to a ``Misplaced``; its executions were put one by one."""
@@ -224,8 +182,7 @@ class View(GraphView):
         if type(need) is GetFull:
             return need.execution_id in self._full
         if type(need) is Claimable:
-            scan = self._scans.get((need.lane_id, need.capabilities, need.namespaces))
-            return scan is not None and (scan.exhausted or scan.asked >= need.limit)
+            return self.has_scan(need)
         if type(need) is First:
             known = self._firsts.get(Select(need.kind, need.fields, need.values))
             return known is not None and known[0] >= need.limit
@@ -253,7 +210,7 @@ class View(GraphView):
     # -- asking --------------------------------------------------------------------------------------------------
 
     def get(self, kind: type[_RecordType], key: Key) -> _RecordType | None:
-        """The record, or ``None`` if there is none."""
+        """The record, or ``None`` if it does not exist."""
         table = self._current.get(kind)
         if table is None:
             table = self._current[kind] = {}
@@ -307,7 +264,7 @@ class View(GraphView):
         return count + len(added), added[0].admitted_at_ms if oldest_ms is None else oldest_ms
 
     def newest(self, need: Recent) -> tuple[int, int]:
-        """``(time, number)`` of the newest admission, this batch's own included; zeros if there is none."""
+        """``(time, number)`` of the newest admission, this batch's own included; zeros without one."""
         added = self._windows.get(need[:3])
         return (added[-1].admitted_at_ms, added[-1].number) if added else self._answered(need)[2]
 
@@ -347,11 +304,6 @@ class View(GraphView):
         if record is None and self._held is not None:
             record = self._held.find(kind, key)[0]
         return record
-
-    def fresh_in(self, lane_id: str) -> list[Execution]:
-        """Executions of a lane that this batch itself has made claimable."""
-        current = self._current.get(Execution, {})
-        return [current[entry[-1]] for entry in self._fresh.get(lane_id, ())]
 
     def follow(self, kind: str, name: str, amount: int | None = None) -> None:
         """Carry something on as soon as this batch is committed; asked for several times, it happens once."""
@@ -413,42 +365,6 @@ class View(GraphView):
             raise Missing(First(kind, select.fields, select.values, 2 * asked + limit))
         return found[:limit]
 
-    def claimable(
-        self, lane_id: str, capabilities: frozenset[str], limit: int, namespaces: frozenset[str] | None = None
-    ) -> list[Execution]:
-        """The next executions in claim order; those already taken in this batch are gone."""
-        scan = self._scans.get((lane_id, capabilities, namespaces))
-        if scan is None:
-            raise Missing(Claimable(lane_id, capabilities, limit, namespaces))
-        touched: Mapping[Key, Any] = self._puts.get(Execution, {})
-        purged = self._purged.get(Execution, ())
-        current: Mapping[Key, Any] = self._current.get(Execution, {})
-        keys, position, end = scan.keys, scan.position, len(scan.keys)
-        while position < end and (
-            keys[position] in purged or (keys[position] in touched and self._moved(keys[position]))
-        ):
-            position += 1
-        scan.position = position
-        found: list[Execution] = []
-        while position < end and len(found) < limit:
-            key = keys[position]
-            if key not in purged and (key not in touched or not self._moved(key)):
-                found.append(current[key])
-            position += 1
-        if len(found) < limit and not scan.exhausted:
-            raise Missing(Claimable(lane_id, capabilities, 2 * scan.asked + limit, namespaces))
-        fresh = self._fresh.get(lane_id)
-        return self._with_fresh(found, fresh, capabilities, limit, namespaces) if fresh else found
-
-    def rank(self, lane_id: str, priority: int, fair_key: str | None) -> int | None:
-        """The lowest rank that waits in a fair lane at a priority, or the highest one of a key; see ``Ranked``."""
-        touched: Mapping[Key, Any] = self._puts.get(Execution, {})
-        purged = self._purged.get(Execution, ())
-        found = self._turns.rank((lane_id, priority, fair_key), lambda key: key in touched or key in purged)
-        if type(found) is Ranked:
-            raise Missing(found)
-        return found  # type: ignore[return-value]
-
     def misplaced(self, need: Misplaced) -> list[tuple[Execution, str | None]]:
         """The answer to a ``Misplaced`` with the executions as they are now."""
         found = self._misplaced.get(need)
@@ -456,38 +372,6 @@ class View(GraphView):
             raise Missing(need)
         current = self._current.get(Execution, {})
         return [(record, value) for key, value in found if (record := current[key]) is not None]
-
-    def _moved(self, key: Key) -> bool:
-        """Whether a candidate this batch has written to is one no longer, or stands among the fresh ones. One whose
-        promise had run out is still a candidate unless it was promised anew."""
-        execution = self._current[Execution][key]
-        if execution.eligibility_state != PENDING_CLAIM:
-            return True
-        grants = self._current.get(Grant, {})
-        return any(grants[each].uuid == execution.uuid for each in self._puts.get(Grant, ()))
-
-    def _with_fresh(
-        self,
-        found: list[Execution],
-        fresh: list[tuple[int, int, int, str, str]],
-        able: frozenset[str],
-        limit: int,
-        namespaces: frozenset[str] | None,
-    ) -> list[Execution]:
-        """Candidates of the scan merged with those this batch itself has made claimable."""
-        current = self._current[Execution]
-        count = 0
-        for entry in fresh:
-            execution = current[entry[-1]]
-            if able.issuperset(execution.required_capabilities) and (
-                namespaces is None or execution.namespace in namespaces
-            ):
-                found.append(execution)
-                count += 1
-                if count == limit:
-                    break
-        found.sort(key=claim_order)
-        return found[:limit]
 
     # -- folding -------------------------------------------------------------------------------------------------
 
@@ -566,20 +450,6 @@ class View(GraphView):
         """What is missing to give executions of this batch their places."""
         return self._unplaced
 
-    def _note_claimable(self, execution: Execution, before: Execution | None) -> None:
-        """Keep the list of executions that this batch leaves claimable, in claim order."""
-        if execution.fair_key is not None or (before is not None and before.fair_key is not None):
-            self._turns.note(execution)
-        lane = self._fresh.get(execution.lane_id)
-        if before is not None and lane:
-            position = bisect_left(lane, (*claim_order(before), before.execution_id))
-            if position < len(lane) and lane[position][-1] == execution.execution_id:
-                del lane[position]
-        if is_claimable(execution.lifecycle_phase, execution.eligibility_state):
-            if lane is None:
-                lane = self._fresh[execution.lane_id] = []
-            insort(lane, (*claim_order(execution), execution.execution_id))
-
     def _fold_drop(self, record: Record) -> None:
         kind, key = type(record), record.key
         self._current.setdefault(kind, {})[key] = None
@@ -635,8 +505,3 @@ class View(GraphView):
         """Records of a kind as they were read or held."""
         held = [record for (each, _), record in self._believed.items() if each is kind and record is not None]
         return self.loaded(kind) + held
-
-    def fresh_work(self) -> dict[str, list[Execution]]:
-        """Executions this batch leaves claimable, by lane: whom to wake."""
-        current = self._current.get(Execution, {})
-        return {lane: [current[entry[-1]] for entry in entries] for lane, entries in self._fresh.items() if entries}

@@ -194,13 +194,13 @@ def cancelled(
     revoked_by: str,
     as_asked: bool = False,
 ) -> Decision:
-    """One cancellation, whoever asked for it. ``as_asked`` if the execution has ended by itself, because it was asked
+    """One cancellation, by anyone. ``as_asked`` if the execution has ended by itself, because it was asked
     to: then what it has started is asked as well, and cancelled otherwise."""
     now = context.now
     acts: list[Act] = []
     if execution.cancel_at_ms is not None and not as_asked:
         acts.append(change(execution, cancel_at_ms=None))
-        # Whoever ends it at once may say why; otherwise the request's reason stays.
+        # A call that ends it at once may say why; otherwise the request's reason stays.
         said = {"cancellation_reason": None, "cancelled_by": None} if reason else {}
         execution = replace(execution, cancel_at_ms=None, **said)
     acts.append(cancelled_row(execution, now, reason, by, lit.NOT_APPLICABLE))

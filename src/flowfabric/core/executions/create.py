@@ -22,7 +22,7 @@ from flowfabric.model.records.executions import Binding, Execution, Lane
 from flowfabric.model.states import PublicState
 
 PRIORITY_RANGE = (0, 9000)
-#: When an idempotency key may be bound anew before its window is over: never, or when its execution has ended.
+#: When an idempotency key may be bound again before its window is over: never, or when its execution has ended.
 KEY_REUSES = ("never", "ended")
 _encode = msgspec.json.Encoder().encode
 _WAITING = PublicState.WAITING

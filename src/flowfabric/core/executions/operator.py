@@ -23,7 +23,8 @@ from flowfabric.model.ids import ExecutionId
 from flowfabric.model.operations.executions import AlreadySatisfied, PriorityChanged, Replayed, Revoked
 from flowfabric.model.operations.flows import EdgeState, GroupState
 from flowfabric.model.policy import read_policy
-from flowfabric.model.records.executions import Attempt, Edge, EdgeGroup, Execution, FlowCounts
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup, FlowCounts
 from flowfabric.model.records.past_leases import LeaseEnd
 from flowfabric.model.states import PublicState
 

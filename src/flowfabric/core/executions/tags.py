@@ -11,7 +11,8 @@ from flowfabric.model import states as lit
 from flowfabric.model.decisions import Decision, Get, GetFull, Need, change
 from flowfabric.model.errors import NotFound, Validation, ValidationKind
 from flowfabric.model.events import Event, InstanceTagEvent
-from flowfabric.model.records.executions import Execution, Flow
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Flow
 
 
 class SetExecutionTags(Struct, gc=False):

@@ -37,7 +37,8 @@ from flowfabric.model.reads.explain import (
     QueuePlace,
 )
 from flowfabric.model.records.budgets import Budget, BudgetUsage, QuotaPolicy
-from flowfabric.model.records.executions import Attempt, Edge, EdgeGroup, Execution, Lane, Suspension, Waitpoint, Worker
+from flowfabric.model.records.executions import Attempt, Execution, Lane, Suspension, Waitpoint, Worker
+from flowfabric.model.records.flows import Edge, EdgeGroup
 
 #: Upstream executions that are named, and members of a flow that are looked through.
 MAX_NAMED, MAX_LIVE = 20, 1_000

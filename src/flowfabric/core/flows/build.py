@@ -49,7 +49,8 @@ from flowfabric.model.operations.flows import (
     policy_text,
     read_edge_policy,
 )
-from flowfabric.model.records.executions import Edge, EdgeGroup, Execution, Flow, FlowCounts
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup, Flow, FlowCounts
 
 OPEN = "open"
 

@@ -23,14 +23,8 @@ from flowfabric.model.decisions import Act, Change, Decision, Drop, Get, Need, S
 from flowfabric.model.errors import NotFound, State, StateKind
 from flowfabric.model.events import Event, OperatorEvent
 from flowfabric.model.operations.executions import CancelFlowHeader
-from flowfabric.model.records.executions import (
-    CancelBacklog,
-    CancelBacklogMember,
-    EdgeGroup,
-    Execution,
-    Flow,
-    PendingCancelGroup,
-)
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import CancelBacklog, CancelBacklogMember, EdgeGroup, Flow, PendingCancelGroup
 
 #: How long the caller of the header may take to cancel members before the reconciler steps in.
 BACKLOG_GRACE_MS = 30_000
@@ -170,7 +164,7 @@ class CancelFlowMembers(Struct, gc=False):
 
 
 class CancelledMembers(Struct, frozen=True, gc=False):
-    """What one step has cancelled; ``after`` is where the next one begins, ``None`` if there is none."""
+    """What one step has cancelled; ``after`` is where the next one begins, ``None`` at the end."""
 
     policy: str
     execution_ids: tuple[str, ...]

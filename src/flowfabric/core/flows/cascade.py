@@ -33,7 +33,8 @@ from flowfabric.model import states as lit
 from flowfabric.model.decisions import DOWNSTREAM_LIMIT, Act, Decision, Downstream, Get, Need, change, insert
 from flowfabric.model.events import CompletionEvent, Event
 from flowfabric.model.operations.flows import EdgeState, GroupState
-from flowfabric.model.records.executions import Attempt, Edge, EdgeGroup, Execution, PendingCancelGroup
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup, PendingCancelGroup
 
 #: Edges resolved and members ended by one command in one transaction.
 MAX_MOVES = 1_000

@@ -24,7 +24,8 @@ from flowfabric.model.operations.flows import (
     ResolveDependencyResult,
     SiblingsCancelled,
 )
-from flowfabric.model.records.executions import Edge, EdgeGroup, Execution, PendingCancelGroup
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup, PendingCancelGroup
 from flowfabric.model.states import derive_terminal_outcome
 
 
@@ -39,7 +40,7 @@ def outcome_of(view: View, execution: Execution) -> str:
 
 
 def dispatch_completion(command: DispatchCompletion, view: View, context: Context) -> Decision:
-    """Resolve the next edges of an ended member; mark its announcement once there are none."""
+    """Resolve the next edges of an ended member; mark its announcement once none are left."""
     execution = view.execution(command.execution_id)
     if execution is None:
         if command.strict:

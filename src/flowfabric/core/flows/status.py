@@ -16,7 +16,8 @@ from flowfabric.core.documents import parse_document
 from flowfabric.core.flows.build import number
 from flowfabric.model import states as lit
 from flowfabric.model.decisions import Change, Decision, Get, Need, PurgeFlow, insert
-from flowfabric.model.records.executions import Execution, Flow, FlowCounts
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Flow, FlowCounts
 from flowfabric.model.states import PublicState, canonical_public_state
 
 #: Public state -> the column it is counted in.

@@ -23,7 +23,8 @@ from flowfabric.model.ids import ExecutionId, FlowId
 from flowfabric.model.operations.executions import Created
 from flowfabric.model.operations.flows import ALL_OF, EdgePolicy, EdgeState, FlowSubmitted
 from flowfabric.model.quoting import quoted
-from flowfabric.model.records.executions import Binding, Edge, Execution, Flow, Lane
+from flowfabric.model.records.executions import Binding, Execution, Lane
+from flowfabric.model.records.flows import Edge, Flow
 
 
 class NewEdge(NamedTuple):

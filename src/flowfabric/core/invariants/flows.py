@@ -9,7 +9,8 @@ from flowfabric.core.flows import edges as rules
 from flowfabric.model import states as lit
 from flowfabric.model.operations.flows import AllOf, EdgeState, GroupState, read_edge_policy
 from flowfabric.model.reads.examine import Violation
-from flowfabric.model.records.executions import Edge, EdgeGroup, Execution
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup
 
 #: Whether something holds, the promise it belongs to, whom it is about, and what is wrong otherwise.
 _Expect: TypeAlias = Callable[[object, str, str, str], None]

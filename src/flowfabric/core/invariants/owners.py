@@ -57,7 +57,7 @@ def check_quota_owner(
 
 
 def check_block(execution: Execution, gate: Budget | QuotaPolicy) -> list[Violation]:
-    """Whoever waits for room waits at a budget or quota of its own namespace or of the operator."""
+    """An execution waits for room only at a budget or quota of its own namespace or of the operator."""
     if gate.namespace is None or gate.namespace == execution.namespace:
         return []
     detail = f"it is blocked by {execution.blocked_by} of another namespace"

@@ -10,7 +10,7 @@ from flowfabric.core.documents import parse_document
 from flowfabric.model.counting import counted
 from flowfabric.model.errors import Validation
 from flowfabric.model.reads.examine import Violation
-from flowfabric.model.records.executions import StreamHead, StreamSummary
+from flowfabric.model.records.streams import StreamHead, StreamSummary
 from flowfabric.model.streams.frames import decode_summary_document, decode_summary_patch, merge_summary
 
 

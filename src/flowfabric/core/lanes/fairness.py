@@ -3,7 +3,7 @@
 A lane may be set to share by namespace or by the value of a tag. Every execution that joins the queue of such a lane
 gets a rank: one above the last waiting one of its key, but never below the lowest rank that waits. Claims take the
 lowest rank first, so keys take turns however long the queue of one of them is. Ranks follow from what waits and from
-nothing else: nothing has to be remembered when a key's work is done, and a lane that has run empty starts anew.
+nothing else: nothing has to be remembered when a key's work is done, and a lane that has run empty starts afresh.
 
 What comes back to the queue (a retry, a take-over, a member whose dependencies are met) does not go behind everything
 its own key has waiting: it queues beside it, under the same key with a mark, and shares in turn. A promise that nobody
@@ -128,7 +128,7 @@ class SetLaneFairness(Struct, gc=False):
 
 
 def set_lane_fairness(command: SetLaneFairness, view: View, context: Context) -> Decision:
-    """The new setting, and a mark that what waits already has to be ranked anew."""
+    """The new setting, and a mark that what waits already has to be ranked again."""
     lane = view.get(Lane, command.lane_id)
     if (None if lane is None else lane.fair_by) == command.by:
         return Decision(AlreadySatisfied("fairness_unchanged"))

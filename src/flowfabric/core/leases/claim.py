@@ -60,7 +60,7 @@ class Claim(Struct, gc=False):
 
 
 def claim(command: Claim, view: View, context: Context) -> Decision:
-    """Handles for the first executions in claim order; an empty list when there are none."""
+    """Handles for the first executions in claim order; an empty list if nothing can be claimed."""
     acts: list[Act] = []
     events: list[Event] = []
     handles: list[Handle] = []

@@ -44,7 +44,7 @@ def live_grant(view: View, execution: Execution, kind: str, now: int | None) -> 
 
 
 def stale_grants(view: View, execution: Execution, now: int, kind: str = lit.GRANT_CLAIM) -> list[Grant]:
-    """Grants of a kind that have expired; whoever takes the execution removes them in the same commit."""
+    """Grants of a kind that have expired; the claim that takes the execution removes them in the same commit."""
     return [
         grant
         for grant in grants_of(view, execution)

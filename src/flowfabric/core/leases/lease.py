@@ -180,7 +180,7 @@ def attempt_type_of(execution: Execution, attempt: Attempt | None) -> str:
 
 def _policy_timeout_ms(execution: Execution) -> int | None:
     """The attempt timeout of the execution's policy. A policy that cannot be read must not keep its lane from being
-    served; whoever needs more of it gets the error."""
+    served; one that needs more of it gets the error."""
     try:
         return read_policy(execution.policy).attempt_timeout_ms if execution.policy else None
     except Validation:

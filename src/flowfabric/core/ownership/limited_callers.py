@@ -34,7 +34,8 @@ from flowfabric.model.ownership import owned_name
 from flowfabric.model.policy import read_policy
 from flowfabric.model.quoting import quoted
 from flowfabric.model.records.budgets import Reservation
-from flowfabric.model.records.executions import Execution, Flow
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Flow
 
 Within = frozenset[str]
 _Command = TypeVar("_Command", bound=Struct)

@@ -18,7 +18,8 @@ from flowfabric.model.decisions import Act, Change, Decision, Get, Need, TrimStr
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.handles import HandlePayload
 from flowfabric.model.policy import read_policy
-from flowfabric.model.records.executions import Attempt, Execution, FrameRow, StreamHead, StreamSummary
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.streams import FrameRow, StreamHead, StreamSummary
 from flowfabric.model.streams.frames import (
     MAX_FRAME_BYTES,
     AppendFrameOutcome,

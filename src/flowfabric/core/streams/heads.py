@@ -6,7 +6,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from flowfabric.model.handles import HandlePayload
-from flowfabric.model.records.executions import StreamHead
+from flowfabric.model.records.streams import StreamHead
 
 #: Parts that a head remembers: the latest ones.
 MOST_PARTS = 128

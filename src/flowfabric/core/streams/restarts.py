@@ -13,8 +13,9 @@ from flowfabric.core.streams.heads import Parts, parts_of
 from flowfabric.model import states as lit
 from flowfabric.model.decisions import Get, Need
 from flowfabric.model.handles import HandlePayload
-from flowfabric.model.records.executions import Attempt, Execution, StreamHead
+from flowfabric.model.records.executions import Attempt, Execution
 from flowfabric.model.records.past_leases import LeaseEnd, PastLease
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.model.streams.frames import Frame, Opening
 from flowfabric.model.streams.restarts import RESTART_FRAME, Restart, RestartReason, write_restart
 

@@ -61,7 +61,7 @@ def create_waitpoint(command: CreateWaitpoint, view: View, context: Context) -> 
 
 
 class CloseWaitpoint(Struct, gc=False):
-    """Take no more signals on a waitpoint. Whoever is suspended on it stays so."""
+    """Take no more signals on a waitpoint. An execution suspended on it stays suspended."""
 
     partition: int
     uuid: str

@@ -1,7 +1,7 @@
 """Signing keys: the current one signs waitpoint tokens and grants, former ones verify until their grace is over.
 
-A token is ``<kid>:<HMAC-SHA256>`` over the execution and the waitpoint, so it fits exactly one waitpoint. Whoever
-shows a bad one learns nothing: a waitpoint that does not exist answers like one whose token is wrong.
+A token is ``<kid>:<HMAC-SHA256>`` over the execution and the waitpoint, so it fits exactly one waitpoint. A bad
+one reveals nothing: a waitpoint that does not exist answers like one whose token is wrong.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Suspending: a holder gives up its lease until its condition holds; the same attempt goes on later.
 
-``suspended`` is the one way into the suspended phase. Whoever has reason to park a running execution uses it.
+``suspended`` is the one way into the suspended phase. All that park a running execution use it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def suspended(
 ) -> Parked:
     """Suspend an execution whose lease the caller has checked, on fresh waitpoints.
 
-    ``entropy`` holds 32 random bytes, for the first signing key if there is none yet. Everything that can be refused is
+    ``entropy`` holds 32 random bytes, for the first signing key if none exists yet. Everything that can be refused is
     refused here, so call it before anything is folded.
     """
     bound = bound_waitpoints(view, context, execution, wait, entropy)
@@ -151,7 +151,7 @@ def _parked(
 def _recorded(
     view: View, context: Context, execution: Execution, wait: Wait, bound: Bound, fields: dict[str, Any]
 ) -> tuple[Act, ...]:
-    """The suspension row, with these fields besides; that of an earlier, closed suspension makes room."""
+    """The suspension row with these additional fields; that of an earlier, closed suspension makes room."""
     timeout_at, behavior = _timeout(execution, wait, context.now)
     terms = waits.Terms(
         wait.condition,
@@ -350,7 +350,7 @@ def _remembering(command: Suspend, outcome: Any, known: SuspendDedup | None, att
 
 def _is_anothers(document: dict[str, Any], command: Suspend) -> bool:
     """Whether the first answer went to another lease that had the caller's epoch. Only a store that has lost writes
-    gives an epoch out twice; whoever comes with another epoch gets the answer that the key stands for."""
+    gives an epoch out twice; a call with another epoch gets the answer that the key stands for."""
     epoch, lease_id = document.get("lease") or (None, None)
     caller = command.handle or command.fence
     return caller is not None and caller.lease_epoch == epoch and lease_id not in (None, caller.lease_id)

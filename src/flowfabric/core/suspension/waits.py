@@ -112,7 +112,7 @@ def has_waits(execution: Execution) -> bool:
 
 
 def last_sequence(execution: Execution) -> int:
-    """The number of its last signal. Replays begin to count anew, numbers go on."""
+    """The number of its last signal. A replay starts counting from zero again; the numbers continue."""
     return (execution.earlier_signals or 0) + (execution.signal_count or 0)
 
 

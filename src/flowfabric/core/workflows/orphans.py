@@ -19,7 +19,8 @@ from flowfabric.core.flows.cancel import CANCEL_ALL, cancelled_flow
 from flowfabric.core.flows.cascade import Cascade
 from flowfabric.model import states as lit
 from flowfabric.model.decisions import Act, Decision, Get, LiveMembers, Need
-from flowfabric.model.records.executions import Execution, Flow
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import Flow
 
 #: Members of the flow that one command looks through.
 AT_ONCE = 200

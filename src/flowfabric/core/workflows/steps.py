@@ -2,7 +2,7 @@
 
 One command carries all that a function has to say since it last said something, in one commit under its lease's fence:
 steps that have ended, children to start, and, if it can do nothing more for now, what it waits for. A step is written
-once; whoever comes later with the same name is told what stands there.
+once; a later call with the same name is told what is stored.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def advance(command: Advance, view: View, context: Context) -> Decision:
     wait = command.wait
     asked = execution.cancel_at_ms is not None
     if wait is None or (asked and not command.cancel_known):
-        # Whoever does not know yet that it was asked to cancel must not go to sleep over it.
+        # One that does not know yet that it was asked to cancel must not be parked meanwhile.
         return Decision(Advanced(tuple(steps), False, (), asked), tuple(acts), tuple(events))
     ended = view.ended_among(EndedAmong(wait.awaited)) if wait.awaited else ()
     left = wait.wake_after - len(ended)
@@ -102,7 +102,7 @@ def advance(command: Advance, view: View, context: Context) -> Decision:
 def _started(
     command: Advance, view: View, context: Context, execution: Execution
 ) -> tuple[list[Act], list[Event], Execution]:
-    """The children that do not exist yet, in the parent's flow; one is founded if there is none."""
+    """The children that do not exist yet, in the parent's flow, which is created if it has none yet."""
     new = [child for child in command.children if view.execution(child.execution_id) is None]
     if not new:
         return [], [], execution
@@ -185,7 +185,7 @@ def fork_execution(command: ForkExecution, view: View, context: Context) -> Deci
     return Decision(answer, (*decision.acts, *map(insert, kept)), decision.events)
 
 
-# -- what durable functions remember: each step once, under the fence of whoever brings it ---------------------------
+# -- what durable functions remember: each step once, under the fence of its caller ----------------------------------
 
 StepKey = tuple[int, str, str]
 
@@ -229,6 +229,7 @@ def remembered(
                 str(step.outcome),
                 step.value,
                 context.now,
+                step.arguments,
             )
             acts.append(insert(row))
         answers.append(shown(row))
@@ -241,4 +242,4 @@ def shown(row: Step) -> StepRecord:
         outcome = StepOutcome(row.outcome)
     except ValueError:
         raise Validation(ValidationKind.CORRUPTION, f"ff_step.outcome: unknown value {row.outcome!r}") from None
-    return StepRecord(row.name, row.sequence, outcome, row.value, row.attempt_index, row.recorded_at_ms)
+    return StepRecord(row.name, row.sequence, outcome, row.value, row.attempt_index, row.recorded_at_ms, row.arguments)

@@ -262,7 +262,7 @@ def payload(value: Any, name: str) -> bytes | None:
 
 
 def encoded_payload(value: Any, name: str, encoding: Any) -> bytes | None:
-    """The same; what is said to be JSON nests no deeper than whoever reads it can follow."""
+    """The same; what is said to be JSON nests no deeper than its readers can follow."""
     found = payload(value, name)
     if found is not None and encoding == "json" and nests_deeper(found, MAX_JSON_DEPTH) and _is_json(found):
         raise invalid(f"{name}: JSON may nest at most {MAX_JSON_DEPTH} levels; make it flatter, or store it elsewhere")
@@ -315,7 +315,7 @@ def dotted_tags(value: Any) -> dict[str, str]:
 
 
 def json_object(value: Any, name: str) -> str:
-    """The text of a JSON object, or nothing: a text that is none must not reach a column that is."""
+    """The text of a JSON object, or nothing: a text that is not JSON must not reach a JSON column."""
     found = text("" if value is None else value, name, MAX_REASON_BYTES)
     if not found:
         return found
@@ -329,7 +329,7 @@ def json_object(value: Any, name: str) -> str:
 
 
 def handle(value: Any) -> Handle:
-    """A handle, whoever minted it."""
+    """A handle, no matter which backend minted it."""
     if not isinstance(value, Handle):
         raise invalid(f"handle: expected a Handle, got {type(value).__name__}")
     return value

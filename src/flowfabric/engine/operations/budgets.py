@@ -116,7 +116,7 @@ class Budgets(EngineBase):
         soft_limits: Mapping[str, int] | None = None,
         namespace: str | None = None,
     ) -> LimitsSet:
-        """Raise or lower limits by dimension, 0 for none; what is not named stays. Whoever waits for the room that a
+        """Raise or lower limits by dimension, 0 for none; what is not named stays. Those waiting for the room that a
         raised limit makes goes on at once."""
         answer: LimitsSet = await self._submit(
             SetBudgetLimits(

@@ -21,7 +21,7 @@ from flowfabric.model.operations.executions import CreateResult
 from flowfabric.model.partitions import lane_partition
 from flowfabric.model.policy import PolicyInput, parse_policy, read_policy
 from flowfabric.model.quoting import quoted
-from flowfabric.model.records.executions import Flow
+from flowfabric.model.records.flows import Flow
 from flowfabric.tracing import current_trace
 
 #: Lanes whose partition an engine remembers.

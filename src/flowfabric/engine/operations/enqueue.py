@@ -34,7 +34,7 @@ from flowfabric.model.records.starts import EnqueueRequest
 from flowfabric.stores.questions import ListRequests, PendingRequests
 
 _log = logging.getLogger("flowfabric.timers")
-#: What a request may say besides the arguments of ``create_execution``: any JSON value, or bytes.
+#: What a request may say in addition to the arguments of ``create_execution``: any JSON value, or bytes.
 INPUT, INPUT_BASE64 = "input", "input_base64"
 
 
@@ -44,7 +44,7 @@ class Requests(Intake, Timers):
     def draft_request(self, arguments: Mapping[str, Any]) -> EnqueueDraft:
         """A request for the execution that ``create_execution`` with these arguments would create.
 
-        Everything is checked here; nothing is written. Whoever inserts it into ``ff_enqueue_request`` has the
+        Everything is checked here; nothing is written. Inserting it into ``ff_enqueue_request`` has the
         execution if and only if that transaction commits.
         """
         self._check_open()
@@ -60,7 +60,7 @@ class Requests(Intake, Timers):
         return EnqueueDraft(ascending_uuid(), ExecutionId.unchecked(creation.execution_id), text)
 
     async def find_request(self, execution_id: ExecutionId | str) -> RequestSnapshot | None:
-        """The request for an execution that does not exist yet; ``None`` if there is none, or none was committed."""
+        """The request for an execution that does not exist yet; ``None`` if no request was committed."""
         identity = str.__str__(values.execution_id(execution_id))
         need = Select(EnqueueRequest, ("execution_id",), (identity,))
         found = (await self._view(need)).select(EnqueueRequest, execution_id=identity)

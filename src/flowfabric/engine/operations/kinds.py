@@ -85,7 +85,7 @@ def _document(kind: str, value: Any) -> str:
         given = msgspec.convert(dict(value), KindDescription)
     except (msgspec.ValidationError, RecursionError) as error:
         raise values.invalid(f"{where}: {error}") from None
-    # Whoever starts it means what its namespace owns, whether names say so or not.
+    # Names mean what the namespace of the starter owns, whether they say so or not.
     policy = shown_policy(parse_policy(given.policy))
     sound = replace(
         given,

@@ -51,7 +51,7 @@ class Lanes(Timers):
             )
         )
         if wanted not in lit.WITHHOLDING_LANES:
-            # Also when nothing changed: whoever repeats the call finishes what a lost process has left.
+            # Also when nothing changed: repeating the call finishes what a lost process has left.
             await self._released(lane)
             self._lanes.stir(lane)
             self.store.publish({hints.LANE + lane})
@@ -67,7 +67,7 @@ class Lanes(Timers):
 
     async def set_lane_fairness(self, lane_id: str, by: str | None = None) -> LaneFairnessChanged | AlreadySatisfied:
         """Let keys take turns among executions of equal priority: ``by="namespace"``, ``by="tag:<key>"`` for the value
-        of a tag, or ``None`` for no turns. What waits already is ranked anew, beginning at once."""
+        of a tag, or ``None`` for no turns. What waits already is ranked again, beginning at once."""
         answer: LaneFairnessChanged | AlreadySatisfied = await self._submit(
             SetLaneFairness(values.lane(lane_id), _fair_by(by))
         )

@@ -50,7 +50,8 @@ from flowfabric.model.operations.executions import (
     WorkerPage,
 )
 from flowfabric.model.quoting import quoted
-from flowfabric.model.records.executions import Flow, GoneWorker, Worker
+from flowfabric.model.records.executions import GoneWorker, Worker
+from flowfabric.model.records.flows import Flow
 from flowfabric.model.states import PublicState
 from flowfabric.stores.questions import GoneWorkers, HeldLeases, ListWorkers, SearchWorkers
 
@@ -268,7 +269,7 @@ class Control(EngineBase):
         """Wait until a flow that was cancelled has no member left to cancel, as ``cancel_flow`` does."""
         flow = values.flow_id(flow_id)
         ceiling = CANCEL_CEILING_MS if wait_ms is None else min(values.time_ms(wait_ms, "wait_ms"), CANCEL_CEILING_MS)
-        # Whoever waits may be told to go home by another process.
+        # Another process may end the wait.
         self._listen()
         await self._until_cancelled(self._flow_partition(flow), flow, ceiling)
 

@@ -119,7 +119,7 @@ class Quotas(EngineBase):
     async def read_quota_policy_limits(
         self, quota_policy_id: str, namespace: str | None = None
     ) -> QuotaPolicyLimits | None:
-        """The numbers of a policy, or nothing if there is none."""
+        """The numbers of a policy, or nothing if it does not exist."""
         owner = self._owner(namespace)
         name = stored_name(values.uuid(quota_policy_id, "quota_policy_id"), owner)
         view = await self._view(*(Get(QuotaPolicy, place) for place in places(name, owner)))

@@ -262,7 +262,7 @@ class Schedules(Timers):
         return answer
 
     async def get_schedule(self, schedule_id: str, namespace: str = "default") -> ScheduleSnapshot | None:
-        """A schedule as it is; ``None`` if there is none."""
+        """A schedule as it is; ``None`` if it does not exist."""
         key = _key(namespace, schedule_id)
         found = (await self._view(Get(Schedule, key))).get(Schedule, key)
         return None if found is None else _snapshot(found, parse_document(found.tags, "tags"))

@@ -115,7 +115,7 @@ class Signals(EngineBase):
         maxlen: int | None = None,
         max_signals_per_execution: int | None = None,
     ) -> Accepted | DeliverSignalResult.Duplicate:
-        """An operator's signal. No token is needed, so whoever may call this may approve."""
+        """An operator's signal. No token is needed, so everyone who may call this may approve."""
         name = values.text(signal_name, "signal_name", empty=False)
         suffix = values.text(idempotency_suffix, "idempotency_suffix", empty=False)
         if maxlen is not None:

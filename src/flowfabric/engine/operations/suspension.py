@@ -56,7 +56,7 @@ class Suspensions(EngineBase):
     async def suspend_by_triple(
         self, execution_id: ExecutionId | str, fence: LeaseFence, args: SuspendArgs
     ) -> Suspended | SuspendOutcome.AlreadySatisfied:
-        """``suspend`` for whoever knows the lease but holds no handle."""
+        """``suspend`` for callers that know the lease but hold no handle."""
         identity = values.execution_id(execution_id)
         given = values.fence(fence)
         check_fence(Fence(identity, 0, given, overridable=False))
@@ -138,7 +138,7 @@ class Suspensions(EngineBase):
         reason: str = waits.PROACTIVE_CLOSE,
         now: int | None = None,
     ) -> None:
-        """Take no more signals on a waitpoint. Whoever is suspended on it stays so; safe to repeat."""
+        """Take no more signals on a waitpoint. An execution suspended on it stays suspended; safe to repeat."""
         identity = values.execution_id(execution_id)
         values.optional_time_ms(now, "now")
         await self._submit(

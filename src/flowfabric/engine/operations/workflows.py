@@ -191,6 +191,7 @@ class Steps(Intake):
                 row.result or None,
                 row.failure_reason or None,
                 row.cancellation_reason or None,
+                row.terminal_at_ms,
             )
             for row in found
             if row is not None
@@ -204,7 +205,7 @@ class Steps(Intake):
         new_execution_id: ExecutionId | str | None = None,
         input_payload: bytes | None = None,
     ) -> Forked:
-        """Start anew with what an execution remembers from before the step ``at``; without ``at``, with all of it.
+        """Start again with what an execution remembers from before the step ``at``; without ``at``, with all of it.
 
         The new execution has the input (unless another is given), kind, lane, policy and tags of the old one, which
         stays as it is. Results of children count as steps.

@@ -43,36 +43,23 @@ from flowfabric.model.records.budgets import (
     QuotaWindow,
     Reservation,
 )
-from flowfabric.model.records.executions import (
-    Attempt,
-    Edge,
-    EdgeGroup,
-    Execution,
-    Grant,
-    Signal,
-    StreamHead,
-    StreamSummary,
-    Suspension,
-    Waitpoint,
-)
+from flowfabric.model.records.executions import Attempt, Execution, Grant, Signal, Suspension, Waitpoint
+from flowfabric.model.records.flows import Edge, EdgeGroup
 from flowfabric.model.records.starts import Schedule
+from flowfabric.model.records.streams import StreamHead, StreamSummary
 from flowfabric.model.streams.frames import MAX_STREAM_READ_COUNT, MODE_SUMMARY
+from flowfabric.stores.event_questions import EventLog, EventRows, LogState, ReadEvents, Unreadable
 from flowfabric.stores.questions import (
     CountFrames,
     CountRows,
-    EventLog,
-    EventRows,
     Integrity,
     ListExecutions,
     ListFlows,
     ListGates,
-    LogState,
     OddEnds,
-    ReadEvents,
     ReadFrames,
     SearchSchedules,
     StoredStream,
-    Unreadable,
 )
 from flowfabric.stores.sql.schema import OUTBOXES
 
@@ -239,7 +226,7 @@ _PAUSES_S = (0.05, 0.2, 1.0)
 _MOST_BUDGETS = 10_000
 #: Where executions wait for room, by their state.
 _GATES: dict[str, type[Budget] | type[QuotaPolicy]] = {lit.BLOCKED_BY_BUDGET: Budget, lit.BLOCKED_BY_QUOTA: QuotaPolicy}
-#: What is loaded of an execution besides itself.
+#: What is loaded with an execution.
 _OF_EXECUTIONS = (Attempt, Grant, Waitpoint, Signal, StreamHead, StreamSummary)
 
 _LOG_NUMBERS = tuple(map(str, range(len(LOGS))))
@@ -343,7 +330,7 @@ class Examining(ExaminingLog):
         return found
 
     async def _judge_blocks(self, ids: list[str], view: View) -> list[Violation]:
-        """Whoever is kept waiting, with what keeps it."""
+        """Executions that are kept waiting, with what keeps them."""
         executions = [each for identity in ids if (each := view.full(identity)) is not None]
         waiting = [each for each in executions if each.blocked_by and each.eligibility_state in _GATES]
         needs = [Get(_GATES[each.eligibility_state], each.blocked_by or "") for each in waiting]

@@ -34,8 +34,10 @@ from flowfabric.model.operations.executions import (
     SuspendedPage,
 )
 from flowfabric.model.ownership import shown_id, shown_ids, shown_policy
-from flowfabric.model.records.executions import Attempt, EdgeGroup, Execution, StreamHead, Suspension
+from flowfabric.model.records.executions import Attempt, Execution, Suspension
+from flowfabric.model.records.flows import EdgeGroup
 from flowfabric.model.records.past_leases import LeaseLook
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.model.states import (
     BlockingReason,
     PublicState,
@@ -429,6 +431,7 @@ def _context(payload: Any, raw: dict[str, Any], cancel_at: int | None, cancel_re
         _tags(raw),
         cancel_at,
         "" if cancel_at is None else _text(cancel_reason),
+        replays if isinstance(replays := raw.get("replay_count"), int) else 0,
     )
 
 

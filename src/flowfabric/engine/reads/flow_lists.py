@@ -17,7 +17,8 @@ from flowfabric.model.ids import ExecutionId, FlowId, canonical_uuid
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.quoting import quoted
 from flowfabric.model.reads.overview import FlowLine, FlowSearchPage, FlowTree, Relative
-from flowfabric.model.records.executions import Binding, Execution, Flow
+from flowfabric.model.records.executions import Binding, Execution
+from flowfabric.model.records.flows import Flow
 from flowfabric.stores.questions import CountMembers, ReadDocuments, SearchFlows
 
 #: Flows that are looked at together, and by one call at most: a page may end before it is full.

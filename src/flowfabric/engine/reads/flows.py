@@ -28,7 +28,7 @@ from flowfabric.model.operations.flows import (
     flow_status,
     read_edge_policy,
 )
-from flowfabric.model.records.executions import Edge, EdgeGroup, Flow, FlowCounts
+from flowfabric.model.records.flows import Edge, EdgeGroup, Flow, FlowCounts
 from flowfabric.stores.questions import ListFlows
 
 
@@ -38,7 +38,7 @@ class FlowReads(EngineBase):
     async def describe_flow(
         self, flow_id: FlowId | str, *, namespaces: Iterable[str] | None = None
     ) -> FlowSnapshot | None:
-        """What a person asks first about a flow; ``None`` if there is none. With ``namespaces`` the groups of members
+        """What a person asks first about a flow; ``None`` without one. With ``namespaces`` the groups of members
         of others are left out."""
         flow, own = values.flow_id(flow_id), sorted_namespaces(namespaces)
         key = (self._flow_partition(flow), flow)
@@ -112,7 +112,7 @@ class FlowReads(EngineBase):
         return [each for each in found if foreign.isdisjoint(ends[each.edge_id])]
 
     async def describe_edge(self, flow_id: FlowId | str, edge_id: EdgeId | str) -> EdgeSnapshot | None:
-        """One edge; ``None`` if there is none."""
+        """One edge; ``None`` if it does not exist."""
         flow = values.flow_id(flow_id)
         key = (self._flow_partition(flow), flow, values.uuid(edge_id, "edge_id"))
         edge = (await self._view(Get(Edge, key))).get(Edge, key)

@@ -47,8 +47,9 @@ from flowfabric.model.reads.overview import (
     WaitpointLine,
 )
 from flowfabric.model.records.budgets import Budget, BudgetAsk, BudgetSpend
-from flowfabric.model.records.executions import Attempt, Execution, Signal, StreamSummary, Suspension, Waitpoint
+from flowfabric.model.records.executions import Attempt, Execution, Signal, Suspension, Waitpoint
 from flowfabric.model.records.past_leases import LeaseEnd, PastLease
+from flowfabric.model.records.streams import StreamSummary
 from flowfabric.model.states import SCOPE_NAMED, BlockingReason, canonical_public_state
 from flowfabric.stores.questions import (
     CountEnded,

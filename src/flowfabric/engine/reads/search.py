@@ -64,7 +64,7 @@ class Searching(EngineBase):
         limit: int = 100,
     ) -> SearchPage:
         """Executions that fit all that is given, newest first. Naming one namespace makes it quick in a large store
-        with very many of them, and so does naming the flow of a ``parent``: whoever started them.
+        with very many of them, and so does naming the flow of a ``parent``, which started them.
 
         ``query`` is a search as people type it: ``charge tag:team=red error:"timed out" since:2h``. A tag without a dot
         in its name is also found as ``user.`` and that name. ``roots`` leaves out what others started.

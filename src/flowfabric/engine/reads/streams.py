@@ -18,7 +18,8 @@ from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_ERRORS_SHOWN, MAX_STREAM_TAILS
 from flowfabric.model.quoting import quoted
 from flowfabric.model.reads.overview import AttemptError, AttemptErrors
-from flowfabric.model.records.executions import Attempt, Execution, StreamSummary
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.streams import StreamSummary
 from flowfabric.model.streams.frames import (
     MAX_STREAM_READ_COUNT,
     MAX_TAIL_BLOCK_MS,

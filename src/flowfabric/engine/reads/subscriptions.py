@@ -33,9 +33,9 @@ from flowfabric.model.reads.subscriptions import (
     SignalDeliveryEvent,
     cursor_at,
 )
+from flowfabric.stores.event_questions import EventBounds, Unreadable
 from flowfabric.stores.feeds import EventPage, Feed
 from flowfabric.stores.protocol import Conflict
-from flowfabric.stores.questions import EventBounds, Unreadable
 from flowfabric.stores.sql.schema import OUTBOXES
 
 _log = logging.getLogger("flowfabric.engine")

@@ -45,7 +45,7 @@ def check(spec: ScheduleSpec) -> None:
 
 
 def following(spec: ScheduleSpec, after_ms: int) -> int | None:
-    """The first slot behind a moment; ``None`` if there is none for the next fifty years."""
+    """The first slot after a moment; ``None`` if none falls within the next fifty years."""
     return next(slots(spec, after_ms), None)
 
 

@@ -15,7 +15,7 @@ from flowfabric.engine.timers.executions import Timers
 from flowfabric.model.decisions import Get
 from flowfabric.model.errors import Bug, Contention, ContentionKind, EngineError, NotFound, Validation
 from flowfabric.model.operations.flows import CascadeOutcome, SiblingsCancelled
-from flowfabric.model.records.executions import CancelBacklog
+from flowfabric.model.records.flows import CancelBacklog
 from flowfabric.stores.questions import (
     BacklogDue,
     BacklogMembers,
@@ -29,7 +29,7 @@ from flowfabric.stores.questions import (
 
 _log = logging.getLogger("flowfabric.timers")
 
-#: How old an end must be before a timer carries it on: until then whoever made it is about to do so.
+#: How old an end must be before a timer carries it on: until then the process that made it is about to do so.
 STALE_MS = 15_000
 #: Members of one cancelled flow that one tick cancels.
 BACKLOG_STEP = 500

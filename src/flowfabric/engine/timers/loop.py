@@ -96,7 +96,7 @@ _TIMED = (
 #: Timers that work waits for.
 _PROMPT = frozenset({*_TIMED, "enqueue_requests", "grant_sweep", "edge_cancel_dispatcher"})
 
-#: Where a commit may leave something that falls due, besides suspensions.
+#: Where a commit may leave something that falls due, suspensions apart.
 _DUE_FIELDS = (
     (Execution, "delay_until_ms"),
     (Execution, "deadline_at_ms"),

@@ -61,7 +61,7 @@ class Shapes:
             if isinstance(value, Handle):
                 return seal(value)
             if isinstance(value, Token):
-                # Whoever may ask for a token gets it.
+                # A caller that may ask for a token gets it.
                 return value.reveal()
             if isinstance(value, Mapping):
                 return dict(value)

@@ -89,7 +89,7 @@ RESULT: Final = 102
 
 
 class KeptAnswer(Discreet, Struct, gc=False):
-    """The answer to a request that carried a key, for whoever repeats it (``ff_kept_answer``)."""
+    """The answer to a request that carried a key, for its repetition (``ff_kept_answer``)."""
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"body"})
 

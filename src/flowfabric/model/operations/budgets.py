@@ -45,7 +45,7 @@ _decoder = msgspec.json.Decoder(BudgetTerms)
 
 @lru_cache(maxsize=4_096)
 def read_terms(document: str) -> BudgetTerms:
-    """What a stored budget says; a document that is none is corruption."""
+    """What a stored budget says; anything that is not a budget document is corruption."""
     try:
         return _decoder.decode(document)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -181,7 +181,7 @@ SettleResult: TypeAlias = Settled | HardBreach | AlreadyApplied
 
 
 class BudgetStatus(Struct, frozen=True):
-    """A budget as people see it. Times are texts of milliseconds; a limit of 0 is none."""
+    """A budget as people see it. Times are texts of milliseconds; a limit of 0 means unlimited."""
 
     budget_id: str
     scope_type: str

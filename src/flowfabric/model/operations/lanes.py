@@ -34,7 +34,7 @@ class LaneSnapshot(Struct, frozen=True):
     #: Why it is in its state, if somebody said so, and since when, unless it always was.
     state_reason: str | None
     state_changed_at_ms: int | None
-    #: When it was first used, and by which call. ``None``, as is ``fair_pending``, for whoever asks for some
+    #: When it was first used, and by which call. ``None``, as is ``fair_pending``, for callers that ask for some
     #: namespaces only: others may use the lane too.
     registered_at_ms: int | None
     registered_by: str | None

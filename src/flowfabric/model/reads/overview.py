@@ -58,7 +58,7 @@ class KindLine(Struct, frozen=True):
     #: Cancelled or skipped.
     other: int
     unended: int
-    #: From the first start to the end, of those that completed or failed; ``None`` if there are none.
+    #: From the first start to the end, of those that completed or failed; ``None`` if none did.
     p50_ms: int | None
     p95_ms: int | None
 
@@ -211,7 +211,7 @@ class SignalLine(Struct, frozen=True):
 
 
 class SpendLine(Struct, frozen=True):
-    """What an execution has spent of one dimension of a budget since the budget began anew."""
+    """What an execution has spent of one dimension of a budget since the budget was last reset."""
 
     budget_id: str
     dimension: str

@@ -1,4 +1,4 @@
-"""Samples of the whole, for charts: one of every minute, whoever took it."""
+"""Samples of the whole, for charts: one of every minute, no matter which server took it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ExecutionSummary(Struct, frozen=True):
     #: Why it was cancelled.
     cancellation_reason: str | None = None
     tags: Mapping[str, str] = {}
-    #: Whoever started it; ``None`` for a root.
+    #: The execution that started it; ``None`` for a root.
     parent: ExecutionId | None = None
 
 

@@ -27,8 +27,18 @@ from flowfabric.model.records.budgets import (
     QuotaWindow,
     Reservation,
 )
+from flowfabric.model.records.flows import (
+    CancelBacklog,
+    CancelBacklogMember,
+    Edge,
+    EdgeGroup,
+    Flow,
+    FlowCounts,
+    PendingCancelGroup,
+)
 from flowfabric.model.records.past_leases import PastLease
 from flowfabric.model.records.starts import Burst, EnqueueRequest, Schedule
+from flowfabric.model.records.streams import FrameRow, StreamHead, StreamSummary
 from flowfabric.model.secrets import Discreet
 
 Text: TypeAlias = str | None | UnsetType
@@ -67,7 +77,7 @@ class Execution(Struct, gc=False):
     #: Names of the budgets its claims and charges must fit, comma separated: its policy's and those of its flow.
     budget_ids: str | None = None
     quota_policy_id: str | None = None
-    #: The budget or quota that keeps it blocked, for whoever makes room there. Means nothing in any other state.
+    #: The budget or quota that keeps it blocked, for those that make room there. Means nothing in any other state.
     blocked_by: str | None = None
     #: Signals recorded so far; ``None`` until the execution has its first waitpoint.
     signal_count: int | None = None
@@ -82,7 +92,7 @@ class Execution(Struct, gc=False):
     parent: str | None = None
     #: When an execution that was asked to cancel is ended anyway; empty unless it was asked.
     cancel_at_ms: int | None = None
-    #: Signals recorded before its last replay, which begins to count anew; their numbers go on.
+    #: Signals recorded before its last replay, which counts from zero again; their numbers continue.
     earlier_signals: int | None = None
     #: Highest epoch among earlier attempts; worked out when the row is read, never stored.
     epoch_floor: int = 0
@@ -231,136 +241,6 @@ class SigningKey(Discreet, Struct, gc=False):
         return self.kid
 
 
-class Flow(Struct, gc=False):
-    """The header of a flow (``ff_flow_core``)."""
-
-    partition: int
-    flow_id: str
-    graph_revision: int
-    public_flow_state: str
-    created_at_ms: int
-    terminal_at_ms: int | None
-    raw_fields: str
-
-    @property
-    def key(self) -> tuple[int, str]:
-        return (self.partition, self.flow_id)
-
-
-class Edge(Struct, gc=False):
-    """One dependency between two members of a flow (``ff_edge``)."""
-
-    partition: int
-    flow_id: str
-    edge_id: str
-    upstream: str
-    downstream: str
-    policy: str
-    policy_version: int = 0
-    #: ``pending`` while it is only staged, ``applied`` while it counts, then how it was resolved.
-    edge_state: str = "pending"
-    applied_at_ms: int | None = None
-    resolved_at_ms: int | None = None
-
-    @property
-    def key(self) -> tuple[int, str, str]:
-        return (self.partition, self.flow_id, self.edge_id)
-
-
-class EdgeGroup(Struct, gc=False):
-    """Policy and counters of all edges into one member (``ff_edge_group``)."""
-
-    partition: int
-    flow_id: str
-    downstream: str
-    policy: str
-    k_target: int = 0
-    success_count: int = 0
-    fail_count: int = 0
-    skip_count: int = 0
-    running_count: int = 0
-    group_state: str = "pending"
-    satisfied_at_ms: int | None = None
-    #: How many edges have been applied; ``None`` in rows written by hand, where the counters tell.
-    applied_count: int | None = None
-    cancel_siblings_pending_flag: bool = False
-    #: Bare UUIDs of upstream members that are still to be cancelled.
-    cancel_siblings_pending_members: tuple[str, ...] = ()
-    cancel_siblings_reason: str | None = None
-
-    @property
-    def key(self) -> tuple[int, str, str]:
-        return (self.partition, self.flow_id, self.downstream)
-
-
-class PendingCancelGroup(Struct, gc=False):
-    """A group whose losers are still to be cancelled (``ff_pending_cancel_groups``)."""
-
-    partition: int
-    flow_id: str
-    downstream: str
-    enqueued_at_ms: int
-
-    @property
-    def key(self) -> tuple[int, str, str]:
-        return (self.partition, self.flow_id, self.downstream)
-
-
-class FlowCounts(Struct, gc=False):
-    """Members of a flow counted by state (``ff_flow_summary``)."""
-
-    partition: int
-    flow_id: str
-    total_members: int
-    sampled_members: int
-    members_completed: int
-    members_failed: int
-    members_cancelled: int
-    members_expired: int
-    members_skipped: int
-    members_active: int
-    members_suspended: int
-    members_waiting: int
-    members_delayed: int
-    members_rate_limited: int
-    members_waiting_children: int
-    public_flow_state: str
-    last_summary_update_at: int
-
-    @property
-    def key(self) -> tuple[int, str]:
-        return (self.partition, self.flow_id)
-
-
-class CancelBacklog(Struct, gc=False):
-    """A flow whose members still have to acknowledge their cancellation (``ff_cancel_backlog``)."""
-
-    partition: int
-    flow_id: str
-    requested_at_ms: int
-    requester: str
-    reason: str
-    grace_until_ms: int | None
-    cancellation_policy: str
-    status: str
-
-    @property
-    def key(self) -> tuple[int, str]:
-        return (self.partition, self.flow_id)
-
-
-class CancelBacklogMember(Struct, gc=False):
-    """One member that has not acknowledged yet (``ff_cancel_backlog_member``)."""
-
-    partition: int
-    flow_id: str
-    execution_id: str
-
-    @property
-    def key(self) -> tuple[int, str, str]:
-        return (self.partition, self.flow_id, self.execution_id)
-
-
 class Suspension(Struct, gc=False):
     """The suspension an execution is in, or was in last (``ff_suspension_current``). One with ``closed_at_ms`` is over.
 
@@ -473,65 +353,6 @@ class SuspendDedup(Discreet, Struct, gc=False):
     @property
     def key(self) -> tuple[int, str]:
         return (self.partition, self.idempotency_key)
-
-
-class FrameRow(Struct, gc=False):
-    """One stored stream frame (``ff_stream_frame``); written, never read back by a rule."""
-
-    execution_id: str
-    partition: int
-    uuid: str
-    attempt_index: int
-    ts_ms: int
-    seq: int
-    fields: str
-    mode: str
-    created_at_ms: int
-
-    @property
-    def key(self) -> tuple[str, int, int, int]:
-        return (self.execution_id, self.attempt_index, self.ts_ms, self.seq)
-
-
-class StreamHead(Struct, gc=False):
-    """Where an attempt's stream stands (``ff_stream_meta``); counted from the frames if the row is missing."""
-
-    execution_id: str
-    partition: int
-    uuid: str
-    attempt_index: int
-    ema_rate_hz: float = 0.0
-    last_append_ts_ms: int = 0
-    maxlen_applied_last: int = 0
-    frame_count: int = 0
-    last_ts_ms: int = 0
-    last_seq: int = 0
-    #: The last append that carried a number, and what has emitted so far; see ``core.streams.heads``.
-    last_numbered: str | None = None
-    #: False while the row has yet to be inserted.
-    stored: bool = False
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return (self.execution_id, self.attempt_index)
-
-
-class StreamSummary(Struct, gc=False):
-    """The rolling document of an attempt's stream (``ff_stream_summary``)."""
-
-    execution_id: str
-    partition: int
-    uuid: str
-    attempt_index: int
-    document_json: str
-    version: int
-    patch_kind: str | None
-    last_updated_ms: int
-    first_applied_ms: int
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return (self.execution_id, self.attempt_index)
 
 
 class Worker(Struct, gc=False):

@@ -126,7 +126,7 @@ class Frame(Struct, frozen=True, gc=False):
 
     @property
     def stored_type(self) -> str:
-        """The frame type that is stored: the caller's, or the kind when there is none."""
+        """The frame type that is stored: the caller's, or the kind if none was given."""
         return self.frame_type or str(self.kind)
 
 
@@ -323,7 +323,7 @@ class BestEffortWindow(Struct, frozen=True, gc=False):
 def best_effort_window(
     mode: BestEffortLive, ts_ms: int | None, last_ts_ms: int | None, ema_rate_hz: float
 ) -> BestEffortWindow:
-    """How long the stream may be after a best-effort append. A last time of 0 or None means there is none yet."""
+    """How long the stream may be after a best-effort append. A last time of 0 or None means nothing was appended."""
     alpha = mode.ema_alpha if 0.0 < mode.ema_alpha <= 1.0 else _DEFAULT_EMA_ALPHA
     known = bool(ts_ms) and bool(last_ts_ms)
     rate = 1000.0 / (ts_ms - last_ts_ms) if known and ts_ms > last_ts_ms else 0.0  # type: ignore[operator]

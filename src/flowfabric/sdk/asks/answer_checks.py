@@ -306,7 +306,7 @@ def _size(schema: Mapping[str, Any], where: str, size: int, word: str, called: s
 
 
 def _distinct(value: list[Any]) -> Iterator[Hashable]:
-    """What each is, as a text: whoever sends numbers can choose them so that a set of them takes long to make."""
+    """What each is, as a text: a sender can choose numbers so that a set of them takes long to make."""
     for each in value:
         if isinstance(each, str):
             yield each

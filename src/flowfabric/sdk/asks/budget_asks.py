@@ -50,7 +50,7 @@ async def budget_question(app: App, execution_id: str, context: ExecutionContext
     suspension = (await app.engine.read_history(execution_id)).suspension
     if suspension is None or suspension.closed_at is not None or not suspension.waitpoints:
         return None
-    # The run may hold waitpoints of its own besides the one that asks.
+    # The run may hold waitpoints of its own beside the one that asks.
     asked = suspension.waitpoints[0]
     return BudgetQuestion(app, execution_id, context, asked, await budgets_of(app.engine, execution_id))
 

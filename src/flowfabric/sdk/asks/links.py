@@ -12,7 +12,7 @@ from flowfabric.sdk.errors import BadAnswer
 
 
 def make_link(execution_id: str, waitpoint: str, token: str) -> str:
-    """A link: whoever has it can answer at this waitpoint."""
+    """A link: anyone who has it can answer at this waitpoint."""
     return base64.urlsafe_b64encode(f"{execution_id} {waitpoint} {revealed(token)}".encode()).decode().rstrip("=")
 
 

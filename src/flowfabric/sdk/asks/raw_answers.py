@@ -30,7 +30,7 @@ async def check_signal(
     idempotency_key: str | None = None,
 ) -> Mapping[str, Any]:
     """Refuse a signal that would be taken for an answer and does not fit, or is another one than its approver gave.
-    Whoever lacks the waitpoint's token is told nothing here and costs nothing but a look at it: the engine refuses the
+    A caller without the token is told nothing here and costs nothing but a look at it: the engine refuses the
     signal anyway. A signal that cannot be an answer costs no read.
 
     The result is what to deliver it with: an approver's answers share one idempotency key, so that of two that arrive

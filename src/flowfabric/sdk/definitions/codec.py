@@ -168,7 +168,7 @@ def _decoded(decode: Callable[[Any], Any], data: Any) -> Any:
 
 
 def codec_for(annotation: Any) -> Codec:
-    """The codec of an annotation; ``CodecError`` if there is none."""
+    """The codec of an annotation; ``CodecError`` if it has none."""
     if annotation is NOTHING or annotation is Any or annotation is object:
         return PlainCodec()
     if mentions_pydantic(annotation):

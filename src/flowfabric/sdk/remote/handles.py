@@ -24,7 +24,7 @@ class RemoteHandle(Handle):
 
 
 def unsealed(envelope: str) -> RemoteHandle:
-    """The handle in an envelope. Nothing is verified here: whoever changes an envelope is refused by the server."""
+    """The handle in an envelope. Nothing is verified here: the server refuses a changed envelope."""
     try:
         content = base64.urlsafe_b64decode(envelope.split(".")[1].encode())
         size = int.from_bytes(content[1:5], "big")

@@ -1,7 +1,7 @@
 """The output of a run and of everything it has started, as one stream.
 
 Frames of one run come in their order. Between runs the order is that of time, as far as frames are there when they are
-looked at: whoever reads later, when all has ended, always gets the same order.
+looked at: a later reader, when all has ended, always gets the same order.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flowfabric.sdk")
 
-#: Whoever waits looks for himself this often: the subscription makes it quick, this makes it certain.
+#: Waiters look for themselves this often: the subscription makes it quick, this makes it certain.
 SAFETY_S = 10.0
 _RETRY_S = 1.0
 #: Why a run has expired that had no deadline.
@@ -78,7 +78,7 @@ class Completions:
             self._ready = loop.create_future()
             self._task = loop.create_task(self._listen(self._ready), name="flowfabric-completions", context=Context())
         if self._ready is not None:
-            # Those who wait may give up, and whoever hears for all of them may be cancelled: neither ends the other.
+            # Waiters may give up, and the task that listens for all of them may be cancelled: neither ends the other.
             await asyncio.wait((self._ready,))
 
     async def _listen(self, ready: asyncio.Future[None]) -> None:
@@ -114,7 +114,7 @@ class Completions:
             raise NotOpen(_CLOSED_MEANWHILE) from None
 
     async def close(self) -> None:
-        """Stop hearing; whoever waits is told that the app is closed."""
+        """Stop listening; waiters are told that the app is closed."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()

@@ -64,7 +64,7 @@ class Pattern:
 
 
 def read_pattern(pattern: str) -> Pattern | None:
-    """What a pattern means; ``None`` if it is none, or is not followed."""
+    """What a pattern means; ``None`` if it is malformed or not supported."""
     return None if len(pattern) > MAX_PATTERN else _read(pattern)
 
 

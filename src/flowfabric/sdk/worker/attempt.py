@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import logging
 import time
@@ -22,9 +21,9 @@ from flowfabric.model.operations.workflows import NewStep
 from flowfabric.model.streams.frames import MAX_FRAME_BYTES, Frame, FrameContent
 from flowfabric.model.trace import PARENT_TAG, TraceContext
 from flowfabric.sdk.backoff import Patience
-from flowfabric.sdk.context import Ctx, Stream
+from flowfabric.sdk.context import Stream
 from flowfabric.sdk.definitions.depends import Dependencies
-from flowfabric.sdk.definitions.tasks import Definition, Task, Workflow
+from flowfabric.sdk.definitions.tasks import Task, Workflow
 from flowfabric.sdk.errors import (
     BadArguments,
     BadDependency,
@@ -39,7 +38,7 @@ from flowfabric.sdk.errors import (
 from flowfabric.sdk.options import TaskOptions
 from flowfabric.sdk.runs.frames import Appends
 from flowfabric.sdk.runs.logs import Logs
-from flowfabric.sdk.worker.processes import Facts
+from flowfabric.sdk.worker.calls import run_task
 from flowfabric.sdk.worker.renewal import Lease, Renewal, is_passing
 from flowfabric.sdk.worker.tracebacks import told_of
 from flowfabric.telemetry.spans import span, telemetry
@@ -475,51 +474,6 @@ def _unknown(job: Job) -> UnknownTask:
     )
 
 
-async def run_task(job: Job, task: Task[..., Any]) -> bytes:
-    """Run a task's function; its result as it will be stored. What it emitted is stored when this returns."""
-    arguments = task.signature.unpack(job.context.input_payload)
-    options = task.options
-    if options.run_in == "process":
-        return await call_in_process(job, task, job.context.input_payload, begins=functools.partial(job.limit, options))
-    job.limit(options)
-    wanted = task.signature.injected
-    if not wanted:
-        return task.signature.dump_result(await call_function(job.worker, task, arguments, {}))
-    ctx = Ctx(job, task.name)
-    async with job.worker.dependencies.attempt(ctx) as scope:
-        result = await call_function(job.worker, task, arguments, await scope.resolve(wanted))
-    data = task.signature.dump_result(result)
-    await ctx.flush()
-    return data
-
-
-async def call_in_process(
-    job: Job,
-    definition: Definition[..., Any],
-    payload: bytes,
-    step: str | None = None,
-    begins: Callable[[], None] = lambda: None,
-) -> bytes:
-    """Call a definition's function in a process of the worker's; its result as JSON. ``step`` is the name of a step's
-    call, ``begins`` is called when there is a process for it."""
-    uuid = job.handle.execution_id.uuid_text
-    key = uuid if step is None else f"{uuid}:{step}"
-    tags, stored = job.context.tags, job.app.stored_logs
-    facts = Facts(definition.name, job.execution_id, job.attempt, tags, key, stored, step)
-    return await job.worker.processes.call(definition, payload, facts, job.logs.add, begins)
-
-
-async def call_function(
-    worker: WorkerShared, definition: Definition[..., Any], arguments: dict[str, Any], provided: dict[str, Any]
-) -> Any:
-    """Call a definition's function: on the loop if it is a coroutine function, else in a thread of the worker."""
-    args, kwargs = definition.signature.call(arguments, provided)
-    function = definition.function
-    if definition.is_async:
-        return await function(*args, **kwargs)
-    return await worker.executor.call(lambda: function(*args, **kwargs))
-
-
 async def _interrupted(job: Job, error: BaseException) -> None:
     """The handler was cancelled: by us for a reason, or by itself."""
     job.open_handler = False
@@ -560,7 +514,7 @@ async def _failed(job: Job, error: BaseException) -> None:
         _log.warning("%r lost its lease; its handler ended with %r", job, error)
         return
     if error is job.unanswered:
-        # No fault of the function's: whoever reaches the store goes on, and nothing is counted.
+        # No fault of the function's: a worker that reaches the store goes on, and nothing is counted.
         await job.give_back("the store does not respond")
         return
     if isinstance(error, BudgetExceeded) and error.cancels:

@@ -7,12 +7,12 @@ from typing import Final
 
 #: How much one attempt moves the estimate for its kind.
 WEIGHT: Final = 0.05
-#: Kinds that are known; names come from whoever starts executions.
+#: Kinds that are known; names come from the callers that start executions.
 MOST_KINDS: Final = 10_000
 
 
 class Pace:
-    """Seconds that attempts take, of late."""
+    """Seconds that recent attempts took."""
 
     def __init__(self) -> None:
         self._by_kind: dict[str, float] = {}

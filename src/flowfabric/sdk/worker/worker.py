@@ -55,7 +55,7 @@ _log = logging.getLogger("flowfabric.worker")
 LONG_POLL_MS = 60_000
 #: The same through a server while all processes are busy: so long one that is free again may wait for work.
 REMOTE_POLL_MS = 1_000
-#: Work is taken ahead only as far as it will be begun within this time, at the pace of late. So often that is judged.
+#: Work is taken ahead only as far as it will be begun within this time, at the recent pace. So often that is judged.
 AHEAD_S = 0.1
 #: What was to begin that soon and has not after this time goes back. A short delay of everything is no reason.
 OVERDUE_S = 1.0
@@ -202,7 +202,7 @@ class Worker:
         try:
             await asyncio.wait((self._main, ready), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            # Whoever gives up while the worker starts leaves none behind.
+            # Giving up while the worker starts leaves no worker behind.
             self.stop(now=True)
             with contextlib.suppress(Exception):
                 await self._finish()

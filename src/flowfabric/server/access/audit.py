@@ -71,7 +71,7 @@ class Account:
         except EngineError as error:
             if not self._operation.many:
                 raise
-            # All of it is done and on record; whoever is told of an error would do it again.
+            # All of it is done and on record; a caller that got an error would do it again.
             _log.error("%s was done, but the store has no account of it: %s", act.act, error)
 
     def _told(self, result: Any) -> dict[str, str]:
@@ -142,7 +142,7 @@ _OUTCOMES: Mapping[type, Callable[[Any], dict[str, Any]]] = {
     LaneStateChanged: lambda changed: {"previous": changed.previous},
     RotateSecret.Rotated: lambda rotated: {"previous_kid": rotated.previous_kid},
 }
-#: Results that say that everything was so already: whoever asked has changed nothing, and that is no act.
+#: Results that say that everything was so already: the call has changed nothing, and that is no act.
 _UNCHANGED = (
     AlreadySatisfied,
     BackfillResult.Previewed,

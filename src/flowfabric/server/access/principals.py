@@ -45,9 +45,9 @@ class Principal(Struct, frozen=True):
         return self.namespaces is None or namespace in self.namespaces
 
 
-#: Whoever calls a server that asks for no credential.
+#: The caller of a server that asks for no credential.
 ANYBODY = Principal("anybody")
-#: Whoever holds the token of the configuration.
+#: The holder of the token of the configuration.
 HOLDER = Principal("api-token")
 
 _SCHEME = b"Bearer "
@@ -82,7 +82,7 @@ class Gate:
     Where there is neither, everybody may do everything, unless credentials are required: such a server listens on
     loopback. The first credential that is stored ends that.
 
-    What is taken away through this engine is gone before whoever did it is answered. What others take away is gone when
+    What is taken away through this engine is gone before the call is answered. What others take away is gone when
     their hint arrives, and within ``KNOWN_S`` without it.
     """
 
@@ -214,7 +214,7 @@ class Gate:
         began, changes = time.monotonic(), self._changes
         found = await self._engine.verify_credential(given.decode())
         if found is None:
-            # Whoever waits with it hears of it no later than whoever asks.
+            # A call waiting with it hears of it no later than the call that asks.
             if (standing := self._standing.get(given)) is not None:
                 standing.fall()
             return None

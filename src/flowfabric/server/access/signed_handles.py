@@ -57,7 +57,7 @@ class Envelopes:
         return keys
 
     async def _new_key(self, kid: str) -> bytes | None:
-        """A key that another server may have made since: there is none only if a look from now on does not find it."""
+        """A key that another server may have made since: it is missing only if a look from now on does not find it."""
         now = time.monotonic()
         while self._looked_at <= now:
             if self._looking is None:

@@ -5,7 +5,7 @@ from when it is opened, or from the first byte after its last answer. One that t
 reads any more, is closed then. A body that is read has a time of its own, and no more of it is taken in than somebody
 reads. Whatever could be understood in two ways is refused, and the connection closed.
 
-No request is begun before the last answer is out, and little is taken in meanwhile: whoever does not read cannot make
+No request is begun before the last answer is out, and little is taken in meanwhile: one that does not read cannot make
 the server hold more. ``outgoing`` says what becomes of them.
 """
 
@@ -24,7 +24,7 @@ from flowfabric.telemetry.metrics import Counter
 
 _BUSY = refusal(503, "Service Unavailable", "too many connections; try again later", b"retry-after: 1\r\n", retry=True)
 _LATE = refusal(408, "Request Timeout", "the request did not arrive in time")
-#: Bytes of a first line and headers; bytes that are taken in ahead of whoever reads them, and at least at a time.
+#: Bytes of a first line and headers; bytes that are taken in ahead of their reader, and at least at a time.
 MAX_HEAD_BYTES = 65_536
 AHEAD_BYTES = 65_536
 _LEAST_BYTES = 4_096
@@ -90,7 +90,7 @@ class Guarded(asyncio.BufferedProtocol):
         self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it; whoever answers is told that nobody listens."""
+        """Forget it; the handler is told that nobody listens."""
         self.state.connections.discard(self)
         self._relax()
         self._stay()
@@ -157,7 +157,7 @@ class Guarded(asyncio.BufferedProtocol):
     def _refuse(self, problem: BadHead) -> None:
         exchange = self._exchange
         if exchange is not None:
-            # A body that is none: whoever reads it is told that it ended.
+            # A malformed body: its reader is told that it ended.
             exchange.disconnected()
         self._turn_away(refusal(problem.status, problem.phrase, str(problem)))
 
@@ -184,7 +184,7 @@ class Guarded(asyncio.BufferedProtocol):
             self._go_on()
 
     def read_on(self) -> None:
-        """Whoever reads a body has taken what there was."""
+        """The reader of a body has taken what there was."""
         exchange = self._exchange
         if exchange is None:
             return

@@ -224,7 +224,7 @@ class Exchange:
         self._connection.out.kept = made
 
     def drop(self) -> None:
-        """End an answer that may not be sent to its end: whoever reads it sees that something is missing."""
+        """End an answer that may not be sent to its end: its reader sees that something is missing."""
         self._connection.transport.abort()
 
     def respond(

@@ -16,7 +16,7 @@ from flowfabric.server.access.principals import Principal
 from flowfabric.server.http.head import ONCE
 from flowfabric.server.http.problems import UNBEGUN, Refused, refused
 
-#: Callers whose rate is remembered; whoever has not called for longest is forgotten first.
+#: Callers whose rate is remembered; the one that has not called for longest is forgotten first.
 MAX_CALLERS = 10_000
 #: Headers of one request.
 MAX_HEADERS = 100
@@ -71,7 +71,7 @@ class BodyRoom:
         self.held = 0
         self._share = max(most // 2, min(most, LARGEST_BODY))
         self._shares: Counter[str] = Counter()
-        #: Bodies that are still arriving; whoever has not moved on for longest comes first.
+        #: Bodies that are still arriving; the one that has not moved on for longest comes first.
         self._arriving: dict[Body, None] = {}
 
     def take(self, body: Body, size: int) -> None:
@@ -163,12 +163,12 @@ class Reader(Protocol):
 
 class AnswerRoom:
     """Bytes of answers that wait for their readers, and of what calls have made for answers that are not sent yet. When
-    there are too many, whoever has waited longest is cut off."""
+    there are too many, the one that has waited longest is cut off."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.held = 0
-        #: Who waits, and for how much; whoever has taken in nothing for longest comes first.
+        #: Who waits, and for how much; the one that has taken in nothing for longest comes first.
         self._waiting: dict[Reader, int] = {}
         #: What was made for each credential.
         self.shares: Counter[str] = Counter()
@@ -233,7 +233,7 @@ class Made:
     def _take(self, size: int) -> None:
         room = self._room
         others = 0 if self._caller is None else room.shares[self._caller] - self.held
-        # Some calls wait when others are done: whoever makes much and waits must leave room.
+        # Some calls wait when others are done: calls that make much and wait must leave room.
         is_greedy = others > 0 and others + self.held + size > room.most // 2
         if is_greedy or not room.clear(size, None if self._whole else self.held):
             raise ResourceExhausted(NOT_BEGUN, MADE_BYTES)
@@ -276,11 +276,11 @@ def check_headers(known: Mapping[bytes, bytes], given: Sequence[tuple[bytes, byt
                 raise refused(400, f"the header {name.decode()} occurs twice; send it once")
 
 
-# -- how many of a kind may run at once; whoever comes too much is told so at once -----------------------------------
+# -- how many of a kind may run at once; one too many is refused at once ---------------------------------------------
 
 
 class Permits:
-    """A ceiling without a queue. Whoever shows a stored credential has at most half of them, so that there are some for
+    """A ceiling without a queue. Callers with a stored credential have at most half of them, so that there are some for
     others."""
 
     def __init__(self, pool: str, maximum: int) -> None:
@@ -294,7 +294,7 @@ class Permits:
         self._shares: Counter[str] = Counter()
 
     def check(self, caller: Principal | None = None) -> None:
-        """Refuse if there is none left."""
+        """Refuse if none are left."""
         if self.closed:
             raise Unavailable(self.pool)
         if self.taken >= self.maximum:

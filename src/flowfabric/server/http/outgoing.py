@@ -2,7 +2,7 @@
 
 An answer goes to the transport in pieces, the next one when the last is out, so that no large body is copied whole into
 another buffer. A small answer is one write. A reader that takes in nothing at all for the write timeout is cut off; one
-that reads slowly is not. All answers that wait share one room: when it is full, whoever has waited longest is cut off.
+that reads slowly is not. All answers that wait share one room: when it is full, the longest waiting one is cut off.
 """
 
 from __future__ import annotations

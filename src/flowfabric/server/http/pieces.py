@@ -1,6 +1,6 @@
 """Answers that are made and sent piece by piece, so that none is ever held whole.
 
-A piece is made once the last one is out: whoever does not read makes the server hold no more than one. What is read for
+A piece is made once the last one is out: a slow reader makes the server hold no more than one. What is read for
 a piece and does not go into it is let go and read again, and nothing that was read is kept while a piece waits.
 """
 
@@ -56,7 +56,7 @@ class Loads:
 
     @contextlib.asynccontextmanager
     async def some(self, weight: int) -> AsyncGenerator[None, None]:
-        """Wait for room, and hold it. Whoever weighs more than there is goes alone."""
+        """Wait for room, and hold it. What weighs more than there is goes alone."""
         if not weight:
             yield
             return
@@ -172,7 +172,7 @@ async def list_pieces(lists: AsyncGenerator[bytes, None]) -> Pieces:
 
 
 def sliced(data: bytes) -> Iterator[bytes]:
-    """Something that is held whole, so that whoever sends it takes no more of it at a time than a piece has."""
+    """Something that is held whole, so that no more of it is sent at a time than a piece has."""
     view = memoryview(data)
     for start in range(0, len(data), PIECE_BYTES):
         yield bytes(view[start : start + PIECE_BYTES])

@@ -75,7 +75,7 @@ def refused(status: int, error: str, headers: Headers = (), **more: Any) -> Refu
 
 
 def unauthorized() -> Refused:
-    """What whoever shows no credential, a wrong one, or one that is good no more is told."""
+    """What callers without a credential, or with a wrong or expired one, are told."""
     return refused(401, "missing or invalid Authorization header", ((b"www-authenticate", b"Bearer"),))
 
 

@@ -141,7 +141,7 @@ class Gone(Exception):
 
 
 async def read_body(receive: Receive, limit: int, route: str, body: Body, timeout_s: float) -> bytes:
-    """The body, never more of it than the limit. It takes its room, which whoever got it gives back."""
+    """The body, never more of it than the limit. It takes its room, which its receiver gives back."""
     # Most bodies have come along with their heads: then there is nothing to wait for.
     whole = getattr(getattr(receive, "__self__", None), "whole", None)
     ready: bytes | None = None if whole is None else whole()

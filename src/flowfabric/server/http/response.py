@@ -77,7 +77,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_hook)
 
 
 def encode(value: Any) -> bytes:
-    """JSON. Tokens are redacted: whoever answers with one reveals it."""
+    """JSON. Tokens are redacted: handlers that answer with one reveal it."""
     return _encoder.encode(value)
 
 

@@ -56,7 +56,7 @@ class GivenAnswer(Struct, frozen=True):
 
 
 class AskAnswer(Struct, frozen=True, kw_only=True):
-    """A question as it stands. ``of`` is empty if whoever has the link may answer."""
+    """A question as it stands. ``of`` is empty if anyone with the link may answer."""
 
     execution_id: ExecutionId
     run_id: str
@@ -95,7 +95,7 @@ class LinkBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Link(Discreet, Struct, frozen=True):
-    """Whoever has it can answer in the approver's place. The page for it is ``/answer#<link>``."""
+    """Anyone who has it can answer in the approver's place. The page for it is ``/answer#<link>``."""
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset({"link"})
 

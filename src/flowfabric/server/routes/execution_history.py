@@ -114,7 +114,7 @@ def _line(step: StepRecord) -> StepLine:
 
 
 async def fork(call: Call) -> Answer:
-    """Start anew with what it remembers from before a step."""
+    """Start again with what it remembers from before a step."""
     body: ForkBody = call.body
     identity = call.execution_id
     new = None

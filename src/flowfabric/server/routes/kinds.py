@@ -87,7 +87,7 @@ async def start(call: Call) -> Answer:
     }
     if bound and key is not None and definition.reuse == "after_completion":
         given["key_reuse"] = "ended"
-    # Budgets and limits are those of its namespace, whoever starts it: a worker of one namespace must not have an
+    # Budgets and limits are those of its namespace, no matter who starts it: a worker of one namespace must not have an
     # operator spend another's.
     result = await call.server.engine.limited_to((known.namespace,)).create_execution(**given)
     if isinstance(result, Duplicate) and result.execution_id != identity:

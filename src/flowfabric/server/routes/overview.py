@@ -105,7 +105,7 @@ class FlowsQuery(Struct, kw_only=True):
 
 
 async def me(call: Call) -> Answer:
-    """Who calls. Whoever has no good credential is told that, and nothing else."""
+    """Who calls. A caller without a good credential is told that, and nothing else."""
     who = await call.server.gate.principal(call.headers.get(b"authorization"))
     if who is None:
         return plain(Me(False, False, "", (), (), (), "", "", 0))

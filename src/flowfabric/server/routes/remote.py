@@ -32,7 +32,7 @@ from flowfabric.server.remote_calls import own_of
 MAX_WAIT_MS = 60_000
 #: Calls of one request.
 MAX_CALLS = 1_000
-#: Bytes that a call takes besides its arguments, until the answer is sent.
+#: Bytes that a call takes beyond its arguments, until the answer is sent.
 CALL_BYTES = 512
 
 Name = Annotated[str, Meta(min_length=1, max_length=1_024)]
@@ -99,6 +99,7 @@ class Work(Discreet, Struct, frozen=True):
     tags: dict[str, str]
     cancel_at: int | None = None
     cancel_reason: str = ""
+    replays: int = 0
 
 
 class Claimed(Struct, frozen=True):
@@ -180,7 +181,7 @@ async def calls(call: Call) -> Answer | Streamed:
     body: CallsBody = call.body
     claiming = None
     if body.claim is not None:
-        # Whoever may not claim is told before anything is done.
+        # A caller that may not claim is told before anything is done.
         check_caller(call.principal, OPERATIONS["remote_claim"])
         claiming = _Claiming(call, body.claim)
     made = Made(call.server.answers, call.principal.credential_id)
@@ -249,7 +250,7 @@ def _waits(call: OneCall) -> bool:
     try:
         return bool(getattr(_waiting.decode(call.arguments), field) != 0)
     except msgspec.MsgspecError:
-        return False  # whoever makes the call says what is wrong with it
+        return False  # the call itself reports what is wrong with it
 
 
 async def _answered(
@@ -339,7 +340,7 @@ async def claim(call: Call) -> Answer | Streamed:
 
 
 async def _while_open(call: Call, claiming: Any) -> list[Handle]:
-    """Wait as long as the client is there and the server stays: whoever is given up leaves no lease behind."""
+    """Wait as long as the client is there and the server stays: a call that is given up leaves no lease behind."""
     task: asyncio.Future[list[Handle]] = asyncio.ensure_future(call.while_connected(claiming))
     closing = asyncio.ensure_future(call.server.closing.wait())
     try:
@@ -403,6 +404,7 @@ def _taken(envelope: str, handle: Handle, context: ExecutionContext) -> Work:
         context.tags,
         context.cancel_at,
         context.cancel_reason,
+        context.replays,
     )
 
 

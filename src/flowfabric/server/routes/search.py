@@ -35,7 +35,7 @@ _REPLAYED = (PublicState.FAILED, PublicState.EXPIRED)
 
 class SearchQuery(Struct, kw_only=True):
     """What fits: ``q`` is a search as people type it (``charge tag:team=red error:"timed out" since:2h``), ``state``
-    may name several with commas between, ``tag`` is ``key=value``, ``parent`` the id of whoever started them;
+    may name several with commas between, ``tag`` is ``key=value``, ``parent`` the id of the run that started them;
     ``roots`` leaves out what others started."""
 
     q: str = ""

@@ -1,6 +1,6 @@
 """Samples for the charts, taken every few seconds.
 
-There is one sampler per server, whoever looks. A sample costs a handful of counts over small indexes; the more they
+There is one sampler per server, however many look. A sample costs a handful of counts over small indexes; the more they
 take, the fewer are taken. The first one of every minute is kept in the store, by whichever server is first, so that all
 servers have the same past, and one that has just begun has it too; finer ones stay in memory for an hour. Ends are
 counted from the outbox, behind the last one counted.

@@ -26,36 +26,37 @@ from flowfabric.model.records.executions import (
     EXECUTION_WIDE_FIELDS,
     Attempt,
     Binding,
-    CancelBacklog,
-    CancelBacklogMember,
-    Edge,
-    EdgeGroup,
     Execution,
-    Flow,
-    FlowCounts,
-    FrameRow,
     GoneWorker,
     Grant,
-    PendingCancelGroup,
     Record,
     Signal,
     SignalDedup,
-    StreamHead,
-    StreamSummary,
     SuspendDedup,
     Suspension,
     Waitpoint,
     WorkerEvent,
 )
+from flowfabric.model.records.flows import (
+    CancelBacklog,
+    CancelBacklogMember,
+    Edge,
+    EdgeGroup,
+    Flow,
+    FlowCounts,
+    PendingCancelGroup,
+)
 from flowfabric.model.records.past_leases import PastLease
 from flowfabric.model.records.starts import Burst
+from flowfabric.model.records.streams import FrameRow, StreamHead, StreamSummary
+from flowfabric.stores.event_questions import Unreadable
 from flowfabric.stores.keyed import entries as index
 from flowfabric.stores.keyed.logs import told
 from flowfabric.stores.keyed.reads import Count, Log, Originals, Range, Reading, Rows
 from flowfabric.stores.keyed.records import KINDS, Dispatch, wire_id
 from flowfabric.stores.keyed.rows import matching
 from flowfabric.stores.protocol import Conflict
-from flowfabric.stores.questions import TrimAdmission, TrimHistory, Unreadable
+from flowfabric.stores.questions import TrimAdmission, TrimHistory
 from flowfabric.stores.sql.schema import OUTBOXES
 
 #: What an execution owns, by the fields (partition, uuid).
@@ -84,7 +85,7 @@ _FRAMES = index.group_family(FrameRow, ("partition", "uuid"))
 
 
 class Move(Struct, gc=False):
-    """One record as it was and as it will be; ``None`` where there is none."""
+    """One record as it was and as it will be; ``None`` where it does not exist."""
 
     kind: Any
     key: Key
@@ -101,7 +102,7 @@ class Changes(Struct):
 
     moves: list[Move]
     events: list[Event]
-    #: Records that are put only if there are none under their keys.
+    #: Records that are put only if their keys are free.
     if_absent: list[Any] = []
 
 

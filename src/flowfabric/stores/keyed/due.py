@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowfabric.model import states as lit
-from flowfabric.model.records.executions import Attempt, Execution, Flow, FlowCounts
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.flows import Flow, FlowCounts
 from flowfabric.stores import questions as ask
 from flowfabric.stores.keyed import entries as index
 from flowfabric.stores.keyed.reads import Names, Range, Reading, Rows, Whole, walk, walk_merged

@@ -34,28 +34,21 @@ from flowfabric.model.records.budgets import (
 from flowfabric.model.records.executions import (
     Attempt,
     Binding,
-    CancelBacklog,
-    CancelBacklogMember,
-    Edge,
-    EdgeGroup,
     Execution,
-    Flow,
-    FrameRow,
     GoneWorker,
     Grant,
-    PendingCancelGroup,
     Signal,
     SignalDedup,
     SigningKey,
-    StreamHead,
-    StreamSummary,
     SuspendDedup,
     Suspension,
     Waitpoint,
     WorkerEvent,
 )
+from flowfabric.model.records.flows import CancelBacklog, CancelBacklogMember, Edge, EdgeGroup, Flow, PendingCancelGroup
 from flowfabric.model.records.past_leases import PastLease
 from flowfabric.model.records.starts import Burst, Schedule
+from flowfabric.model.records.streams import FrameRow, StreamHead, StreamSummary
 from flowfabric.stores.keyed.records import Dispatch
 
 Entry: TypeAlias = tuple[Any, Any, Any]
@@ -243,7 +236,7 @@ DOCUMENT = ("raw_fields",)
 
 
 def document_field(record: Execution | Flow, name: str) -> Any:
-    """A field of a record's document; ``None`` if there is none, or no document to look in."""
+    """A field of a record's document; ``None`` without the field or without a document."""
     try:
         document = msgspec.json.decode(record.raw_fields or "{}")
     except (msgspec.DecodeError, RecursionError):
@@ -252,7 +245,7 @@ def document_field(record: Execution | Flow, name: str) -> Any:
 
 
 def tag_of(execution: Execution, name: str) -> Any:
-    """The value of a tag; ``None`` if there is none."""
+    """The value of a tag; ``None`` without the tag."""
     tags = document_field(execution, "tags")
     return tags.get(name) if isinstance(tags, dict) else None
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowfabric.model.operations.flows import EdgeState
-from flowfabric.model.records.executions import (
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.flows import (
     CancelBacklog,
     CancelBacklogMember,
     Edge,
     EdgeGroup,
-    Execution,
     Flow,
     FlowCounts,
     PendingCancelGroup,

@@ -35,7 +35,8 @@ from flowfabric.model.errors import LimitReached
 from flowfabric.model.operations.flows import EdgeState
 from flowfabric.model.operations.lanes import FAIR_RETURNING, FAIR_SEPARATOR
 from flowfabric.model.records.budgets import QuotaWindow
-from flowfabric.model.records.executions import Attempt, Edge, EdgeGroup, Execution, Grant
+from flowfabric.model.records.executions import Attempt, Execution, Grant
+from flowfabric.model.records.flows import Edge, EdgeGroup
 from flowfabric.stores.keyed.entries import (
     BY_UPSTREAM,
     DOCUMENT,

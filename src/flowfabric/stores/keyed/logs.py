@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from flowfabric.model.decisions import SELECT_LIMIT
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent
-from flowfabric.model.records.executions import Execution, FrameRow
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.streams import FrameRow
 from flowfabric.model.streams.frames import MODE_SUMMARY
 from flowfabric.stores import questions as ask
+from flowfabric.stores.event_questions import EventBounds, EventLog, EventRows, LogState, ReadEvents, Unreadable
 from flowfabric.stores.keyed import entries as index
 from flowfabric.stores.keyed.reads import LARGEST_CHUNK, Log, LogBounds, Range, Reading, Rows, walk
 from flowfabric.stores.keyed.records import Dispatch, wire_id
@@ -42,7 +44,7 @@ def _dispatched(event: Any, found: Mapping[tuple[int, str], Dispatch | None]) ->
     return event if at is None or event.occurred_at_ms > at else replace(event, dispatched_at_ms=at)
 
 
-def _read_events(question: ask.ReadEvents) -> Reading[ask.EventRows]:
+def _read_events(question: ReadEvents) -> Reading[EventRows]:
     kind, found = question.kind, []
     after, size = question.after, min(question.limit, LARGEST_CHUNK)
     # Bounds and rows of one trip are of one moment; what is committed before the next trip is left to the next answer.
@@ -58,11 +60,11 @@ def _read_events(question: ask.ReadEvents) -> Reading[ask.EventRows]:
         now, rows = yield [LogBounds(kind), Log(kind, after, size)]
         if now.trimmed > after:  # some of what is asked for was deleted between the trips
             trimmed = now.trimmed
-    return ask.EventRows(trimmed, bounds.top, (yield from told(found[: question.limit])), bounds.breaks)
+    return EventRows(trimmed, bounds.top, (yield from told(found[: question.limit])), bounds.breaks)
 
 
-def _matches(event: Any, question: ask.ReadEvents) -> bool:
-    if type(event) is ask.Unreadable:
+def _matches(event: Any, question: ReadEvents) -> bool:
+    if type(event) is Unreadable:
         return True
     tag = question.instance_tag
     return (question.namespace is None or event.namespace == question.namespace) and (
@@ -70,13 +72,13 @@ def _matches(event: Any, question: ask.ReadEvents) -> bool:
     )
 
 
-def _bounds(question: ask.EventBounds) -> Reading[tuple[int, int]]:
+def _bounds(question: EventBounds) -> Reading[tuple[int, int]]:
     state = yield LogBounds(question.kind)
     return state.trimmed, state.last
 
 
-def _log_state(question: ask.EventLog) -> Reading[ask.LogState]:
-    state: ask.LogState = yield LogBounds(question.kind)
+def _log_state(question: EventLog) -> Reading[LogState]:
+    state: LogState = yield LogBounds(question.kind)
     return state
 
 
@@ -148,9 +150,9 @@ def _count_frames(question: ask.CountFrames) -> Reading[list[ask.StoredStream]]:
 
 
 ANSWERS: Mapping[Any, Callable[[Any], Reading[Any]]] = {
-    ask.ReadEvents: _read_events,
-    ask.EventBounds: _bounds,
-    ask.EventLog: _log_state,
+    ReadEvents: _read_events,
+    EventBounds: _bounds,
+    EventLog: _log_state,
     ask.CountEnded: _count_ended,
     ask.OddEnds: _odd_ends,
     ask.CountFrames: _count_frames,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowfabric.model.reads.samples import SampleRow
-from flowfabric.model.records.executions import CancelBacklogMember, Execution, Flow, Worker
+from flowfabric.model.records.executions import Execution, Worker
+from flowfabric.model.records.flows import CancelBacklogMember, Flow
 from flowfabric.model.records.starts import Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.keyed import entries as index

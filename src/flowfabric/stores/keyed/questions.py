@@ -10,17 +10,9 @@ from typing import Any
 
 from flowfabric.model import states as lit
 from flowfabric.model.decisions import SELECT_LIMIT
-from flowfabric.model.records.executions import (
-    Attempt,
-    Execution,
-    FrameRow,
-    GoneWorker,
-    Lane,
-    Suspension,
-    Waitpoint,
-    Worker,
-)
+from flowfabric.model.records.executions import Attempt, Execution, GoneWorker, Lane, Suspension, Waitpoint, Worker
 from flowfabric.model.records.starts import Schedule
+from flowfabric.model.records.streams import FrameRow
 from flowfabric.stores import questions as ask
 from flowfabric.stores.keyed import budgets, due, entries as index, flows, logs, overview, search, starts
 from flowfabric.stores.keyed.load import forgotten_by_grants, queues

@@ -150,7 +150,7 @@ class MemoryStore:
 
 
 class _MemoryTransaction:
-    """Sees the records as they are; whoever loads and then lets somebody else commit has to decide again."""
+    """Sees the records as they are; a batch that loads and then lets another one commit has to decide again."""
 
     __slots__ = ("_now", "_seen", "_store")
 

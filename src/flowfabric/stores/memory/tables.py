@@ -11,11 +11,11 @@ from typing import Any, TypeVar, cast
 from flowfabric.model.decisions import Key
 from flowfabric.model.events import Event
 from flowfabric.model.records.executions import Execution, Record
+from flowfabric.stores.event_questions import LogState
 from flowfabric.stores.keyed.entries import entries_of, moved_entries
 from flowfabric.stores.keyed.reads import All, Count, Names, Originals, Range, Request, Rows, Size, Whole
 from flowfabric.stores.keyed.records import KINDS
 from flowfabric.stores.memory.indexes import Indexes
-from flowfabric.stores.questions import LogState
 from flowfabric.stores.sql.schema import OUTBOXES
 
 _RecordType = TypeVar("_RecordType", bound=Record)
@@ -34,7 +34,7 @@ class Tables:
         return self._records[kind]
 
     def find(self, kind: type[_RecordType], key: Key) -> _RecordType | None:
-        """The record, or ``None`` if there is none."""
+        """The record, or ``None`` if it does not exist."""
         return cast("_RecordType | None", self._records[kind].get(key))
 
     def store(self, record: Record) -> None:

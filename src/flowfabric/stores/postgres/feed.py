@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from flowfabric.model.events import InstanceTagEvent
+from flowfabric.stores.event_questions import EventRows, ReadEvents
 from flowfabric.stores.feeds import WINDOW, EventPage, lost_after, reached
-from flowfabric.stores.questions import EventRows, ReadEvents
 from flowfabric.stores.sql.events import horizon
 from flowfabric.stores.sql.schema import OUTBOXES
 
@@ -157,7 +157,7 @@ class PostgresFeed:
             await self._take_mark()
 
     async def _take_mark(self) -> None:
-        # Rows are seen as of the start of the statement, locks as of later: whoever holds an id below the highest one
+        # Rows are seen as of the start of the statement, locks as of later: a holder of an id below the highest one
         # seen either still has its lock then, or has ended, and the next statement sees what it left.
         [row] = await self._fetch(
             f"SELECT greatest((SELECT max(event_id) FROM {self._table}), {horizon(self._table)}), ({self._writers})"

@@ -26,7 +26,8 @@ from flowfabric.model.decisions import (
     Slots,
 )
 from flowfabric.model.errors import LimitReached
-from flowfabric.model.records.executions import Attempt, Execution, StreamHead
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.model.states import BLOCKED_BY_DEPENDENCIES
 from flowfabric.stores.postgres import load_downstream, load_ranks, load_waits
 from flowfabric.stores.postgres.codec import DIALECT, SENT
@@ -273,7 +274,7 @@ class Loader:
         """Load what need not be locked, on a first try; what is left to be loaded.
 
         A single claim is not locked either while this process seems ``alone`` with the work. Edges, groups and children
-        that wait are written by whoever decides upon them, and every write is guarded by its row's version.
+        that wait are written by the batch that decides upon them, and every write is guarded by its row's version.
         A child that does not wait may go unwritten, so its state must be held still.
         """
         left = list(needs)

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowfabric.model.decisions import DOWNSTREAM_LIMIT
 from flowfabric.model.operations.flows import EdgeState
-from flowfabric.model.records.executions import Edge, EdgeGroup
+from flowfabric.model.records.flows import Edge, EdgeGroup
 from flowfabric.stores.postgres.codec import DIALECT
 from flowfabric.stores.sql.rows import ExecutionRows, KindRows, execution_select
 

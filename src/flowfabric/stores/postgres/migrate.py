@@ -28,7 +28,7 @@ async def apply_migrations(connection: Any, partitions: PartitionCounts | None =
         try:
             return await _apply(connection, partitions)
         except asyncpg.LockNotAvailableError:
-            # Whoever waits for a table's lock keeps everybody else from the table: better to step aside.
+            # A wait for a table's lock keeps everybody else from the table: better to step aside.
             if not left:
                 raise
             _log.info("a table that a migration changes is in use; retrying in %s s", LOCK_PAUSE_S)

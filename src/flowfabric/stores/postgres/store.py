@@ -15,7 +15,7 @@ from flowfabric.model.decisions import Key, Need, PurgeExecution, Writes
 from flowfabric.model.errors import EngineError, Transport, TransportKind
 from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
-from flowfabric.model.records.executions import StreamHead
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.stores import migrate as migrations, questions
 from flowfabric.stores.postgres.address import bad_address
 from flowfabric.stores.postgres.codec import DIALECT
@@ -92,7 +92,7 @@ _LOST_RACE = ("40001", "40P01", "55P03", "23505", "22012")
 
 
 class Replanning:
-    """Gives a statement a new text now and then while the tables grow, so that its plan is made anew.
+    """Gives a statement a new text now and then while the tables grow, so that it gets a new plan.
 
     Plans are made once per text. One that was made when the tables were empty may compare every row with every
     argument, and would be kept until the server gathers statistics.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowfabric.model.events import InstanceTagEvent
-from flowfabric.stores import questions as ask
+from flowfabric.stores.event_questions import EventRows, ReadEvents, Unreadable
 from flowfabric.stores.sql.rows import Dialect
 from flowfabric.stores.sql.schema import OUTBOXES
 
@@ -42,9 +42,9 @@ class OutboxRows:
                 ]
             )
         except (AttributeError, TypeError, ValueError) as error:
-            return ask.Unreadable(str(error))
+            return Unreadable(str(error))
 
-    def page(self, question: ask.ReadEvents) -> tuple[str, list[Any]]:
+    def page(self, question: ReadEvents) -> tuple[str, list[Any]]:
         """One statement, so one moment: the horizon, the end, and the rows between two ids."""
         params: list[Any] = [question.after]
         conditions = ["event_id > ?1"]
@@ -74,15 +74,15 @@ class OutboxRows:
         highest = f"coalesce((SELECT max(event_id) FROM {self.table}), 0)"
         return f"{self.bounds(last_id)}, {before}, {highest}"
 
-    def answer(self, found: list[Any]) -> ask.EventRows:
+    def answer(self, found: list[Any]) -> EventRows:
         """The answer in the rows of such a statement; there is always at least one."""
         read = self.read
         trimmed, top, first = found[0][0], found[0][1], found[0][2]
         rows = [] if first is None else [(row[2], read(tuple(row)[3:])) for row in found]
-        return ask.EventRows(trimmed, top, rows)
+        return EventRows(trimmed, top, rows)
 
 
-#: Outboxes by age: what may go, besides being old, and the column that says how old.
+#: Outboxes by age: which old rows may go, and the column that says how old.
 _MAY_GO = {"ff_completion_event": "WHERE dispatched_at_ms IS NOT NULL "}
 _TIME = {"ff_signal_event": "delivered_at_ms"}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from flowfabric.model.streams.frames import MODE_SUMMARY
 from flowfabric.stores import questions as ask
+from flowfabric.stores.event_questions import EventLog, LogState
 from flowfabric.stores.sql.events import OutboxRows
 from flowfabric.stores.sql.flows import Asked
 from flowfabric.stores.sql.rows import Dialect
@@ -21,9 +22,9 @@ class ExamineQuestions:
     _wire: Callable[[int, Any], str]
     _key_table: Callable[[tuple[str, ...]], tuple[str, list[Any]]]
 
-    def _EventLog(self, q: ask.EventLog) -> Asked:  # noqa: N802
+    def _EventLog(self, q: EventLog) -> Asked:  # noqa: N802
         sql = self._outboxes[q.kind].log(self._last_id)
-        return Asked(sql, [], lambda rows: ask.LogState(*rows[0]))
+        return Asked(sql, [], lambda rows: LogState(*rows[0]))
 
     def _OddEnds(self, q: ask.OddEnds) -> Asked:  # noqa: N802
         # Both tables in one heap, put in order once: a join would look up every execution where no index helps.

@@ -9,9 +9,11 @@ from typing import Any
 from flowfabric.model import states as lit
 from flowfabric.model.operations.access import AuditEntry, Credential
 from flowfabric.model.reads.samples import SampleRow
-from flowfabric.model.records.executions import Flow, GoneWorker, Lane, Waitpoint, Worker
+from flowfabric.model.records.executions import GoneWorker, Lane, Waitpoint, Worker
+from flowfabric.model.records.flows import Flow
 from flowfabric.model.records.starts import EnqueueRequest, Schedule
 from flowfabric.stores import questions as ask
+from flowfabric.stores.event_questions import EventBounds, ReadEvents
 from flowfabric.stores.sql.budgets import BudgetQuestions, admission_trims
 from flowfabric.stores.sql.events import OutboxRows
 from flowfabric.stores.sql.examine import ExamineQuestions
@@ -292,11 +294,11 @@ class SqlQuestions(FlowQuestions, BudgetQuestions, StartQuestions, OverviewQuest
         sql = f"{self._select} WHERE {text.where()} ORDER BY a.lease_expires_at_ms LIMIT {int(q.limit)}"
         return Asked(sql, text.params, lambda rows: [self._rows.read(row)[:2] for row in rows])
 
-    def _ReadEvents(self, q: ask.ReadEvents) -> Asked:  # noqa: N802
+    def _ReadEvents(self, q: ReadEvents) -> Asked:  # noqa: N802
         outbox = self._outboxes[q.kind]
         return Asked(*outbox.page(q), outbox.answer)
 
-    def _EventBounds(self, q: ask.EventBounds) -> Asked:  # noqa: N802
+    def _EventBounds(self, q: EventBounds) -> Asked:  # noqa: N802
         sql = self._outboxes[q.kind].bounds(self._last_id)
         return Asked(sql, [], lambda rows: (rows[0][0], rows[0][1]))
 

@@ -11,7 +11,8 @@ from msgspec import UNSET, Struct
 
 from flowfabric.model.decisions import BLOCKED, NAMING
 from flowfabric.model.operations.access import AuditEntry
-from flowfabric.model.records.executions import EXECUTION_WIDE_FIELDS, Attempt, Execution, StreamHead
+from flowfabric.model.records.executions import EXECUTION_WIDE_FIELDS, Attempt, Execution
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.model.states import (
     ENDED_PHASES,
     LIVE_WAITPOINTS,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowfabric.model.decisions import Key
-from flowfabric.model.records.executions import Attempt, Execution, FrameRow, StreamHead, StreamSummary
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.streams import FrameRow, StreamHead, StreamSummary
 from flowfabric.stores.tables import budgets, executions, flows, lanes_and_access, outboxes, streams, suspension
 from flowfabric.stores.tables.shape import Table
 

@@ -9,7 +9,8 @@ from operator import attrgetter
 from typing import Any
 
 from flowfabric.model.decisions import Key, PurgeExecution, Writes
-from flowfabric.model.records.executions import Execution, StreamHead
+from flowfabric.model.records.executions import Execution
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.stores.protocol import Conflict
 from flowfabric.stores.sql.rows import insert_groups, stored_fields
 from flowfabric.stores.sql.schema import (

@@ -30,7 +30,9 @@ from flowfabric.model.decisions import (
 )
 from flowfabric.model.errors import LimitReached
 from flowfabric.model.operations.flows import EdgeState
-from flowfabric.model.records.executions import Attempt, Edge, EdgeGroup, Execution, StreamHead
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.flows import Edge, EdgeGroup
+from flowfabric.model.records.streams import StreamHead
 from flowfabric.model.states import PENDING_CLAIM
 from flowfabric.stores.protocol import Filling
 from flowfabric.stores.sql.rows import (
@@ -80,7 +82,7 @@ _SETS_WITHIN = (
     "SELECT requirement_key FROM sets WHERE requirement_key IS NOT NULL"
 )
 _CANDIDATES_WITHIN = _CANDIDATES.replace("e.lane_id = ?1", "e.lane_id = ?1 AND e.namespace = ?4")
-# Rows hidden by a claim grant that nobody used in time; usually there is none, which one look at an index tells.
+# Rows hidden by a claim grant that nobody used in time; usually none exists, which one look at an index tells.
 _EXPIRED = (
     "SELECT g.partition_key, g.execution_id FROM ff_claim_grant g INDEXED BY ff_claim_grant_expiry_idx "
     "WHERE g.expires_at_ms > 0 AND g.expires_at_ms <= ?1 AND g.kind = 'claim'"

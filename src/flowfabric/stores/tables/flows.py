@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric.model.records.executions import (
+from flowfabric.model.records.flows import (
     CancelBacklog,
     CancelBacklogMember,
     Edge,

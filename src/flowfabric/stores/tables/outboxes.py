@@ -1,4 +1,4 @@
-"""Outboxes: what has happened, for whoever follows."""
+"""Outboxes: what has happened, for subscribers."""
 
 from __future__ import annotations
 

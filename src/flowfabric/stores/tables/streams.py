@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowfabric.model.records.executions import FrameRow, StreamHead, StreamSummary
+from flowfabric.model.records.streams import FrameRow, StreamHead, StreamSummary
 from flowfabric.stores.tables.shape import BIG, INT, JSON, REAL, SMALL, TEXT, UUID, Table, columns
 
 TABLES = (

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from flowfabric.model.decisions import Key
-from flowfabric.model.records.executions import Attempt, Execution, FrameRow, StreamHead
+from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.model.records.streams import FrameRow, StreamHead
+from flowfabric.stores.event_questions import Unreadable
 from flowfabric.stores.keyed.records import KINDS
-from flowfabric.stores.questions import Unreadable
 from flowfabric.stores.sql.schema import OUTBOXES, is_wire_keyed, split_wire
 from flowfabric.stores.tables.shape import NAMES, REQUIREMENT
 from flowfabric.stores.valkey.sort_keys import WIRE_KEY, decode, encode, wire_id_of, wire_key
@@ -159,7 +160,7 @@ def packed_event(event: Any) -> bytes:
 
 
 def unpacked_event(kind: Any, value: bytes) -> Any:
-    """The event of a value; ``Unreadable`` if it is none."""
+    """The event of a value; ``Unreadable`` if it is malformed."""
     try:
         return kind(*_unpack(value))
     except (msgspec.DecodeError, TypeError) as error:

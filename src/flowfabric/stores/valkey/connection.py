@@ -315,7 +315,7 @@ class Connection:
     # -- wires ---------------------------------------------------------------------------------------------------
 
     def doubt(self) -> None:
-        """Ask anew who answers, before anything else is asked."""
+        """Ask again who answers, before anything else is asked."""
         while self._idle:
             self._idle.pop().abort()
 

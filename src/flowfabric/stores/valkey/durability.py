@@ -190,7 +190,7 @@ async def _safe_replicas(connection: Connection) -> int:
 
 
 async def _settings(connection: Connection) -> dict[str, str]:
-    """What CONFIG tells; nothing if the account, or whoever runs the server, does not allow that."""
+    """What CONFIG tells; nothing if the account or the server does not allow that."""
     try:
         answer = await connection.command("CONFIG", "GET", *_SETTINGS)
     except Refusal as error:

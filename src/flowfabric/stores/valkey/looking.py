@@ -15,7 +15,7 @@ from flowfabric.stores.valkey.read import ABSENT, Reader, Seen
 
 #: Records that are remembered when the next entries are asked for: enough for what was read ahead, with attempts.
 MOST_SEEN = 4 * LARGEST_CHUNK
-#: Questions that leave out what cannot be read: whoever asks them hears of it in another way.
+#: Questions that leave out what cannot be read: their callers hear of it in another way.
 _OF_THE_READABLE = (CountRows, OddEnds)
 
 

@@ -2,7 +2,7 @@
 
 Commits that were acknowledged may be missing then, and with them the numbers of their events. If those were given out
 again, followers would take the new events for the ones they have read. So each server has a history of its own: before
-the first commit it takes, whoever makes that lets the numbers go on where none was ever given out, and writes down
+the first commit it takes, its writer lets the numbers go on where none was ever given out, and writes down
 where they break off. A follower that stands within a break has read events that are lost, and is told.
 
 Each process remembers the highest numbers it has seen. Where they lie within a break, it knows how much is missing,
@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from flowfabric.model.errors import Transport, TransportKind
+from flowfabric.stores.event_questions import Breaks
 from flowfabric.stores.protocol import Conflict
-from flowfabric.stores.questions import Breaks
 from flowfabric.stores.sql.schema import OUTBOXES
 from flowfabric.stores.valkey.connection import Connection, Identity
 from flowfabric.stores.valkey.keys import Keys, breaks_of, log_field, log_name
@@ -114,7 +114,7 @@ class Histories:
         return self._settled
 
     def doubt(self) -> None:
-        """The data is not of the server that answers, as far as is known: find out anew who that is."""
+        """The data is not of the server that answers, as far as is known: find out again who that is."""
         self._settled = None
         self._connection.doubt()
 

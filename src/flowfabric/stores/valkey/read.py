@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from flowfabric.model.decisions import Key
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.records.executions import Attempt, Execution
+from flowfabric.stores.event_questions import LogState
 from flowfabric.stores.keyed.entries import CLAIM
 from flowfabric.stores.keyed.reads import (
     All,
@@ -29,7 +30,6 @@ from flowfabric.stores.keyed.reads import (
     Size,
     Whole,
 )
-from flowfabric.stores.questions import LogState
 from flowfabric.stores.valkey.candidates import Reserved
 from flowfabric.stores.valkey.codec import VERSION, WIDE, shape_of, unpacked_event, unpacked_wide
 from flowfabric.stores.valkey.connection import Connection

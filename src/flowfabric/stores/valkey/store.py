@@ -17,12 +17,13 @@ from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.records.executions import Execution
 from flowfabric.stores import migrate as migrations
+from flowfabric.stores.event_questions import ReadEvents
 from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.keyed.changes import planned, trimmed
 from flowfabric.stores.keyed.load import readings
 from flowfabric.stores.keyed.questions import answer
 from flowfabric.stores.protocol import Conflict, Filling, Versions
-from flowfabric.stores.questions import ReadEvents, TrimAdmission, TrimHistory
+from flowfabric.stores.questions import TrimAdmission, TrimHistory
 from flowfabric.stores.server_clock import ServerClock
 from flowfabric.stores.valkey.address import Address, parse
 from flowfabric.stores.valkey.candidates import Reserved
@@ -129,7 +130,7 @@ class ValkeyStore:
                 "id": secrets.token_hex(16),
                 "history": self._histories.current,
             }
-            # Another process may be doing the same: whoever writes first has decided everything.
+            # Another process may be doing the same: the first to write has decided everything.
             commands = (("HSETNX", self.keys.meta, name, value) for name, value in facts.items())
             await self.connection.commands(("MULTI",), *commands, ("EXEC",), read_only=False)
             facts = await self._facts()

@@ -27,7 +27,7 @@ async def _hints(call: Call, last: str) -> AsyncGenerator[bytes, None]:
     async with following(call) as listening, hub.listening():
         known = await hub.place()
         began = _told(known)
-        # Whoever was here before is told at once if something has happened meanwhile.
+        # A client that was here before is told at once if something has happened meanwhile.
         yield event("changed" if last and last != began else "begin", b"{}", began)
         while True:
             waiting = asyncio.ensure_future(hub.after(known))

@@ -177,7 +177,7 @@ class Stopped(Exception):
 
 
 class Listening:
-    """Waits for things as long as somebody listens, may listen, and the server stays. Whoever follows for hours makes
+    """Waits for things as long as somebody listens, may listen, and the server stays. A follower of hours makes
     one of it."""
 
     def __init__(self, call: Call, standing: Standing) -> None:
