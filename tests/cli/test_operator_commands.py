@@ -391,6 +391,7 @@ def test_the_database(url: str, tmp_path: Path, capsys: Output) -> None:
     assert "nothing to do" in typed(capsys, "db", "plan")
     assert json.loads(typed(capsys, "db", "plan", "--json"))["pending"] == []
     assert json.loads(typed(capsys, "db", "check", "--json"))["store"] == "sqlite"
+    assert "events may be missing" in typed(capsys, "db", "restored")
     (tmp_path / "empty.db").write_bytes(b"")
     empty = f"sqlite:///{tmp_path}/empty.db"
     assert "migrations are missing" in typed(capsys, "db", "check", "--url", empty, code=3)

@@ -34,6 +34,7 @@ from flowfabric.stores.questions import (
     CountStates,
     Due,
     DueSchedules,
+    IdleGates,
     ListGates,
     ListLanes,
     ListSamples,
@@ -417,6 +418,19 @@ async def test_gates_are_listed_by_index(postgres: Any, what: str) -> None:
     assert "Seq Scan" not in await plan(postgres, store._dollars(asked.sql), *asked.params)
 
 
+@pytest.mark.parametrize("what", ["quotas", "budgets"])
+async def test_what_uses_gates_is_found_by_index(postgres: Any, what: str) -> None:
+    from flowfabric.stores.postgres import store
+
+    asked = store._QUESTIONS.compile(IdleGates(what, 1, 100))
+    found = await plan(postgres, store._dollars(asked.sql), *asked.params)
+    assert "Seq Scan" not in found
+    expected = ["ff_quota_policy_idle_idx", "ff_exec_core_slots_idx"]
+    if what == "budgets":
+        expected = ["ff_budget_policy_idle_idx", "ff_exec_core_budgets_idx", "ff_exec_core_several_budgets_idx"]
+    assert [each for each in expected if each not in found] == []
+
+
 @pytest.mark.parametrize("kind", [Budget, BudgetUsage, BudgetDedup, Reservation, QuotaPolicy, QuotaAdmitted])
 async def test_what_budgets_look_at_is_found_by_key(postgres: Any, kind: Any) -> None:
     table = TABLES[kind]
@@ -488,6 +502,17 @@ async def test_sqlite_claims_walk_the_claim_index(sqlite: Any) -> None:
     sets = steps(sqlite, _SETS, "waiting")
     assert "ff_exec_core_claim_idx" in sets
     assert "SCAN ff_exec_core" not in sets
+
+
+@pytest.mark.parametrize("what", ["quotas", "budgets"])
+async def test_sqlite_finds_what_uses_gates_by_index(sqlite: Any, what: str) -> None:
+    asked = sqlite_store._QUESTIONS.compile(IdleGates(what, 1, 100))
+    found = steps(sqlite, asked.sql, *asked.params)
+    expected = ["ff_quota_policy_idle_idx", "ff_exec_core_slots_idx"]
+    if what == "budgets":
+        expected = ["ff_budget_policy_idle_idx", "ff_exec_core_budgets_idx", "ff_exec_core_several_budgets_idx"]
+    assert [each for each in expected if each not in found] == []
+    assert not re.search(r"SCAN (?!several|s\b)(?!.*(INDEX|CONSTANT))", found.replace("; ", "\n")), found
 
 
 async def test_sqlite_claims_within_namespaces_walk_an_index_of_their_own(sqlite: Any) -> None:

@@ -180,6 +180,11 @@ class EngineBase:
                 asyncio.get_running_loop().create_task(self._offer_slots(), name="flowfabric-then", context=Context())
             )
 
+    @property
+    def has_slots_to_offer(self) -> bool:
+        """Whether slots of quotas were left that nobody was offered yet."""
+        return bool(self._slots_left)
+
     async def _offer_slots(self) -> None:
         try:
             while self._slots_left:

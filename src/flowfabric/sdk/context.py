@@ -396,7 +396,7 @@ class Spending:
 
             return (budget_id(job.app.namespace, budget),)
         if budget is not None:
-            return (await job.repeated(lambda: job.app.gates.budget(budget)),)
+            return (await job.repeated(lambda: job.app.gates.budget(budget, kept=False)),)
         identity = job.handle.execution_id
         fields = await job.repeated(
             lambda: job.engine.read_exec_core_fields(identity.partition, identity, ["budget_ids"])

@@ -14,6 +14,7 @@ from flowfabric.engine.checks import values
 from flowfabric.engine.operation_table import REMOTE, Operation, Subject
 from flowfabric.engine.wire.codec import Shapes, body_of, given, placed, result_of
 from flowfabric.engine.wire.error_codec import error_to_wire
+from flowfabric.engine.wire.protocol import NOT_UNDERSTOOD
 from flowfabric.model.errors import EngineError, LimitReached, NotFound, State, StateKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId, ExecutionIdError, FlowId, decode_hook
@@ -236,7 +237,7 @@ class Performer:
         """The arguments of a call that may be made."""
         operation = REMOTE.get(name)
         if operation is None:
-            raise refused(422, f"unknown operation {name[:64]!r}")
+            raise refused(422, f"unknown operation {name[:64]!r}", kind=NOT_UNDERSTOOD)
         check_caller(call.principal, operation)
         options, within = await self._read(call, name, arguments)
         if operation.subject is Subject.SCHEDULE:
@@ -272,7 +273,8 @@ class Performer:
                     options[each] = placed(each, self.shapes.codec(hint).read, options[each])
         except msgspec.ValidationError as error:
             flaw = flaw_of(error, body.kind)
-            raise refused(400 if flaw.of_value else 422, f"{name}: {flaw}") from None
+            more = {"kind": NOT_UNDERSTOOD} if flaw.is_unknown else {}
+            raise refused(400 if flaw.of_value else 422, f"{name}: {flaw}", **more) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise refused(422, f"{name}: the arguments are not JSON that can be read") from None
         for each in body.creations & options.keys():

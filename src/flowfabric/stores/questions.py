@@ -455,6 +455,16 @@ class ListGates(Struct, frozen=True):
     namespaces: frozenset[str] | None = None
 
 
+class IdleGates(Struct, frozen=True):
+    """Quota policies or budgets that are to be looked at by ``now``, longest waiting first, and whether anything uses
+    each: a kept execution names it, or rows of others hold it -> ``list[(id, bool)]``."""
+
+    #: ``quotas`` or ``budgets``.
+    what: str
+    now: int
+    limit: int
+
+
 #: Policies that one ``WaitedFor`` may name.
 MAX_WAITED_FOR = 256
 

@@ -89,7 +89,7 @@ async def described(definition: Startable[Any, Any]) -> dict[str, Any]:
     if reason is not None:
         told["by_code"] = reason
     else:
-        limits = await app.gates.quota(definition, {}) if task.limits else None
+        limits = await app.gates.quota(definition, {}, kept=True) if task.limits else None
         budgets = tuple([await app.gates.budget(each) for each in task.budget])
         made = parse_policy(policy(definition, None, limits, budgets, bound=task.id is not None))
         told |= {"policy": msgspec.json.decode(made or "null"), "id": task.id, "reuse": task.reuse}

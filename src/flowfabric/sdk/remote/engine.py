@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context
@@ -20,6 +21,7 @@ from flowfabric.engine import Engine, forks
 from flowfabric.engine.operation_table import REMOTE
 from flowfabric.engine.own_loop import OwnLoop
 from flowfabric.engine.wire.codec import Shapes, body_of, result_of
+from flowfabric.engine.wire.protocol import PROTOCOL
 from flowfabric.model.errors import EngineError, Transport, TransportKind, Unavailable, Validation, ValidationKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
@@ -55,6 +57,8 @@ from flowfabric.sdk.remote.handles import sealed, unsealed
 from flowfabric.sdk.remote.http_client import Lost, NotReached, Response, Servers
 from flowfabric.sdk.remote.subscription import RemoteSubscription
 
+_log = logging.getLogger("flowfabric.remote")
+
 #: How long the server lets one claim wait, and how much longer we wait for its answer.
 MAX_WAIT_MS = 60_000
 SPARE_S = 15.0
@@ -78,6 +82,8 @@ class _Hello(Struct):
     store: str
     backend: str
     partitions: _Partitions
+    protocol: int = 0
+    oldest_protocol: int = 0
 
 
 class _Work(Discreet, Struct):
@@ -104,6 +110,22 @@ class _Lost(Struct):
 _hello = msgspec.json.Decoder(_Hello)
 _claimed = msgspec.json.Decoder(_Claimed)
 _lost = msgspec.json.Decoder(_Lost)
+
+
+def _check_protocol(hello: _Hello) -> None:
+    """Refuse a server that does not understand this release any more, and say if it may not yet."""
+    if hello.oldest_protocol > PROTOCOL:
+        raise BadOptions(
+            f"the server (flowfabric {hello.version}) understands protocol {hello.oldest_protocol} and later, and this "
+            f"release speaks protocol {PROTOCOL}: upgrade flowfabric here",
+            option="url",
+        )
+    if hello.protocol < PROTOCOL:
+        _log.warning(
+            "the server (flowfabric %s) is older than this release: upgrade servers first; what it does not "
+            "understand is retried",
+            hello.version,
+        )
 
 
 class RemoteEngine:
@@ -139,6 +161,7 @@ class RemoteEngine:
         engine = cls(url, token, **options)
         try:
             hello = decoded(_hello, await engine._ask("GET", "/v1/remote", None, 30.0, True))
+            _check_protocol(hello)
         except BaseException:
             engine._servers.close()
             raise

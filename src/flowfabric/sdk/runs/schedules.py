@@ -145,7 +145,7 @@ class Planned:
 
         definition = self.definition
         bound = definition.signature.bind(self.arguments.args, self.arguments.kwargs)
-        prepared = await prepare(definition, bound, definition.start_options)
+        prepared = await prepare(definition, bound, definition.start_options, kept=True)
         content: dict[str, Any] = {
             name: prepared.arguments[name]
             for name in ("lane_id", "execution_kind", "input_payload", "payload_encoding", "priority", "policy", "tags")

@@ -13,6 +13,7 @@ from flowfabric import __version__
 from flowfabric.engine.operation_table import OPERATIONS, REMOTE
 from flowfabric.engine.operations.claim import MIN_KEY
 from flowfabric.engine.wire.error_codec import error_to_wire
+from flowfabric.engine.wire.protocol import OLDEST, PROTOCOL
 from flowfabric.model.errors import EngineError
 from flowfabric.model.handles import Handle
 from flowfabric.model.limits import MAX_BATCH, MAX_CLAIM, MAX_LANES, MAX_NAMESPACES, MAX_TTL_MS, MAX_WEIGHT
@@ -54,6 +55,9 @@ class Hello(Struct, frozen=True):
     store: str
     backend: str
     partitions: Partitions
+    #: What this server speaks, and the oldest that it understands.
+    protocol: int = PROTOCOL
+    oldest_protocol: int = OLDEST
 
 
 class OneCall(Struct, frozen=True):

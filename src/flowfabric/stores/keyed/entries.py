@@ -18,6 +18,7 @@ from flowfabric.model import states as lit
 from flowfabric.model.operations.access import AuditEntry, KeptAnswer
 from flowfabric.model.operations.kinds import KindDefinition
 from flowfabric.model.operations.workflows import Step
+from flowfabric.model.ownership import shown_id, shown_ids
 from flowfabric.model.reads.samples import SampleRow
 from flowfabric.model.records.budgets import (
     Budget,
@@ -109,11 +110,19 @@ UNDISPATCHED = "undispatched"
 #: Who waits for a budget or quota, in claim order; who names a budget and waits for a worker.
 GATED = "gated"
 NAMING_BUDGET = "naming_budget"
+#: Who names a budget or quota at all, a run for each id, whoever owns it.
+NAMED_GATE = "named_gate"
 #: Who holds a slot of a quota.
 SLOTS = "slots"
 #: Every budget and every quota by its id.
 BUDGETS = "budgets"
 QUOTAS = "quotas"
+#: Those that are to be looked at, whether anything uses them: ``(time, id)``. Quotas that count slots by guards. What
+#: stands right under each budget.
+IDLE_BUDGETS = "idle_budgets"
+IDLE_QUOTAS = "idle_quotas"
+TAKEN_QUOTAS = "taken_quotas"
+BUDGETS_BELOW = "budgets_below"
 #: Of budgets, quotas and what they leave behind: ``(time, key)``.
 BUDGET_RESET = "budget_reset"
 QUOTA_ROOM = "quota_room"
@@ -164,7 +173,7 @@ GROUPS: Mapping[Any, tuple[tuple[str, ...] | Group, ...]] = {
     BudgetAsk: (_BY_EXECUTION,),
     Burst: (_BY_EXECUTION,),
     BudgetUsage: (_BY_BUDGET,),
-    BudgetSpend: ((*_BY_BUDGET, "uuid"), ("uuid",)),
+    BudgetSpend: ((*_BY_BUDGET, "uuid"), ("uuid",), _BY_BUDGET),
     QuotaWindow: (_BY_WINDOW,),
     QuotaAdmitted: (("partition", "quota_policy_id"), ("execution_id",)),
     SigningKey: (("active",),),
@@ -280,10 +289,23 @@ def _execution_entries(record: Execution) -> list[Entry]:
         entries.append((BLOCKED, record.eligibility_state, (created, key)))
         if record.eligibility_state in lit.ROOM_BLOCKS:
             entries.append((GATED, record.blocked_by, claim_entry(record)))
-    if record.quota_policy_id is not None and record.admitted_at_ms:
-        entries.append((SLOTS, record.quota_policy_id, key))
-    if record.budget_ids is not None and record.lifecycle_phase in lit.WAITING_PHASES:
-        entries += [(NAMING_BUDGET, name, (created, key)) for name in record.budget_ids.split(",")]
+    if record.budget_ids is not None or record.quota_policy_id is not None:
+        entries += _naming_entries(record)
+    return entries
+
+
+def _naming_entries(record: Execution) -> list[Entry]:
+    """Where an execution stands that names budgets or a quota."""
+    key = record.execution_id
+    entries: list[Entry] = []
+    if record.quota_policy_id is not None:
+        entries.append((NAMED_GATE, shown_id(record.quota_policy_id), key))
+        if record.admitted_at_ms:
+            entries.append((SLOTS, record.quota_policy_id, key))
+    if record.budget_ids is not None:
+        entries += [(NAMED_GATE, each, key) for each in shown_ids(record.budget_ids)]
+        if record.lifecycle_phase in lit.WAITING_PHASES:
+            entries += [(NAMING_BUDGET, name, (record.created_at_ms, key)) for name in record.budget_ids.split(",")]
     return entries
 
 
@@ -412,6 +434,10 @@ def _budget_entries(record: Budget) -> list[Entry]:
     entries: list[Entry] = [(BUDGETS, None, record.key)]
     if record.next_reset_at_ms is not None:
         entries.append((BUDGET_RESET, None, (record.next_reset_at_ms, record.key)))
+    if record.idle_check_at_ms is not None:
+        entries.append((IDLE_BUDGETS, None, (record.idle_check_at_ms, record.key)))
+    if record.ancestor_ids:
+        entries.append((BUDGETS_BELOW, record.ancestor_ids.partition(",")[0], record.key))
     return entries
 
 
@@ -419,6 +445,10 @@ def _quota_entries(record: QuotaPolicy) -> list[Entry]:
     entries: list[Entry] = [(QUOTAS, None, record.key)]
     if record.next_room_at_ms is not None:
         entries.append((QUOTA_ROOM, None, (record.next_room_at_ms, record.key)))
+    if record.idle_check_at_ms is not None:
+        entries.append((IDLE_QUOTAS, None, (record.idle_check_at_ms, record.key)))
+    if record.active_concurrency:
+        entries.append((TAKEN_QUOTAS, None, record.key))
     return entries
 
 
