@@ -395,7 +395,10 @@ from flowfabric.sdk.worker import (
 from flowfabric.sdk.workflows.durable import (
     first as first,
     gather as gather,
+    now as now,
+    random as random,
     sleep as sleep,
+    uuid as uuid,
 )
 from flowfabric.tracing import (
     current_trace as current_trace,

@@ -68,6 +68,8 @@ class App:
         engine_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.url = url
+        #: Whether workflows are called once more, from memory, before they end; see ``testing``.
+        self.second_pass = False
         self._token = token
         if token is not None and not self.is_remote:
             raise BadOptions("token: only a server (http://…, https://…) takes a token", option="token")

@@ -42,10 +42,12 @@ _SUMMARY = DurableSummary()
 class Ctx:
     """The attempt a function runs in. A task, step or workflow gets it if it has a parameter ``ctx: Ctx``."""
 
-    def __init__(self, job: Job, name: str, step: str | None = None) -> None:
+    def __init__(self, job: Job, name: str, step: str | None = None, identity: str | None = None) -> None:
         self._job = job
         self._name = name
         self._step = step
+        #: What tells the step's call from all others, in every attempt.
+        self._identity = identity
         self._thread = threading.get_ident()
         self._loop = asyncio.get_running_loop()
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
@@ -79,7 +81,7 @@ class Ctx:
         """The same text in every attempt of this run, or of this step in it. Pass it to services that accept one, so
         that a retry does not repeat what an earlier attempt did before it died."""
         uuid = self._job.handle.execution_id.uuid_text
-        return uuid if self._step is None else f"{uuid}:{self._step}"
+        return uuid if self._identity is None else f"{uuid}:{self._identity}"
 
     @property
     def lease_healthy(self) -> bool:

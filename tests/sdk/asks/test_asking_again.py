@@ -63,7 +63,7 @@ async def test_a_question_is_asked_again(app: App) -> None:
         await third.answer({"ok": False, "number": 4})
         assert await run.result(SOON) == "prepared: 4"
     assert done == ["prepared"]
-    names = [each.name for each in await app.engine.read_steps(run.id)]
+    names = [each.name for each in await run.steps()]
     assert names == ["prepare", "ask:which?", "ask:which?~2", "ask:which?~3"]
     assert {base_name(each) for each in names} == {"prepare", "ask:which?"}
 

@@ -30,10 +30,10 @@ async def test_a_run_with_too_many_steps_fails(app: App, monkeypatch: pytest.Mon
     async def counting() -> None:
         nonlocal runs
         runs += 1
-        for number in range(4 if how == "with the result" else 3 if how == "with an error" else 6):
+        for number in range(6 if how == "between two steps" else 4):
             await count(number)
         if how == "with an error":
-            raise ValueError("its mark is one too many")
+            raise ValueError("what it did last is one too many")
 
     async with app.worker():
         run = await counting.start()

@@ -15,6 +15,7 @@ from flowfabric.model.operations.workflows import Advanced, ChildWait
 from flowfabric.sdk.errors import RunCancelled, RunFailed
 from flowfabric.sdk.runs.run import Run
 from flowfabric.sdk.workflows.conductor import Conductor
+from flowfabric.sdk.workflows.recorded_steps import read_won
 
 QUICK = timedelta(milliseconds=150)
 
@@ -284,10 +285,9 @@ async def test_the_first_wins_and_the_others_are_cancelled(app: App) -> None:
         async with asyncio.timeout(30):
             await all_told.wait()
         assert cancelled == {"slow": 1, "slower": 1, "late": 1}
-    assert {step.name: step.value for step in await run.steps() if step.name.startswith("first")} == {
-        "first": b"2",
-        "first#2": b"0",
-    }
+    won = {step.name: read_won(step.value) for step in await run.steps() if step.name in ("first", "first#2")}
+    assert {name: each.won for name, each in won.items()} == {"first": "answer[quick]", "first#2": "answer[second]"}
+    assert won["first"].lost == ["answer[broken]", "answer[slow]", "answer[slower]", "first>sleep_and_say>"]
 
 
 async def test_several_win_at_once(app: App) -> None:

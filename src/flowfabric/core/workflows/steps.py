@@ -229,6 +229,7 @@ def remembered(
                 str(step.outcome),
                 step.value,
                 context.now,
+                step.arguments,
             )
             acts.append(insert(row))
         answers.append(shown(row))
@@ -241,4 +242,4 @@ def shown(row: Step) -> StepRecord:
         outcome = StepOutcome(row.outcome)
     except ValueError:
         raise Validation(ValidationKind.CORRUPTION, f"ff_step.outcome: unknown value {row.outcome!r}") from None
-    return StepRecord(row.name, row.sequence, outcome, row.value, row.attempt_index, row.recorded_at_ms)
+    return StepRecord(row.name, row.sequence, outcome, row.value, row.attempt_index, row.recorded_at_ms, row.arguments)

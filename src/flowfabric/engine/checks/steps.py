@@ -39,7 +39,8 @@ def _step(step: Any) -> NewStep:
         value = values.payload(step.value, "value")
     except Validation as error:
         raise Validation(error.kind, f"step {quoted(name)}: {error.detail}") from None
-    return NewStep(name, value, str(step.outcome))
+    arguments = values.optional_text(step.arguments, "arguments")
+    return NewStep(name, value, str(step.outcome), arguments)
 
 
 def wait_for(wait: Any) -> ChildWait:

@@ -191,6 +191,7 @@ class Steps(Intake):
                 row.result or None,
                 row.failure_reason or None,
                 row.cancellation_reason or None,
+                row.terminal_at_ms,
             )
             for row in found
             if row is not None

@@ -431,6 +431,7 @@ def _context(payload: Any, raw: dict[str, Any], cancel_at: int | None, cancel_re
         _tags(raw),
         cancel_at,
         "" if cancel_at is None else _text(cancel_reason),
+        replays if isinstance(replays := raw.get("replay_count"), int) else 0,
     )
 
 

@@ -413,6 +413,8 @@ class ExecutionContext(Struct, frozen=True):
     #: Until when it may go on, if it was asked to cancel, and why it was.
     cancel_at: int | None = None
     cancel_reason: str = ""
+    #: How often it was replayed.
+    replays: int = 0
 
 
 class ExecutionPage(Struct, frozen=True):

@@ -34,6 +34,8 @@ class Step(Struct, gc=False):
     outcome: str
     value: bytes | None
     recorded_at_ms: int
+    #: What the call is recognised by, besides its name; nobody but those who call looks into it.
+    arguments: str | None = None
 
     @property
     def key(self) -> tuple[int, str, str]:
@@ -46,6 +48,7 @@ class NewStep(Struct, frozen=True, gc=False):
     name: str
     value: bytes | None = None
     outcome: str = StepOutcome.OK
+    arguments: str | None = None
 
 
 class StepRecord(Struct, frozen=True, gc=False):
@@ -57,6 +60,7 @@ class StepRecord(Struct, frozen=True, gc=False):
     value: bytes | None
     attempt_index: int
     recorded_at_ms: int
+    arguments: str | None = None
 
 
 class StepPlace(Struct, frozen=True, gc=False):
@@ -106,6 +110,8 @@ class Ended(Struct, frozen=True, gc=False):
     result: bytes | None
     failure_reason: str | None
     cancellation_reason: str | None
+    #: When it ended, if it has.
+    ended_at_ms: int | None = None
 
 
 class Forked(Struct, frozen=True, gc=False):

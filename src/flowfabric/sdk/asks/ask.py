@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 import typing
 import uuid
 from collections.abc import Generator, Iterable, Sequence
@@ -34,10 +35,11 @@ from flowfabric.sdk.asks.links import make_link, read_link
 from flowfabric.sdk.asks.questions import UNREADABLE, Answers, Given, Question, read_answer, read_answers, read_question
 from flowfabric.sdk.definitions.codec import Codec, CodecError, codec_for, encode_plain
 from flowfabric.sdk.durations import duration, milliseconds
-from flowfabric.sdk.errors import AskClosed, AskTimedOut, BadAnswer, BadOptions, BadPayload
+from flowfabric.sdk.errors import AskClosed, AskTimedOut, BadAnswer, BadOptions, BadPayload, SdkError
 from flowfabric.sdk.schemas.checks import check_asked
 from flowfabric.sdk.schemas.from_types import schema_of
 from flowfabric.sdk.workflows.durable import CURRENT
+from flowfabric.sdk.workflows.plain_values import Unplain, packed, unpacked
 
 if TYPE_CHECKING:
     # Type checkers bring this module along; nothing needs it when the program runs.
@@ -59,6 +61,7 @@ ASK_KIND: Final = "$ask"
 MOST_ASKED: Final = 10
 _MAX_WHY: Final = 500
 _NOTHING: Final = object()
+_LIKE_A_NUMBER: Final = re.compile(r"[#!~]\d+$")
 
 
 class UnreadAnswer(BadAnswer):
@@ -186,7 +189,17 @@ class Ask(Generic[T_co]):
     @property
     def step_name(self) -> str:
         """The name under which the workflow records it."""
-        return f"ask:{self.question[:200]}"
+        name = f"ask:{self.question[:200]}"
+        # What looks like the number of a call, or of a trial, is part of the text here.
+        return f"{name}." if _LIKE_A_NUMBER.search(name) else name
+
+    @property
+    def recognised_by(self) -> bytes:
+        """What tells it from other questions without a key: what is asked, of whom."""
+        stored = self._stored
+        return msgspec.json.encode(
+            {"question": stored.question, "show": stored.show, "of": stored.of, "need": stored.need}
+        )
 
     def creation(self, app: App, run: str) -> dict[str, Any]:
         """The execution that asks."""
@@ -204,11 +217,29 @@ class Ask(Generic[T_co]):
         found = read_answers(data or b"{}")
         if found.outcome in ("approved", "declined"):
             return self._read(found)
+        if found.otherwise is not msgspec.UNSET:
+            return typing.cast(T_co, unpacked(found.otherwise))
         if self._otherwise is not _NOTHING:
             return typing.cast(T_co, self._otherwise)
+        raise self._undecided(found)
+
+    def _undecided(self, found: Answers) -> SdkError:
         if found.outcome == "timed_out":
-            raise AskTimedOut(f"{self!r}: no answer in time; pass otherwise= for that case", ask=self.question)
-        raise AskClosed(f"{self!r} was closed by an operator before it was decided", ask=self.question)
+            return AskTimedOut(f"{self!r}: no answer in time; pass otherwise= for that case", ask=self.question)
+        return AskClosed(f"{self!r} was closed by an operator before it was decided", ask=self.question)
+
+    def decided(self, data: bytes | None) -> bytes | None:
+        """The result as it is to be remembered: with what ``otherwise`` is on the day on which that is taken. What
+        cannot be stored is that of the code that reads it. If there is neither an answer nor that, it raises."""
+        found = read_answers(data or b"{}")
+        if found.outcome in ("approved", "declined"):
+            return data
+        if self._otherwise is _NOTHING:
+            raise self._undecided(found)
+        try:
+            return msgspec.json.encode(msgspec.structs.replace(found, otherwise=packed(self._otherwise)))
+        except Unplain:
+            return data
 
     def _read(self, found: Answers) -> T_co:
         said = APPROVE if found.outcome == "approved" else DECLINE

@@ -40,6 +40,8 @@ class Answers(msgspec.Struct, frozen=True):
 
     outcome: str
     answers: tuple[Given, ...] = ()
+    #: What was taken in the place of an answer, as a plain value, once somebody has taken it.
+    otherwise: Any = msgspec.UNSET
 
 
 _read_question = msgspec.json.Decoder(Question).decode

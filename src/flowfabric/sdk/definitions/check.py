@@ -20,6 +20,7 @@ from flowfabric.sdk.definitions.code_reading import ASK, Passed, Source, base_na
 from flowfabric.sdk.definitions.tasks import Definition, Workflow
 from flowfabric.sdk.errors import ENDED, BadPayload, BadResult, SdkError
 from flowfabric.sdk.paging import pages
+from flowfabric.sdk.workflows.branches import without_branch
 
 if TYPE_CHECKING:
     from flowfabric.model.operations.executions import ExecutionContext
@@ -77,8 +78,9 @@ class Waiting(Struct, frozen=True):
     step: str
 
     def __str__(self) -> str:
-        if self.step.startswith(ASK):
-            question = self.step.removeprefix(ASK)
+        step = without_branch(self.step)
+        if step.startswith(ASK):
+            question = step.removeprefix(ASK)
             return (
                 f"{self.workflow}: {self.run} waits for an answer to {question!r}, which the code does not ask: the "
                 "answer would be lost and another question asked. Keep the text until it is answered"
@@ -280,7 +282,7 @@ class _Check:
         self._waiting += [Waiting(kind, run, each) for each in memory.waiting if not known.calls(base_name(each))]
         self._failing += _unreadable(kind, run, known, memory)
         for name in memory.values:
-            if name.startswith(ASK) and not _is_asked_again(name):
+            if without_branch(name).startswith(ASK) and not _is_asked_again(name):
                 self._read_answers(kind, run, name, known.answers.get(base_name(name)), memory)
         bases = memory.bases()
         for each in known.passed:

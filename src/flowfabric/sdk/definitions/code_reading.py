@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from flowfabric.sdk.asks.ask import Ask
 from flowfabric.sdk.definitions.tasks import Definition, Workflow
+from flowfabric.sdk.workflows.branches import without_branch
 from flowfabric.sdk.workflows.durable import first, sleep
 
 #: What stands before the trial of an error, the number of a question asked again, and that of a repeated call.
@@ -34,7 +35,8 @@ _TYPE_NODES = (
 
 
 def base_name(step: str) -> str:
-    """The name of a call without its key, numbers and trial."""
+    """The name of a call without its branch, key, numbers and trial."""
+    step = without_branch(step)
     for mark in _BEFORE_NUMBERS:
         name, found, number = step.rpartition(mark)
         if found and number.isdecimal():
@@ -48,7 +50,7 @@ def names_of(workflow: Workflow[..., Any]) -> set[str]:
 
     A question whose text is written out counts by its text; one whose text is worked out counts for every question.
     """
-    return {"first", "sleep"} | _called(workflow.function)
+    return {"first", "sleep", "now()", "uuid()", "random()"} | _called(workflow.function)
 
 
 def definitions_of(workflow: Workflow[..., Any]) -> dict[str, Definition[..., Any]]:

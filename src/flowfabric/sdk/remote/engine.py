@@ -79,6 +79,7 @@ class _Work(Discreet, Struct):
     tags: dict[str, str]
     cancel_at: int | None = None
     cancel_reason: str = ""
+    replays: int = 0
 
 
 class _Claimed(Struct):
@@ -349,7 +350,7 @@ class RemoteEngine:
 
     def _taken(self, work: _Work) -> Handle:
         self._contexts[work.execution_id] = ExecutionContext(
-            work.input_payload, work.execution_kind, work.tags, work.cancel_at, work.cancel_reason
+            work.input_payload, work.execution_kind, work.tags, work.cancel_at, work.cancel_reason, work.replays
         )
         return unsealed(work.handle)
 

@@ -91,8 +91,9 @@ class Run(Generic[T]):
         await self._there(lambda: self.app.engine.replay_execution(execution_id=self.id))
 
     async def steps(self) -> list[StepRecord]:
-        """The recorded steps of a workflow, in order."""
-        return await self.app.engine.read_steps(self.id)
+        """The recorded calls of a workflow, in order."""
+        # The others are how it keeps account of them.
+        return [each for each in await self.app.engine.read_steps(self.id) if not each.name.startswith("!")]
 
     async def fork(self, at: str | None = None) -> Run[T]:
         """Start a new run with the results this one recorded before the step ``at`` (without one: all of them); it

@@ -26,6 +26,7 @@ from flowfabric.sdk.errors import BadOptions, SdkError
 from flowfabric.sdk.runs.results import Completions
 from flowfabric.sdk.testing.clock import BEGINNING, VirtualClock
 from flowfabric.sdk.testing.faults import Crash, FaultyEngine, crash_of
+from flowfabric.sdk.workflows.second_pass import IS_SECOND
 
 if TYPE_CHECKING:
     from flowfabric.model.operations.workflows import StepRecord
@@ -57,9 +58,15 @@ class Testing:
     __test__ = False
 
     def __init__(
-        self, app: App, beginning: datetime = BEGINNING, concurrency: int = 64, store: str = IN_MEMORY
+        self,
+        app: App,
+        beginning: datetime = BEGINNING,
+        concurrency: int = 64,
+        store: str = IN_MEMORY,
+        second_pass: bool = True,
     ) -> None:
         self.app = app
+        self._second_pass = second_pass
         self._store = store
         self.clock = VirtualClock(beginning)
         self._concurrency = concurrency
@@ -82,6 +89,7 @@ class Testing:
             raise BadOptions("testing: the app is open; use app.testing() instead of opening it", option="testing")
         self._before = (app.url, None)
         app.url = self._store
+        app.second_pass = self._second_pass
         engine = self._engine = await Engine.open(self._store, clock=self.clock, single_node=True)
         await app.open_on(engine)
         self._faulty = FaultyEngine(app.engine)
@@ -106,6 +114,7 @@ class Testing:
             await self.app.close()
         finally:
             self.app.url = self._before[0]
+            self.app.second_pass = False
             self._restore.close()
         missed = [str(each) for each in self._crashes if not each.happened]
         if kind is None and missed:
@@ -152,14 +161,14 @@ class Testing:
         if definition.is_async:
 
             async def counted(*args: Any, **kwargs: Any) -> Any:
-                begun[name] += 1
+                begun[name] += not IS_SECOND.get()
                 return await inner(*args, **kwargs)
 
             self._set_function(definition, counted)
         else:
 
             def counted_plainly(*args: Any, **kwargs: Any) -> Any:
-                begun[name] += 1
+                begun[name] += not IS_SECOND.get()
                 return inner(*args, **kwargs)
 
             self._set_function(definition, counted_plainly)
@@ -182,7 +191,7 @@ class Testing:
         def shown(step: StepRecord) -> Any:
             return None if step.value is None else msgspec.json.decode(step.value)
 
-        return {step.name: shown(step) for step in await run.steps() if not step.name.startswith("!")}
+        return {step.name: shown(step) for step in await run.steps()}
 
     async def next(self, what: type[Ask[Any]] = Ask) -> OpenAsk:
         """The next question that is asked and was not given before; time is skipped until there is one."""

@@ -37,12 +37,13 @@ async def call_in_process(
     definition: Definition[..., Any],
     payload: bytes,
     step: str | None = None,
+    identity: str | None = None,
     begins: Callable[[], None] = lambda: None,
 ) -> bytes:
     """Call a definition's function in a process of the worker's; its result as JSON. ``step`` is the name of a step's
-    call, ``begins`` is called when there is a process for it."""
+    call and ``identity`` what tells it from all others, ``begins`` is called when there is a process for it."""
     uuid = job.handle.execution_id.uuid_text
-    key = uuid if step is None else f"{uuid}:{step}"
+    key = uuid if identity is None else f"{uuid}:{identity}"
     tags, stored = job.context.tags, job.app.stored_logs
     facts = Facts(definition.name, job.execution_id, job.attempt, tags, key, stored, step)
     return await job.worker.processes.call(definition, payload, facts, job.logs.add, begins)

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import gather
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from random import random as _draw
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from uuid import UUID, uuid4
+
+import msgspec
 
 from flowfabric.sdk.durations import duration as checked
 from flowfabric.sdk.errors import BadOptions
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["CURRENT", "Durable", "first", "gather", "sleep"]
+__all__ = ["CURRENT", "Durable", "first", "gather", "now", "random", "sleep", "uuid"]
 
 
 class Durable(Protocol):
@@ -39,6 +43,12 @@ class Durable(Protocol):
     async def sleep(self, duration: timedelta, key: str | None) -> None: ...
 
     async def ask(self, ask: Any) -> Any: ...
+
+    def value(
+        self, name: str, make: Callable[[], Awaitable[Any]], read: Callable[[bytes | None], T]
+    ) -> Coroutine[Any, Any, T]: ...
+
+    async def time(self) -> str: ...
 
     async def first(self, calls: Sequence[Awaitable[Any]], key: str | None) -> Any: ...
 
@@ -68,5 +78,53 @@ def first(*calls: Awaitable[T], key: str | None = None) -> Coroutine[Any, Any, T
 async def _first(calls: Sequence[Awaitable[T]]) -> T:
     from flowfabric.sdk.workflows.race import race
 
-    found: tuple[int, T] = await race(calls)
-    return found[1]
+    found: T = await race(calls)
+    return found
+
+
+def now() -> Coroutine[Any, Any, datetime]:
+    """What time it is, in UTC. A workflow that continues gets the time it got before."""
+
+    async def look() -> str:
+        return datetime.now(UTC).isoformat()
+
+    workflow = CURRENT.get()
+    if workflow is None:
+        return _read(look, _time)
+    return workflow.value("now()", workflow.time, _time)
+
+
+def uuid() -> Coroutine[Any, Any, UUID]:
+    """A new random id. A workflow that continues gets the id it got before."""
+
+    async def make() -> str:
+        return str(uuid4())
+
+    workflow = CURRENT.get()
+    return _read(make, _uuid) if workflow is None else workflow.value("uuid()", make, _uuid)
+
+
+def random() -> Coroutine[Any, Any, float]:
+    """A random number from 0 up to 1. A workflow that continues gets the number it got before."""
+
+    async def draw() -> float:
+        return _draw()
+
+    workflow = CURRENT.get()
+    return _read(draw, _number) if workflow is None else workflow.value("random()", draw, _number)
+
+
+async def _read(make: Callable[[], Awaitable[Any]], read: Callable[[bytes | None], T]) -> T:
+    return read(msgspec.json.encode(await make()))
+
+
+def _time(data: bytes | None) -> datetime:
+    return datetime.fromisoformat(msgspec.json.decode(data or b"", type=str))
+
+
+def _uuid(data: bytes | None) -> UUID:
+    return msgspec.json.decode(data or b"", type=UUID)
+
+
+def _number(data: bytes | None) -> float:
+    return msgspec.json.decode(data or b"", type=float)

@@ -7,30 +7,22 @@ constructor of the built-in class it derives from.
 
 from __future__ import annotations
 
-import base64
 import builtins
 import contextlib
 import importlib
-import math
 import sys
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from enum import Enum
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
 from flowfabric.model.operations.workflows import NewStep, StepOutcome, StepRecord
 from flowfabric.sdk.errors import StepFailed
+from flowfabric.sdk.workflows.plain_values import MAX_DEPTH, Unplain, packed, unpacked
 
 #: What the record of an error may have, as JSON.
 _MAX_RECORD = 64_000
 #: Characters of a message that is kept without what it was made of.
 _MAX_MESSAGE = 8_000
-#: How far causes, groups and values are followed.
-_MAX_DEPTH = 8
-_INT64 = 2**63
 _HEAP_TYPE = 1 << 9
 
 
@@ -55,9 +47,9 @@ class StoredError(msgspec.Struct, omit_defaults=True):
 _decode = msgspec.json.Decoder(StoredError).decode
 
 
-def error_step(name: str, error: BaseException) -> NewStep:
-    """The step that remembers an error."""
-    return NewStep(name, _encoded(error), StepOutcome.ERROR)
+def error_step(name: str, error: BaseException, arguments: str | None = None) -> NewStep:
+    """The step that remembers an error, and what its call is recognised by."""
+    return NewStep(name, _encoded(error), StepOutcome.ERROR, arguments)
 
 
 def remembered_error(name: str, step: NewStep | StepRecord) -> Exception:
@@ -84,7 +76,7 @@ def _message(stored: StoredError) -> str:
 def _encoded(error: BaseException) -> bytes:
     """As much of it as fits: all of it, or its class and message."""
     for whole in (True, False):
-        with contextlib.suppress(_Unplain, TypeError, ValueError, OverflowError, RecursionError):
+        with contextlib.suppress(Unplain, TypeError, ValueError, OverflowError, RecursionError):
             data = msgspec.json.encode(_stored(error, 0, whole))
             if len(data) <= _MAX_RECORD:
                 return data
@@ -97,15 +89,15 @@ def _stored(error: BaseException, depth: int, whole: bool) -> StoredError:
     message = _said(error)
     stored = StoredError(kind.__module__, kind.__qualname__, _readable(message))
     if isinstance(error, BaseExceptionGroup):
-        stored.args = [_packed(error.message if whole else error.message[:_MAX_MESSAGE])]
-        stored.parts = [_stored(each, depth + 1, whole) for each in error.exceptions] if depth < _MAX_DEPTH else []
+        stored.args = [packed(error.message if whole else error.message[:_MAX_MESSAGE])]
+        stored.parts = [_stored(each, depth + 1, whole) for each in error.exceptions] if depth < MAX_DEPTH else []
     elif whole:
         try:
-            stored.args = [_packed(each) for each in error.args]
-            stored.made_of = [_packed(each) for each in _builtin(kind).__reduce__(error)[1]]
-        except _Unplain:
+            stored.args = [packed(each) for each in error.args]
+            stored.made_of = [packed(each) for each in _builtin(kind).__reduce__(error)[1]]
+        except Unplain:
             # Some value cannot be stored: the message says what it was.
-            stored.args = stored.made_of = [_packed(message)]
+            stored.args = stored.made_of = [packed(message)]
     else:
         stored.message = stored.message[:_MAX_MESSAGE]
         stored.args = stored.made_of = [stored.message]
@@ -116,10 +108,10 @@ def _stored(error: BaseException, depth: int, whole: bool) -> StoredError:
     if not whole:
         return stored
     for name, value in vars(error).items():
-        with contextlib.suppress(_Unplain):
-            stored.state[name] = _packed(value)
+        with contextlib.suppress(Unplain):
+            stored.state[name] = packed(value)
     stored.hides_context = error.__suppress_context__
-    if error.__cause__ is not None and depth < _MAX_DEPTH:
+    if error.__cause__ is not None and depth < MAX_DEPTH:
         stored.cause = _stored(error.__cause__, depth + 1, whole)
     return stored
 
@@ -158,17 +150,17 @@ def _rebuilt(name: str, stored: StoredError, depth: int) -> BaseException:
 def _made(kind: type[BaseException], name: str, stored: StoredError, depth: int) -> BaseException | None:
     """One of that class, or nothing if it would not say the same."""
     try:
-        args = tuple(_unpacked(each) for each in stored.args)
+        args = tuple(unpacked(each) for each in stored.args)
         if issubclass(kind, BaseExceptionGroup):
             parts = [_rebuilt(name, each, depth + 1) for each in stored.parts]
             error: BaseException = BaseExceptionGroup.__new__(kind, args[0], parts)
         else:
-            made_of = tuple(_unpacked(each) for each in stored.made_of) or args
+            made_of = tuple(unpacked(each) for each in stored.made_of) or args
             base = _builtin(kind)
             error = base.__new__(kind, *made_of)
             base.__init__(error, *made_of)
             error.args = args
-        error.__dict__.update({each: _unpacked(value) for each, value in stored.state.items()})
+        error.__dict__.update({each: unpacked(value) for each, value in stored.state.items()})
         same = isinstance(error, BaseExceptionGroup) or _readable(str(error)) == _message(stored)
     except Exception:
         return None
@@ -186,95 +178,3 @@ def _class(module: str, name: str) -> type[BaseException] | None:
     for part in name.split("."):
         found = getattr(found, part, None)
     return found if isinstance(found, type) and issubclass(found, BaseException) else None
-
-
-# -- values ----------------------------------------------------------------------------------------------------------
-
-
-class _Unplain(Exception):
-    """A value that cannot be stored so that the same one can be had again."""
-
-
-#: Values that are written as texts: how to write and how to read them.
-_TEXTS: dict[str, tuple[type[Any], Any, Any]] = {
-    "decimal": (Decimal, str, Decimal),
-    "uuid": (UUID, str, UUID),
-    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
-    "date": (date, date.isoformat, date.fromisoformat),
-    "time": (time, time.isoformat, time.fromisoformat),
-    "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
-    "float": (float, repr, float),
-    "int": (int, hex, lambda text: int(text, 16)),
-}
-_SEQUENCES: dict[str, type[Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
-
-
-def _packed(value: Any, depth: int = 0) -> Any:
-    """A value as JSON; what JSON does not have is an object with ``$``."""
-    kind = type(value)
-    if value is None or kind is bool or (kind is float and math.isfinite(value)):
-        return value
-    if kind is int and -_INT64 <= value < _INT64:
-        return value
-    if kind is str:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return {"$": "text", "v": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()}
-        return value
-    if depth == _MAX_DEPTH:
-        raise _Unplain
-    if kind is list:
-        return [_packed(each, depth + 1) for each in value]
-    if kind is dict:
-        if all(type(each) is str for each in value) and "$" not in value:
-            with contextlib.suppress(UnicodeEncodeError):
-                "".join(value).encode()
-                return {each: _packed(one, depth + 1) for each, one in value.items()}
-        return {"$": "dict", "v": [[_packed(each, depth + 1), _packed(one, depth + 1)] for each, one in value.items()]}
-    return _marked(value, kind, depth)
-
-
-def _marked(value: Any, kind: type[Any], depth: int) -> dict[str, Any]:
-    for mark, (one, write, _) in _TEXTS.items():
-        if kind is one:
-            return {"$": mark, "v": write(value)}
-    for mark, one in _SEQUENCES.items():
-        if kind is one:
-            return {"$": mark, "v": [_packed(each, depth + 1) for each in value]}
-    if kind is timedelta:
-        return {"$": "timedelta", "v": [value.days, value.seconds, value.microseconds]}
-    if isinstance(value, Enum) and "<locals>" not in kind.__qualname__:
-        return {"$": "enum", "v": [kind.__module__, kind.__qualname__, value.name]}
-    raise _Unplain
-
-
-def _unpacked(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_unpacked(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    mark = value.get("$")
-    if mark is None:
-        return {each: _unpacked(one) for each, one in value.items()}
-    data = value["v"]
-    if mark == "text":
-        return base64.b64decode(data).decode("utf-8", "surrogatepass")
-    if mark in _TEXTS:
-        return _TEXTS[mark][2](data)
-    if mark in _SEQUENCES:
-        return _SEQUENCES[mark](_unpacked(each) for each in data)
-    if mark == "dict":
-        return {_unpacked(each): _unpacked(one) for each, one in data}
-    if mark == "timedelta":
-        return timedelta(*data)
-    return _member(*data)
-
-
-def _member(module: str, name: str, member: str) -> Enum:
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    if not (isinstance(found, type) and issubclass(found, Enum)):
-        raise ValueError(name)
-    return found[member]

@@ -1,8 +1,8 @@
-"""What a workflow remembers, by name.
+"""What a workflow remembers, and which call it belongs to.
 
-A call's name is the function's, with its key in brackets and, from the second call of the same name on, a number:
-``summarize``, ``summarize[fr]``, ``summarize#2``. The name is taken when the call is made, so it does not matter in
-which order parallel calls end, and code between the calls may change freely.
+A call is recognised by what it is: the branch that makes it, the function's name, its key, or without one its
+arguments, and its place among calls that are equal in all that. It never matters when a call is made. Recorded it is
+called ``summarize``, ``summarize[fr]``, ``summarize#2``, behind the branch it is made in: ``review>summarize``.
 
 An error is remembered for the trial that met it: when the workflow goes on after a pause the same error is raised
 again; when it has failed and is retried, by its retry or by a replay, the call is made again.
@@ -10,19 +10,45 @@ again; when it has failed and is retried, by its retry or by a replay, the call 
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 
 from flowfabric.model.operations.workflows import CANCEL_MARK, NewStep, StepRecord
 
-#: What marks that the workflow has failed; no call has such a name.
-_FAILED = "!failed "
+#: What marks where a later trial, or a fork, begins; no call has such a name.
+_TRIAL = "!trial "
+#: What tells which children were started.
+_BEGUN = "!begun "
 #: What marks that the children of calls which were told of a request to cancel have been given up.
 _GIVEN_UP = "!given_up "
 #: Calls that one mark of a request to cancel names.
 _CALLS_PER_MARK = 500
+#: Characters of a call's arguments that are kept to show them.
+_SHOWN = 160
+_NO_ARGUMENTS = b"{}"
+#: Stands for the arguments of a race.
+RACE = "race"
+_NUMBER = re.compile(r"(#\d+)?(!\d+)?$")
+_ERROR = re.compile(r"!\d+$")
+
+
+class Call(NamedTuple):
+    """One call that the code makes in this pass."""
+
+    #: Under which its end is recorded.
+    name: str
+    #: What it is: the same in every pass, whatever was called before it.
+    identity: str
+    #: All calls of the same branch, name and key.
+    group: str
+    #: Its arguments as they are recorded: a digest, the place among equals, their beginning; empty if they do not
+    #: count.
+    arguments: str = ""
 
 
 class Told(msgspec.Struct):
@@ -32,26 +58,108 @@ class Told(msgspec.Struct):
     children: list[str]
 
 
+class Won(msgspec.Struct):
+    """How a race has ended: which call has won, and what ended with the others."""
+
+    won: str
+    lost: list[str]
+
+
+class Begun(msgspec.Struct, array_like=True):
+    """A child that was started."""
+
+    name: str
+    arguments: str
+    uuid: str
+
+
+class _Known:
+    """What is remembered of the calls of one name."""
+
+    __slots__ = ("arguments", "current", "taken")
+
+    def __init__(self) -> None:
+        self.arguments: str | None = None
+        #: Whether any of it is of this trial.
+        self.current = False
+        #: Whether the code has made the call in this pass.
+        self.taken = False
+
+
 _decode_told = msgspec.json.Decoder(Told).decode
+_decode_won = msgspec.json.Decoder(Won).decode
+_decode_begun = msgspec.json.Decoder(list[Begun]).decode
 
 
 class Memory:
-    """The remembered steps of one execution, as this attempt may use them."""
+    """The remembered steps of one execution, as this pass of the code may use them."""
 
-    def __init__(self, steps: Iterable[StepRecord], *, asked: bool = False) -> None:
-        """``asked`` if the execution was asked to cancel."""
-        self._steps = {step.name: step for step in steps}
-        #: How often the workflow has failed before.
-        self._trial = sum(name.startswith(_FAILED) for name in self._steps)
-        self._calls: Counter[str] = Counter()
+    def __init__(
+        self, steps: Iterable[StepRecord], *, trial: str = "", source: str | None = None, asked: bool = False
+    ) -> None:
+        """``trial`` tells this trial from all others, empty for the first one of a run that began with nothing;
+        trials of a fork begin with ``source``. ``asked`` if the execution was asked to cancel."""
+        known = sorted(steps, key=lambda each: each.sequence)
+        self._steps = {step.name: step for step in known}
         #: How many steps are remembered.
-        self.count = max((step.sequence for step in self._steps.values()), default=0)
+        self.count = max((step.sequence for step in known), default=0)
+        marks = [step.name for step in known if step.name.startswith(_TRIAL)]
+        own = _TRIAL + trial
+        #: What says that this trial begins, until that is recorded.
+        self.beginning: NewStep | None = None
+        #: Behind which step this trial began.
+        self._since = 0
+        self._trial = 0
+        if own in marks:
+            self._trial, self._since = marks.index(own) + 1, self._steps[own].sequence
+        elif trial:
+            self._trial, self._since = len(marks) + 1, self.count
+            self.beginning = NewStep(own)
+        #: Behind which step the run itself began, if it is a fork: what its source had started is not its own.
+        self._own_since = 0
+        if source is not None:
+            own_marks = [each for each in marks if each.startswith(_TRIAL + source)]
+            self._own_since = self._steps[own_marks[0]].sequence if own_marks else self._since
+        self._known: dict[str, _Known] = {}
+        self._begun: dict[str, tuple[str, bool]] = {}
+        #: Calls and branches that have lost a race of this trial.
+        self.lost: set[str] = set()
+        for step in known:
+            self._read(step)
+        self._groups: defaultdict[str, list[str]] = defaultdict(list)
+        self._by_arguments: dict[tuple[str, str], str] = {}
+        for name, each in self._known.items():
+            group = _NUMBER.sub("", name)
+            self._groups[group].append(name)
+            if each.arguments is not None:
+                self._by_arguments.setdefault((group, _digest_of(each.arguments)), name)
+        self._calls: Counter[str] = Counter()
+        self._named: set[str] = set()
+        #: Numbers up to which no name is free any more.
+        self._tried: Counter[str] = Counter()
         #: Whether calls of this trial were told of the request to cancel; which, and what they leave to be given up.
         self.told = False
         self.cut: set[str] = set()
         self.left_behind: list[str] = []
         self._cut_before: set[str] = set()
         self._read_marks(asked)
+
+    def _read(self, step: StepRecord) -> None:
+        current = step.sequence > self._since
+        if step.name.startswith(_BEGUN):
+            for each in _decode_begun(step.value or b"[]"):
+                self._know(each.name, each.arguments, current)
+                if step.sequence > self._own_since:
+                    self._begun[each.name] = (each.uuid, current)
+        elif not step.name.startswith("!"):
+            self._know(_ERROR.sub("", step.name), step.arguments, current)
+            if current and step.arguments == RACE:
+                self.lost.update(read_won(step.value).lost)
+
+    def _know(self, name: str, arguments: str | None, current: bool) -> None:
+        known = self._known.setdefault(name, _Known())
+        known.arguments = known.arguments if arguments is None else arguments
+        known.current = known.current or current
 
     def _read_marks(self, asked: bool) -> None:
         marks = [step for step in self._steps.values() if step.name.startswith(CANCEL_MARK)]
@@ -69,12 +177,70 @@ class Memory:
     def __contains__(self, name: str) -> bool:
         return name in self._steps
 
-    def name(self, base: str, key: str | None) -> str:
-        """The name of one more call."""
-        name = base if key is None else f"{base}[{key}]"
-        self._calls[name] += 1
-        number = self._calls[name]
-        return name if number == 1 else f"{name}#{number}"
+    # -- recognising ---------------------------------------------------------------------------------------------
+
+    def call(self, path: str, base: str, key: str | None, arguments: bytes | None) -> Call:
+        """One more call. Without arguments, or with a key, all that counts is its place among those of its name."""
+        group = f"{path}{base}" if key is None else f"{path}{base}[{key}]"
+        if arguments is None or key is not None:
+            self._calls[group] += 1
+            name = _numbered(group, self._calls[group])
+            self._take(name)
+            return Call(name, name, group)
+        digest = "" if arguments == _NO_ARGUMENTS else blake2b(arguments, digest_size=8).hexdigest()
+        equal = f"{group}~{digest}" if digest else group
+        self._calls[equal] += 1
+        place = self._calls[equal]
+        exactly = f"{digest}.{place}"
+        name = self._by_arguments.get((group, exactly)) or self._free(group)
+        self._take(name)
+        shown = arguments[:_SHOWN].decode("utf-8", "replace")
+        return Call(name, _numbered(equal, place), group, f"{exactly} {shown}")
+
+    def was_called(self, name: str) -> bool:
+        """Whether the code has made this call in this pass."""
+        return name in self._named
+
+    def steps(self) -> list[StepRecord]:
+        """All that is remembered."""
+        return list(self._steps.values())
+
+    def _free(self, group: str) -> str:
+        """A name for a call that nothing is known of."""
+        number = self._tried[group] + 1
+        while (name := _numbered(group, number)) in self._named or self._is_used(name):
+            number += 1
+        self._tried[group] = number
+        return name
+
+    def _is_used(self, name: str) -> bool:
+        known = self._known.get(name)
+        # What was recorded without its arguments belongs to the call whose turn it is.
+        return known is not None and known.arguments is not None
+
+    def _take(self, name: str) -> None:
+        self._named.add(name)
+        if name in self._known:
+            self._known[name].taken = True
+
+    def misfit(self, call: Call) -> str | None:
+        """The arguments of a remembered call that this one may stand for by mistake: there is no memory for its own
+        arguments, and some of this trial is left over."""
+        if not call.arguments or call.name in self._known:
+            return None
+        digest = _digest_of(call.arguments).partition(".")[0]
+        for name in self._groups.get(call.group, ()):
+            known = self._known[name]
+            if known.current and not known.taken and known.arguments and not known.arguments.startswith(f"{digest}."):
+                return shown_arguments(known.arguments)
+        return None
+
+    def is_lost(self, call: Call) -> bool:
+        """Whether it belongs to what has lost a race."""
+        name = call.name
+        return name in self.lost or any(name.startswith(each) for each in self.lost if each.endswith(">"))
+
+    # -- what calls gave -----------------------------------------------------------------------------------------
 
     def find(self, name: str) -> StepRecord | None:
         """What a call gave before, or the error it met in this trial."""
@@ -84,9 +250,39 @@ class Memory:
         """Where an error that the call meets in this trial is remembered."""
         return f"{name}!{self._trial}"
 
-    def failure(self) -> NewStep:
-        """Marks the end of this trial."""
-        return NewStep(f"{_FAILED}{self._trial}")
+    def add(self, step: StepRecord) -> None:
+        """A step has been remembered."""
+        self._steps[step.name] = step
+        self.count = max(self.count, step.sequence)
+
+    # -- children ------------------------------------------------------------------------------------------------
+
+    def begun(self, name: str) -> tuple[str, bool] | None:
+        """The child that was started for a call, and whether this trial has said so."""
+        found = self._begun.get(name)
+        if found is not None and not found[1] and self._has_failed(name):
+            return None
+        return found
+
+    def generation(self, name: str, identity: str) -> str:
+        """What tells the child of a call from the children of the same call that failed in earlier trials."""
+        return self.next_generation(identity) if self._has_failed(name) else identity
+
+    def next_generation(self, identity: str) -> str:
+        """The same for a child that is not to be that of earlier trials."""
+        return f"{identity}!{self._trial}"
+
+    def _has_failed(self, name: str) -> bool:
+        failed = any(f"{name}!{earlier}" in self._steps for earlier in range(self._trial))
+        return failed or name in self._cut_before
+
+    def beginnings(self, children: list[Begun]) -> NewStep:
+        """Say which children are started."""
+        for each in children:
+            self._begun[each.name] = (each.uuid, True)
+        return NewStep(f"{_BEGUN}{self.count}", msgspec.json.encode(children))
+
+    # -- a request to cancel -------------------------------------------------------------------------------------
 
     def marks(self, calls: list[str], children: list[str]) -> list[NewStep]:
         """Say that these calls are told of the request to cancel, and which children they give up."""
@@ -103,13 +299,21 @@ class Memory:
         """Say that these children have been given up."""
         return NewStep(f"{_GIVEN_UP}{self._trial}")
 
-    def generation(self, name: str) -> str:
-        """What tells the child of a call from the children of the same call that failed in earlier trials."""
-        failed = any(f"{name}!{earlier}" in self._steps for earlier in range(self._trial))
-        failed = failed or name in self._cut_before
-        return self.error_name(name) if failed else name
 
-    def add(self, step: StepRecord) -> None:
-        """A step has been remembered."""
-        self._steps[step.name] = step
-        self.count = max(self.count, step.sequence)
+def read_won(value: bytes | None) -> Won:
+    """How a race has ended."""
+    return _decode_won(value or b"{}")
+
+
+def shown_arguments(arguments: str) -> str:
+    """The arguments of a call, for people."""
+    shown = arguments.partition(" ")[2]
+    return shown if len(shown) < _SHOWN else f"{shown}…"
+
+
+def _digest_of(arguments: str) -> str:
+    return arguments.partition(" ")[0]
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}#{number}"

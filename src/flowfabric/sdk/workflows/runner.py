@@ -8,14 +8,17 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from flowfabric.model.handles import HandleKind
+from flowfabric.model.operations.workflows import StepRecord
 from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.definitions.tasks import Workflow
 from flowfabric.sdk.errors import CancelRequested
 from flowfabric.sdk.worker.attempt import Interruption, Job, Parked
+from flowfabric.sdk.workflows.branches import BRANCH, branch_out
 from flowfabric.sdk.workflows.cancellation import raised_by
 from flowfabric.sdk.workflows.conductor import Conductor
 from flowfabric.sdk.workflows.durable import CURRENT
 from flowfabric.sdk.workflows.recorded_steps import Memory
+from flowfabric.sdk.workflows.second_pass import IS_SECOND, SecondPass, compare, remembered_at_the_end
 
 T = TypeVar("T")
 
@@ -32,10 +35,12 @@ async def run_workflow(job: Job, workflow: Workflow[..., Any]) -> None:
     blank = is_new and FORKED_FROM not in job.context.tags
     steps = [] if blank else await job.repeated(lambda: job.engine.read_steps(job.execution_id))
     arguments = workflow.signature.unpack(job.context.input_payload)
-    conductor = Conductor(job, Memory(steps, asked=job.asked), goes_on=not blank)
+    conductor = Conductor(job, _memory(job, steps), goes_on=not blank)
     wanted = workflow.signature.injected
     if not wanted:
         data = await _run(workflow, conductor, arguments, {})
+        if job.app.second_pass and not job.asked:
+            await _run_again(workflow, conductor, data)
         await job.complete(data, conductor.done_last(), conductor.memory.count)
         return
     if not blank:
@@ -51,6 +56,15 @@ async def run_workflow(job: Job, workflow: Workflow[..., Any]) -> None:
     await job.complete(data, conductor.done_last(), conductor.memory.count)
 
 
+def _memory(job: Job, steps: list[StepRecord]) -> Memory:
+    """What it remembers, and where this trial begins in it: a retry and a replay begin one."""
+    trial = f"{job.handle.payload.attempt_index}.{job.context.replays}"
+    if FORKED_FROM not in job.context.tags:
+        return Memory(steps, trial="" if trial == "0.0" else trial, asked=job.asked)
+    own = job.handle.execution_id.uuid_text
+    return Memory(steps, trial=f"{own}.{trial}", source=own, asked=job.asked)
+
+
 async def _run(
     workflow: Workflow[..., Any], conductor: Conductor, arguments: dict[str, Any], provided: dict[str, Any]
 ) -> bytes:
@@ -58,9 +72,13 @@ async def _run(
     args, kwargs = workflow.signature.call(arguments, provided)
     surroundings = contextvars.copy_context()
     surroundings.run(CURRENT.set, conductor)
-    main = asyncio.get_running_loop().create_task(
+    surroundings.run(BRANCH.set, conductor.root)
+    loop = asyncio.get_running_loop()
+    branch_out(loop)
+    main = loop.create_task(
         contained(workflow.function(*args, **kwargs)), name=f"workflow {workflow.name}", context=surroundings
     )
+    conductor.root.runs_in(main)
     try:
         await conductor.conduct(main)
     except BaseException as error:
@@ -86,6 +104,17 @@ async def _run(
     finally:
         await conductor.ended(main)
     return workflow.signature.dump_result(result)
+
+
+async def _run_again(workflow: Workflow[..., Any], conductor: Conductor, data: bytes) -> None:
+    """Let a test find what only shows when the function is called again."""
+    job = conductor.job
+    second = SecondPass(job, _memory(job, remembered_at_the_end(conductor)), conductor)
+    told = IS_SECOND.set(True)
+    try:
+        compare(job, data, await _run(workflow, second, workflow.signature.unpack(job.context.input_payload), {}))
+    finally:
+        IS_SECOND.reset(told)
 
 
 class Exited(BaseException):

@@ -95,6 +95,7 @@ class Work(Discreet, Struct, frozen=True):
     tags: dict[str, str]
     cancel_at: int | None = None
     cancel_reason: str = ""
+    replays: int = 0
 
 
 class Claimed(Struct, frozen=True):
@@ -399,6 +400,7 @@ def _taken(envelope: str, handle: Handle, context: ExecutionContext) -> Work:
         context.tags,
         context.cancel_at,
         context.cancel_reason,
+        context.replays,
     )
 
 

@@ -162,6 +162,7 @@ TABLES = (
             outcome=TEXT,
             value=BYTES,
             recorded_at_ms=BIG,
+            arguments=TEXT,
         ),
         ("partition", "uuid", "name"),
     ),

@@ -6,8 +6,11 @@ export const kindName = (kind, id) => (kind === "$ask" ? "question" : kind || (i
 
 /** Steps behind whose name a mark stands say which trial met the error; those that begin with one are bookkeeping. */
 export const isInternal = (name) => name.startsWith("!");
+/** What tells a step from all others, whichever trial met its error. */
+export const stepKey = (name) => name.replace(/!\d+$/, "");
+/** A step for people: without the branch of the code that makes the call. */
 export const stepName = (name) => {
-  const shown = name.replace(/!\d+$/, "");
+  const shown = stepKey(name).replace(/^(?:[^[>:]+>)+/, "");
   return shown.startsWith("ask:") ? `question: ${shown.slice(4)}` : shown;
 };
 

@@ -5,13 +5,13 @@ import { duration, fromBase64, moment, size, time, words } from "../format.js";
 import { Badge, Copy, Empty, ExecutionLink } from "../parts.js";
 import { Bytes } from "../values.js";
 import { Icon } from "../icons.js";
-import { stepName } from "./names.js";
+import { stepKey, stepName } from "./names.js";
 
 /** How long steps took: a child's own time; for what ran in the workflow itself, since the step before it or the lease. */
 export function took(steps, history, children) {
-  const byStep = new Map(children.map((child) => [stepName(child.step || ""), child]));
+  const byStep = new Map(children.map((child) => [stepKey(child.step || ""), child]));
   return steps.map((step, index) => {
-    const child = byStep.get(stepName(step.name));
+    const child = byStep.get(stepKey(step.name));
     if (child) {
       const ms = child.started_at && child.completed_at ? child.completed_at - child.started_at : null;
       return { child, ms };
@@ -49,7 +49,7 @@ export function Steps({ steps, open, history, children, forkFrom }) {
           <details class="step" key=${step.sequence} open=${open === step.sequence}>
             <summary>
               <span class="faint number right">${step.sequence}</span>
-              <span class="clip" title=${stepName(step.name)}>${stepName(step.name)}</span>
+              <span class="clip" title=${stepKey(step.name)}>${stepName(step.name)}</span>
               <${Badge} tone=${step.outcome === "ok" ? "good" : "bad"}>${step.outcome === "ok" ? "ok" : "failed"}</${Badge}>
               <span class="soft small number" data-took title=${times[index].child ? "The child's own time" : "Since the step before it"}>
                 ${duration(times[index].ms)}

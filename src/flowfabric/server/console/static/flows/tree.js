@@ -2,7 +2,7 @@
 import { html, useState } from "../dom.js";
 import { duration, exact, moment, time } from "../format.js";
 import { Badge, ended, executionHref } from "../parts.js";
-import { childName, isInternal, kindName, stepName } from "../execution/names.js";
+import { childName, isInternal, kindName, stepKey, stepName } from "../execution/names.js";
 
 /** As many of one parent's steps and children are shown at first. */
 const FIRST = 200;
@@ -30,8 +30,8 @@ function lasted(member) {
 /** What stands below an execution: its children, and the root's steps that were none. */
 function entriesOf(member, below, steps) {
   const children = below.get(member.execution_id) || [];
-  const names = new Set(children.map((child) => stepName(child.step || "")));
-  const own = steps.filter((step) => !isInternal(step.name) && !names.has(stepName(step.name)));
+  const names = new Set(children.map((child) => stepKey(child.step || "")));
+  const own = steps.filter((step) => !isInternal(step.name) && !names.has(stepKey(step.name)));
   return [
     ...children.map((child) => ({ at: child.created_at, child })),
     ...own.map((step) => ({ at: step.recorded_at, step })),
@@ -55,7 +55,7 @@ function Row({ member, top }) {
 const Step = ({ step }) => html`
   <span class="kin-row">
     <${Badge} tone=${step.outcome === "ok" ? "good" : "bad"}>${step.outcome === "ok" ? "ok" : "failed"}</${Badge}>
-    <span class="wrap-anywhere">${stepName(step.name)}</span>
+    <span class="wrap-anywhere" title=${stepKey(step.name)}>${stepName(step.name)}</span>
     <span class="faint small">step</span>
     <span class="grow"></span>
     <time class="faint small number hide-small" title=${moment(step.recorded_at)}>${time(step.recorded_at)}</time>

@@ -1,0 +1,211 @@
+"""Branches of a workflow: each task that its code makes is one, with names of its own.
+
+A call is named by the branch that makes it, so it does not matter which of several tasks comes to a call first. A
+branch has its name from the moment at which it is made: the function's name and its place among equals in the branch
+that makes it. ``approve#2>ask:pay?`` is what the second ``approve`` asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import weakref
+from asyncio import AbstractEventLoop
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowfabric.sdk.workflows.durable import CURRENT
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.workflows.calls import Calls
+
+#: Stands behind the name of a branch.
+INSIDE = ">"
+#: Bytes of a path; of a longer one there is a digest.
+_MAX_PATH = 400
+#: Tasks of coroutines from here are no branches: their calls were named when they were made.
+_PACKAGE = str(Path(__file__).parent.parent.parent)
+#: No segment of a path has a bracket, which begins a key, or a colon, which begins a question.
+_PATH = re.compile(r"^(?:[^\[>:]+>)+")
+_NOT_IN_NAMES = str.maketrans("[]>:", "()  ")
+
+
+class Branch:
+    """Where calls are made; ``path`` stands before their names."""
+
+    __slots__ = ("__weakref__", "_names", "path", "task")
+
+    def __init__(self, path: str = "") -> None:
+        self.path = path
+        self._names: Counter[str] = Counter()
+        #: The task that runs it, once there is one.
+        self.task: weakref.ref[asyncio.Task[Any]] | None = None
+
+    def inner(self, name: str) -> Branch:
+        """One more branch that is made in this one."""
+        name = name.translate(_NOT_IN_NAMES)
+        self._names[name] += 1
+        number = self._names[name]
+        return self.within(name if number == 1 else f"{name}#{number}")
+
+    def within(self, segment: str) -> Branch:
+        """The branch of a name that is taken already."""
+        path = f"{self.path}{segment.translate(_NOT_IN_NAMES)}{INSIDE}"
+        if len(path.encode()) > _MAX_PATH:
+            path = f"({blake2b(path.encode(), digest_size=12).hexdigest()}){INSIDE}"
+        return Branch(path)
+
+    def runs_in(self, task: asyncio.Task[Any]) -> None:
+        """Its task has begun."""
+        self.task = weakref.ref(task)
+
+    def is_run_by(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether it is this task that makes its calls."""
+        return self.task is None or self.task() is task
+
+
+BRANCH: ContextVar[Branch | None] = ContextVar("flowfabric_branch", default=None)
+
+
+def without_branch(name: str) -> str:
+    """The name of a call without the branch that makes it."""
+    return _PATH.sub("", name)
+
+
+def function_name(call: Any) -> str:
+    """What a coroutine is called."""
+    return getattr(call, "__name__", None) or type(call).__name__
+
+
+def branch_out(loop: AbstractEventLoop) -> None:
+    """Let the loop make a branch of every task that the code of a workflow makes."""
+    before = loop.get_task_factory()
+    if not isinstance(before, _Factory):
+        loop.set_task_factory(_Factory(before))  # type: ignore[arg-type]
+
+
+class _Factory:
+    """Makes tasks, and branches if they are a workflow's."""
+
+    def __init__(self, before: Callable[..., asyncio.Task[Any]] | None) -> None:
+        self._make: Callable[..., asyncio.Task[Any]] = _plain if before is None else before
+
+    def __call__(self, loop: AbstractEventLoop, call: Any, **options: Any) -> asyncio.Task[Any]:
+        context: Context | None = options.get("context")
+        workflow: Any = CURRENT.get() if context is None else context.get(CURRENT)
+        if workflow is None or _is_ours(call):
+            return self._make(loop, call, **options)
+        asked = _ask_in(call)
+        if asked is not None and context is None:
+            # Its name is taken here, in the branch that asks.
+            call.close()
+            return self._make(loop, workflow.ask(asked), **options)
+        parent = BRANCH.get() if context is None else context.get(BRANCH)
+        branch = (parent or Branch()).inner(function_name(call))
+        return self.start(loop, call, branch, options)
+
+    def start(self, loop: AbstractEventLoop, call: Any, branch: Branch, options: dict[str, Any]) -> asyncio.Task[Any]:
+        """The task of a branch."""
+        if options.get("context") is None:
+            options["context"] = copy_context()
+        options["context"].run(BRANCH.set, branch)
+        task = self._make(loop, call, **options)
+        branch.runs_in(task)
+        BRANCHES[task] = branch.path
+        return task
+
+
+#: Paths of the branches that tasks run.
+BRANCHES: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
+
+
+def start_branch(call: Coroutine[Any, Any, Any], branch: Branch) -> asyncio.Task[Any]:
+    """Run a coroutine as a branch that has been named before."""
+    loop = asyncio.get_running_loop()
+    factory = loop.get_task_factory()
+    assert isinstance(factory, _Factory)
+    return factory.start(loop, call, branch, {})
+
+
+def _plain(loop: AbstractEventLoop, call: Any, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(call, loop=loop, **options)
+
+
+def _is_ours(call: Any) -> bool:
+    code = getattr(call, "cr_code", None)
+    return code is not None and code.co_filename.startswith(_PACKAGE)
+
+
+def _ask_in(call: Any) -> Any:
+    """The question in what ``asyncio`` makes of an awaitable that is no coroutine."""
+    from flowfabric.sdk.asks.ask import Ask
+
+    code = getattr(call, "cr_code", None) or getattr(call, "gi_code", None)
+    if code is None or code.co_name != "_wrap_awaitable":
+        return None
+    frame = getattr(call, "cr_frame", None) or getattr(call, "gi_frame", None)
+    found = None if frame is None else frame.f_locals.get("awaitable")
+    return found if isinstance(found, Ask) else None
+
+
+# -- the calls of a race ---------------------------------------------------------------------------------------------
+
+
+class Runner:
+    """One of the calls that race: what it is called, whatever the order in which they are given."""
+
+    def __init__(self, call: Awaitable[Any], label: str, branch: Branch | None = None) -> None:
+        self.call = call
+        self.label = label
+        self._branch = branch
+
+    def start(self) -> asyncio.Future[Any]:
+        """Let it run."""
+        if self._branch is not None:
+            return start_branch(self.call, self._branch)  # type: ignore[arg-type]
+        return asyncio.ensure_future(self.call)
+
+    def parts(self) -> list[str]:
+        """The names of calls and branches that end with it."""
+        return list(dict.fromkeys([self.label, *_labels(self.call)]))
+
+    async def drop(self) -> None:
+        """It has lost in an earlier pass: it does nothing any more."""
+        if asyncio.iscoroutine(self.call):
+            self.call.close()
+        elif isinstance(self.call, asyncio.Future):
+            self.call.cancel()
+            await asyncio.wait((self.call,))
+            if not self.call.cancelled():
+                self.call.exception()
+
+
+def runners(workflow: Calls, calls: list[Awaitable[Any]], inside: Branch) -> list[Runner]:
+    """What races, each with its name; a helper coroutine becomes a branch."""
+    found: list[Runner] = []
+    for place, call in enumerate(calls):
+        label = workflow.call_of(call)
+        if label is None and isinstance(call, asyncio.Task):
+            label = BRANCHES.get(call) or workflow.call_of(call.get_coro())
+        if label is None and asyncio.iscoroutine(call):
+            branch = inside.inner(function_name(call))
+            found.append(Runner(call, branch.path, branch))
+            continue
+        found.append(Runner(call, label or f"{inside.path}{place}"))
+    labels = Counter(each.label for each in found)
+    for place, each in enumerate(found):
+        if labels[each.label] > 1:
+            # One future given twice.
+            each.label = f"{each.label} {place}"
+    return found
+
+
+def _labels(call: Any) -> list[str]:
+    """The branches of tasks, also of those that are gathered."""
+    if isinstance(call, asyncio.Task):
+        return [BRANCHES[call]] if call in BRANCHES else []
+    return [label for each in getattr(call, "_children", ()) for label in _labels(each)]

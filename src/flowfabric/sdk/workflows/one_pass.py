@@ -1,0 +1,215 @@
+"""One pass of a workflow's code: what it remembers fits the calls that it makes, or the attempt ends.
+
+Everything that the calls of a pass have in common is here; ``children``, ``calls`` and ``conductor`` build on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from flowfabric.model.ids import ExecutionId
+from flowfabric.model.operations.workflows import Ended, NewStep, StepOutcome, StepRecord
+from flowfabric.sdk.errors import BadPayload, BadResult, BadStep
+from flowfabric.sdk.workflows.branches import Branch
+from flowfabric.sdk.workflows.cancellation import Cancellation
+from flowfabric.sdk.workflows.recorded_errors import remembered_error
+from flowfabric.sdk.workflows.recorded_steps import Begun, Call, Memory, shown_arguments
+
+if TYPE_CHECKING:
+    from flowfabric.sdk.worker.attempt import Job
+    from flowfabric.sdk.workflows.children import Child
+
+
+class OnePass:
+    """What one pass has done and waits for."""
+
+    def __init__(self, job: Job, memory: Memory, *, goes_on: bool) -> None:
+        self.job = job
+        self.memory = memory
+        #: Where the function itself makes its calls.
+        self.root = Branch()
+        self._engine = job.engine
+        self._goes_on = goes_on
+        self._identity = ExecutionId.unchecked(job.execution_id)
+        self._changed = asyncio.Event()
+        #: Calls in progress that are done here.
+        self._busy = 0
+        #: Sleeps that have yet to hear what time it is.
+        self._timing = 0
+        #: What time it is in the store, as far as we have heard.
+        self._now = 0
+        #: Races in progress.
+        self.racing = 0
+        #: Whether the function has called something it had not called before.
+        self._progressed = False
+        self._children: dict[str, Child] = {}
+        #: Children that were started by an earlier pass and that the engine has not been asked about.
+        self._unknown: set[str] = set()
+        self._sleeping: dict[str, tuple[int, asyncio.Future[None]]] = {}
+        #: Ends that the function has not been told of.
+        self._arrived: list[Ended] = []
+        # What the engine has not heard yet.
+        self._new_children: dict[str, dict[str, Any]] = {}
+        self._begun: list[Begun] = []
+        self._new_steps: dict[str, NewStep] = {}
+        if memory.beginning is not None:
+            self._new_steps[memory.beginning.name] = memory.beginning
+        self._savers: dict[str, asyncio.Future[StepRecord]] = {}
+        #: Set when the engine has heard everything; how many calls wait for that.
+        self._catching_up: asyncio.Future[None] | None = None
+        self._behind = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        #: The calls of the coroutines that this conductor has made.
+        self._calls: weakref.WeakKeyDictionary[Coroutine[Any, Any, Any], Call] = weakref.WeakKeyDictionary()
+        #: Calls that memory may mistake for others, until it is clear whether it does.
+        self._misfits: dict[str, tuple[Call, asyncio.Future[None]]] = {}
+        #: Calls that wait for nothing: the pass ends before they do.
+        self._stuck: set[asyncio.Future[None]] = set()
+        #: Why the code does not fit its memory.
+        self._refused: BadStep | None = None
+        #: Children that the function no longer waits for, to be cancelled.
+        self._given_up: list[str] = list(memory.left_behind)
+        self._cancellation = Cancellation(job, memory)
+        job.on_asked = self._changed.set
+        self._over: BaseException | None = None
+
+    def check(self) -> None:
+        """Nothing is done any more once this pass of the code is thrown away."""
+        if self._over is not None:
+            raise self._over
+        if self.job.unanswered is not None:
+            raise self.job.unanswered
+        task = asyncio.current_task()
+        if task is not None and task not in self._tasks:
+            self._tasks.add(task)
+            task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if self._cancellation.told and not task.cancelled():
+            # Nobody has to wait for a branch to hear that the workflow was asked to cancel.
+            task.exception()
+
+    def _root(self) -> str:
+        """The run people know: the one that started all of this."""
+        return self.job.context.tags.get("ff.run", self.job.execution_id)
+
+    @contextlib.contextmanager
+    def work(self) -> Any:
+        """Something is being done here: no parking meanwhile."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+            self._changed.set()
+
+    # -- what is remembered --------------------------------------------------------------------------------------
+
+    async def remembered(self, call: Call, read: Callable[[bytes | None], Any]) -> tuple[Any] | None:
+        """What a call gave, wrapped; the error it met is raised. Nothing if it is a new one."""
+        self.check()
+        self._cancellation.check(call.name)
+        step = self.memory.find(call.name)
+        if step is None:
+            if self.memory.lost and self.memory.is_lost(call):
+                # The race was lost before this was done; its end is near.
+                await self._never()
+            if self.memory.misfit(call) is not None:
+                await self._until_it_fits(call)
+            return None
+        self.job.repeats()
+        if step.outcome is StepOutcome.ERROR:
+            raise remembered_error(call.name, step)
+        return (await self._read(call, step.value, read),)
+
+    async def _read(self, call: Call, value: bytes | None, read: Callable[[bytes | None], Any]) -> Any:
+        try:
+            return read(value)
+        except (BadResult, BadPayload) as error:
+            await self.refuse(
+                f"the code cannot read the recorded result of {call.name!r}: {error}. Give the changed function "
+                "another name, or keep its result compatible",
+                call,
+            )
+
+    async def _caught_up(self) -> None:
+        """Return when everything that was done so far is remembered."""
+        if self._catching_up is None:
+            self._catching_up = asyncio.get_running_loop().create_future()
+        self._behind += 1
+        self._changed.set()
+        try:
+            await asyncio.shield(self._catching_up)
+        finally:
+            self._behind -= 1
+
+    def saved(self, step: NewStep) -> asyncio.Future[StepRecord]:
+        """Set when the step is remembered for good."""
+        self._new_steps[step.name] = step
+        future = self._savers[step.name] = asyncio.get_running_loop().create_future()
+        self._changed.set()
+        return future
+
+    async def _look_at_the_clock(self) -> None:
+        self._now = max(self._now, await self.job.repeated(self._engine.now_ms))
+
+    # -- memory that does not fit --------------------------------------------------------------------------------
+
+    async def refuse(self, why: str, call: Call) -> NoReturn:
+        """The code does not fit what is remembered: the attempt ends, and the code cannot catch that."""
+        self.note_refusal(why, call.name)
+        await self._never()
+
+    def note_refusal(self, why: str, step: str) -> None:
+        """The code does not fit what is remembered."""
+        if self._refused is None:
+            run = self.job.execution_id
+            self._refused = BadStep(f"run {run}: {why}", step=step, run=run)
+        self._changed.set()
+
+    async def _never(self) -> NoReturn:
+        """Wait for the end of this pass."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stuck.add(future)
+        try:
+            await future
+        finally:
+            self._stuck.discard(future)
+        raise asyncio.CancelledError
+
+    async def _until_it_fits(self, call: Call) -> None:
+        """Calls that are remembered may still be made, and then this one is new."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._misfits[call.name] = (call, future)
+        self._changed.set()
+        try:
+            await future
+        finally:
+            self._misfits.pop(call.name, None)
+        self.check()
+
+    def _settle_misfits(self) -> None:
+        """Nothing else can happen here: whatever memory is still left over was another call's."""
+        for call, future in list(self._misfits.values()):
+            there = self.memory.misfit(call)
+            if there is None:
+                self._changed.set()
+                if not future.done():
+                    future.set_result(None)
+        for call, _ in self._misfits.values():
+            there = self.memory.misfit(call)
+            if there is not None and not self._changed.is_set():
+                self.note_refusal(
+                    f"{call.name!r} is called with {shown_arguments(call.arguments)}, and what is recorded is a call "
+                    f"with {there}. Give the call a key with using(key=...), so that its arguments are not compared, "
+                    "and take what differs each time from now(), uuid() or random()",
+                    call.name,
+                )

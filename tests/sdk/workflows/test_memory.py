@@ -1,0 +1,273 @@
+"""A workflow that goes on finds the memory of its own calls, whatever the order in which they were made or ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowfabric import App, Ask, Retry, days, first, gather, minutes, now, random, seconds, sleep, uuid
+from flowfabric.sdk.errors import RunFailed
+from tests.contract.probe import ManualClock
+
+
+@pytest.fixture
+def memory_app() -> App:
+    """A closed app for ``testing()``."""
+    return App("memory://")
+
+
+async def test_branches_ask_for_themselves(memory_app: App) -> None:
+    app = memory_app
+
+    @app.workflow
+    async def fetch(what: str, pause: float) -> None:
+        await sleep(timedelta(seconds=pause))
+
+    async def approve(what: str, pause: float) -> tuple[str, bool]:
+        await fetch(what, pause)
+        return what, await Ask("pay?", show=what)
+
+    @app.workflow
+    async def paying() -> dict[str, bool]:
+        return dict(await gather(approve("rent", 400), approve("yacht", 5)))
+
+    async with app.testing() as t:
+        run = await paying.start()
+        for _ in range(2):
+            ask = await t.next()
+            await ask.answer(ask.show == "rent")
+        assert await run.result(minutes(30)) == {"rent": True, "yacht": False}
+        names = {step.name for step in await run.steps()}
+    assert names == {"approve>fetch", "approve#2>fetch", "approve>ask:pay?", "approve#2>ask:pay?"}
+
+
+async def test_calls_are_recognised_by_their_arguments(memory_app: App) -> None:
+    app = memory_app
+    begun: Counter[str] = Counter()
+    order = ["a", "b", "c"]
+
+    @app.step
+    async def load(name: str) -> str:
+        begun[name] += 1
+        return name.upper()
+
+    @app.task
+    async def send(name: str) -> str:
+        begun[name] += 1
+        return name * 2
+
+    @app.workflow
+    async def loading() -> list[str]:
+        names = list(order)
+        order.reverse()
+        found = dict(zip(names, await gather(*(load(each) for each in names)), strict=True))
+        sent = dict(zip(names, await gather(*(send(each) for each in names)), strict=True))
+        await sleep(days(1))
+        return [f"{found[each]}{sent[each]}" for each in sorted(names)]
+
+    async with app.testing() as t:
+        run = await loading.start()
+        assert await run.result(days(2)) == ["Aaa", "Bbb", "Ccc"]
+        assert t.attempts(loading) > 1
+    assert begun == {"a": 2, "b": 2, "c": 2}
+
+
+async def test_other_arguments_do_not_take_the_memory_of_these(memory_app: App) -> None:
+    app = memory_app
+    done: list[float] = []
+    price = 1.5
+
+    @app.step
+    async def charge(amount: float) -> str:
+        done.append(amount)
+        return f"paid {amount}"
+
+    @app.workflow
+    async def buying() -> str:
+        try:
+            receipt = await charge(price)
+        except Exception:
+            return "not charged"
+        await sleep(days(1))
+        return receipt
+
+    async with app.testing() as t:
+        run = await buying.start()
+        await t.idle()
+        price = 2.5
+        with pytest.raises(RunFailed, match=r"(?s)BadStep.*2\.5.*1\.5.*using\(key"):
+            await run.result(days(2))
+    assert done == [1.5]
+
+
+async def test_a_later_trial_calls_what_it_has_not_called(memory_app: App) -> None:
+    app = memory_app
+    sent: list[str] = []
+
+    @app.step
+    async def send(text: str) -> str:
+        sent.append(text)
+        return text
+
+    @app.workflow(retry=Retry(1, first=seconds(1)))
+    async def selling() -> str:
+        if not sent:
+            await send("charge is late")
+            raise ValueError("late")
+        return await send("shipped")
+
+    async with app.testing():
+        run = await selling.start()
+        assert await run.result(minutes(5)) == "shipped"
+    assert sent == ["charge is late", "shipped"]
+
+
+async def test_the_winner_is_known_by_its_name(memory_app: App) -> None:
+    app = memory_app
+    order = ["slow", "quick"]
+
+    @app.workflow
+    async def model(name: str) -> str:
+        await sleep(days(30) if name == "slow" else seconds(1))
+        return name
+
+    @app.workflow
+    async def racing() -> str:
+        names = list(order)
+        order.reverse()
+        won = await first(*(model(each) for each in names))
+        await sleep(days(1))
+        return won
+
+    async with app.testing():
+        run = await racing.start()
+        assert await run.result(days(60)) == "quick"
+
+
+async def test_losers_do_nothing_after_the_race(memory_app: App) -> None:
+    app = memory_app
+    did: list[str] = []
+
+    @app.step
+    async def note(what: str) -> None:
+        did.append(what)
+
+    @app.workflow
+    async def racing() -> list[str]:
+        async def slow(name: str) -> str:
+            await note(f"{name} begins")
+            await sleep(days(1))
+            await note(f"{name} ends")
+            return name
+
+        async def quick() -> str:
+            await sleep(seconds(5))
+            return "quick"
+
+        task = asyncio.create_task(slow("task"))
+        found = await first(task, gather(slow("gathered")), quick(), slow("helper"))
+        await sleep(days(3))
+        await note("the end")
+        return [str(found)]
+
+    async with app.testing() as t:
+        run = await racing.start()
+        assert await run.result(days(30)) == ["quick"]
+        assert t.attempts(racing) > 2
+    assert sorted(did) == ["gathered begins", "helper begins", "task begins", "the end"]
+
+
+@pytest.mark.parametrize("store_url", ["memory", "sqlite"], indirect=True)
+@pytest.mark.parametrize("answered", ["in time", "too late"])
+async def test_an_end_in_time_wins_against_a_sleep_that_was_noticed_late(
+    still_app: App, clock: ManualClock, answered: str
+) -> None:
+    app = still_app
+
+    @app.workflow(lane="late")
+    async def waiting() -> str:
+        async def patience() -> str:
+            await sleep(minutes(10))
+            return "too late"
+
+        async def asked() -> str:
+            return "yes" if await Ask("go?") else "no"
+
+        return await first(patience(), asked())
+
+    async with app.worker(lanes=["default", "late"]):
+        run = await waiting.start()
+        (ask,) = await app.asks(run, wait=seconds(30))
+    clock.advance(540_000 if answered == "in time" else 660_000)
+    await ask.answer(True)
+    async with app.worker(lanes=["default"]):
+        while True:
+            (end,) = await app.engine.read_ends([ask.id])
+            if end.ended_at_ms is not None:
+                break
+            await asyncio.sleep(0.01)
+    clock.advance(540_000)
+    async with app.worker(lanes=["default", "late"]):
+        assert await run.result(seconds(30)) == ("yes" if answered == "in time" else "too late")
+
+
+async def test_values_that_differ_each_time_do_not(memory_app: App) -> None:
+    app = memory_app
+    seen: list[Any] = []
+
+    @app.workflow
+    async def drawing() -> None:
+        seen.append((await now(), await uuid(), await random()))
+        await sleep(days(1))
+
+    async with app.testing():
+        await (await drawing.start()).result(days(2))
+    assert len(seen) > 1
+    assert len(set(seen)) == 1
+    assert 0 <= await random() < 1
+    assert await uuid() != await uuid()
+    assert (await now()).tzinfo is not None
+
+
+async def test_a_question_that_nobody_answered_is_asked_again(memory_app: App) -> None:
+    app = memory_app
+
+    @app.workflow(retry=Retry(1, first=seconds(1)))
+    async def asking() -> bool:
+        return await Ask("go?", within=minutes(5))
+
+    async with app.testing() as t:
+        run = await asking.start()
+        await t.next()
+        again = await t.next()
+        await again.answer(True)
+        assert await run.result(days(1)) is True
+
+
+async def test_a_call_that_was_cancelled_is_made_again_in_a_later_trial(memory_app: App) -> None:
+    app = memory_app
+    trials: list[str] = []
+
+    @app.workflow
+    async def slow() -> str:
+        await sleep(minutes(5))
+        return "done"
+
+    @app.workflow(retry=Retry(1, first=seconds(1)))
+    async def impatient() -> str:
+        trials.append("trial")
+        task = asyncio.create_task(slow())
+        if len(trials) <= 2:
+            await sleep(seconds(30))
+            task.cancel()
+            await gather(task, return_exceptions=True)
+            raise ValueError("too slow")
+        return await task
+
+    async with app.testing():
+        run = await impatient.start()
+        assert await run.result(days(1)) == "done"
