@@ -234,9 +234,7 @@ def _created(each: Any) -> Any:
 
 PAGED = {
     "search_executions": Paged(lambda page: page.executions, _created, True),
-    "read_flow_tree": Paged(
-        lambda page: page.members, _created, True, lambda scene: {"flow_id": scene["flow"]}
-    ),
+    "read_flow_tree": Paged(lambda page: page.members, _created, True, lambda scene: {"flow_id": scene["flow"]}),
     "search_flows": Paged(lambda page: page.flows, lambda each: (each.created_at, str(each.flow_id)), True),
     "search_suspended": Paged(
         lambda page: page.executions, lambda each: (each.suspended_at, each.execution_id.uuid_text), True
@@ -341,7 +339,8 @@ async def through(site: Site, name: str, size: int, **asked: Any) -> list[Any]:
     found: list[Any] = []
     while True:
         page = await getattr(site.next, name)(**asked, **{way.size: size})
-        assert len(own := list(way.items(page))) <= size
+        own = list(way.items(page))
+        assert len(own) <= size
         found += own
         assert len(found) < 1_000, f"{name} goes round in circles"
         behind = way.behind(page)
@@ -422,7 +421,7 @@ async def test_pages_of_any_size_are_one_list(site: Site) -> None:
 
 
 async def test_a_page_goes_on_where_it_was(site: Site) -> None:
-    """Whatever is created, suspended or recorded meanwhile: nothing is told twice, and what was there is not left out."""
+    """Whatever is created, suspended or recorded meanwhile: nothing is told twice, and nothing is left out."""
     await filled(site)
     for name in ("search_executions", "search_flows", "search_suspended", "list_audit"):
         way = PAGED[name]

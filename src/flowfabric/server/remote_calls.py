@@ -273,7 +273,7 @@ class Performer:
                     options[each] = placed(each, self.shapes.codec(hint).read, options[each])
         except msgspec.ValidationError as error:
             flaw = flaw_of(error, body.kind)
-            more = {"kind": NOT_UNDERSTOOD} if flaw.is_unknown else {}
+            more: dict[str, Any] = {"kind": NOT_UNDERSTOOD} if flaw.is_unknown else {}
             raise refused(400 if flaw.of_value else 422, f"{name}: {flaw}", **more) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise refused(422, f"{name}: the arguments are not JSON that can be read") from None

@@ -15,8 +15,8 @@ from flowfabric.model.states import PublicState
 CANCEL_MARK = "!cancel "
 
 
-#: What stands before the names of calls that a branch of a function makes: ``approve#2>``. It has the names of functions,
-#: with keys and numbers, or the digest of a long path.
+#: What stands before the names of calls that a branch of a function makes: ``approve#2>``. It has the names of
+#: functions, with keys and numbers, or the digest of a long path.
 _BRANCHES = re.compile(r"^(?:(?:\w+(?:\([^()>]*\))?(?:#\d+)?|\([0-9a-f]{24}\))>)+")
 
 

@@ -8,6 +8,7 @@ that makes it. ``approve#2>ask:pay?`` is what the second ``approve`` asks.
 from __future__ import annotations
 
 import asyncio
+import re
 import weakref
 from asyncio import AbstractEventLoop
 from collections import Counter
