@@ -181,6 +181,26 @@ async def test_what_is_under_way_at_the_beginning_comes_later(engine: Engine, po
         assert await ids(events, 3) == [2, 5, 7]
 
 
+async def test_breaks_far_back_are_not_looked_for(
+    engine: Engine, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the outbox is, a beginning looks at its newest part only."""
+    monkeypatch.setattr(subject, "LATE_IDS", 3)
+    async with connected(postgres_dsn) as oldest, connected(postgres_dsn) as slow, connected(postgres_dsn) as quick:
+        await oldest.execute("BEGIN")
+        assert await insert(oldest) == 1
+        for _ in range(5):
+            await insert(quick)
+        await slow.execute("BEGIN")
+        assert await insert(slow) == 7
+        assert await insert(quick) == 8
+        events = await engine.subscribe_lease_history()
+        assert event_id_of(events.cursor) == 6
+        await slow.execute("COMMIT")
+        await oldest.execute("COMMIT")
+        assert await ids(events, 1) == [7]
+
+
 async def test_a_writer_that_is_quick_is_waited_for(engine: Engine, postgres_dsn: str) -> None:
     async with connected(postgres_dsn) as slow, connected(postgres_dsn) as quick:
         await slow.execute("BEGIN")

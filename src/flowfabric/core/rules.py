@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowfabric.core import access, kind_definitions, samples, schedules
-from flowfabric.core.admission import admit, block, budgets, quotas, reservations
+from flowfabric.core.admission import admit, block, budgets, forget, quotas, reservations
 from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context
 from flowfabric.core.executions import cancel, complete, create, debounce, due, enqueue, operator, retention, tags
@@ -113,6 +113,8 @@ RULES: Mapping[type, Rule] = {
     quotas.CheckAdmission: quotas.check_admission,
     quotas.ReleaseAdmission: quotas.release_admission,
     quotas.ReconcileQuota: quotas.reconcile_quota,
+    forget.ForgetQuota: forget.forget_quota,
+    forget.ForgetBudget: forget.forget_budget,
     orphans.CancelChildren: orphans.cancel_children,
     orphans.CancelOrphan: orphans.cancel_orphan,
     steps.Advance: steps.advance,

@@ -15,11 +15,14 @@ from msgspec.structs import replace
 from flowfabric.core.batch.view import Held
 from flowfabric.model.decisions import Key, Writes
 from flowfabric.model.records.executions import Attempt, Execution, Lane, SigningKey
+from flowfabric.model.remembering import MAX_REMEMBERED
 from flowfabric.model.states import LEASED
 from flowfabric.stores.protocol import Version
 
 #: Running executions one process keeps in mind; beyond that the oldest are read again when needed.
 CAPACITY = 20_000
+#: Lanes that it keeps in mind: whoever creates executions makes as many as it likes.
+MOST_LANES = 10_000
 
 
 class HeldRecords(Held):
@@ -69,12 +72,12 @@ class HeldRecords(Held):
             records, held = writes.records[Attempt], self._attempts
             for key in attempts:
                 attempt = records[key]
-                if attempt.worker_instance_id:
+                if attempt.worker_instance_id and key[0] in self._executions:
                     held[key] = (attempt, version)
                 else:
                     held.pop(key, None)
         for key in writes.puts.get(Lane, ()):
-            self._lanes[key] = (writes.records[Lane][key], version)
+            self.learn_lane(writes.records[Lane][key], version)
         for kid in (*writes.puts.get(SigningKey, ()), *writes.drops.get(SigningKey, ())):
             self._keys.pop(kid, None)
         for purge in writes.purges:
@@ -87,7 +90,7 @@ class HeldRecords(Held):
         records, held = writes.records[Execution], self._executions
         for key in puts:
             execution = records[key]
-            if execution is None or execution.ownership_state != LEASED:
+            if execution is None or execution.ownership_state != LEASED or _is_large(execution):
                 held.pop(key, None)
                 continue
             if execution.payload is not UNSET or execution.raw_fields is not UNSET:
@@ -99,8 +102,10 @@ class HeldRecords(Held):
             self._attempts.pop((oldest, index), None)
 
     def learn_lane(self, lane: Lane, version: Version | None) -> None:
-        """Keep a lane as it was read."""
+        """Keep a lane as it was read or written."""
         self._lanes[lane.lane_id] = (lane, version)
+        if len(self._lanes) > MOST_LANES:
+            del self._lanes[next(iter(self._lanes))]
 
     def learn_key(self, key: SigningKey, version: Version | None) -> None:
         """Keep a signing key as it was read."""
@@ -112,6 +117,12 @@ class HeldRecords(Held):
             table = self._tables.get(kind)
             if table is not None:
                 table.pop(key, None)
+
+
+def _is_large(execution: Execution) -> bool:
+    """Whether so many like it would take too much memory: its callers choose how long its texts are."""
+    texts = (execution.policy, execution.instance_tag, execution.budget_ids)
+    return sum(len(each) for each in texts if each is not None) > MAX_REMEMBERED
 
 
 class Assumed(Held):

@@ -3,6 +3,9 @@
 A condition is a small tree. ``Single`` waits for one signal on one waitpoint, ``Count`` for several distinct ones,
 ``AllOf`` for all of its members; ``OperatorOnly`` and ``TimeoutOnly`` are never met by a signal. Judging is pure: it
 looks at signals in the order they were accepted, by waitpoint key, and at nothing else.
+
+What is stored may have been written by a later release. Whatever of it is not known here, a node or a field, makes the
+whole condition unreadable: no signal may be judged by half of a condition.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 
-class ByName(Struct, frozen=True, tag="ByName"):
+class ByName(Struct, frozen=True, tag="ByName", forbid_unknown_fields=True):
     """Matches signals of exactly this name."""
 
     name: str
 
 
-class Wildcard(Struct, frozen=True, tag="Wildcard"):
+class Wildcard(Struct, frozen=True, tag="Wildcard", forbid_unknown_fields=True):
     """Matches every signal."""
 
 
@@ -35,26 +38,26 @@ class CountKind(StrEnum):
     DISTINCT_SOURCES = "DistinctSources"
 
 
-class Single(Struct, frozen=True, tag="Single"):
+class Single(Struct, frozen=True, tag="Single", forbid_unknown_fields=True):
     """Some signal on this waitpoint matches."""
 
     waitpoint_key: str
     matcher: Matcher = Wildcard()
 
 
-class AllOf(Struct, frozen=True, tag="AllOf"):
+class AllOf(Struct, frozen=True, tag="AllOf", forbid_unknown_fields=True):
     """Every member is satisfied."""
 
     members: tuple[ResumeCondition, ...]
 
 
-class AnyOf(Struct, frozen=True, tag="AnyOf"):
+class AnyOf(Struct, frozen=True, tag="AnyOf", forbid_unknown_fields=True):
     """Some member is satisfied."""
 
     members: tuple[ResumeCondition, ...]
 
 
-class Count(Struct, frozen=True, tag="Count"):
+class Count(Struct, frozen=True, tag="Count", forbid_unknown_fields=True):
     """At least ``n`` distinct satisfiers on the listed waitpoints. "Any of" is ``n=1``."""
 
     n: int
@@ -63,16 +66,16 @@ class Count(Struct, frozen=True, tag="Count"):
     matcher: Matcher | None = None
 
 
-class OperatorOnly(Struct, frozen=True, tag="OperatorOnly"):
+class OperatorOnly(Struct, frozen=True, tag="OperatorOnly", forbid_unknown_fields=True):
     """Never satisfied by a signal: only ``resume_execution`` goes on."""
 
 
-class TimeoutOnly(Struct, frozen=True, tag="TimeoutOnly"):
+class TimeoutOnly(Struct, frozen=True, tag="TimeoutOnly", forbid_unknown_fields=True):
     """Never satisfied by a signal: only the timeout goes on."""
 
 
 class Unreadable(Struct, frozen=True, tag="Unreadable"):
-    """A stored condition that this release does not know. Never satisfied."""
+    """A stored condition that this release does not know. Signals for it are refused."""
 
 
 ResumeCondition: TypeAlias = Single | AllOf | AnyOf | Count | OperatorOnly | TimeoutOnly | Unreadable

@@ -19,6 +19,11 @@ RETENTION_MS: Final = 86_400_000
 #: How long the audit log and refused requests of transactions are kept, in milliseconds.
 AUDIT_KEPT_MS: Final = 400 * 86_400_000
 REFUSED_KEPT_MS: Final = 30 * 86_400_000
+#: How long a quota and a budget that an app made is kept while nothing uses it, in milliseconds; and for how long an
+#: app relies on one that it has asked for.
+QUOTA_IDLE_MS: Final = 86_400_000
+BUDGET_IDLE_MS: Final = 30 * 86_400_000
+GATE_KNOWN_MS: Final = 3_600_000
 #: Executions one call may create or claim.
 MAX_BULK: Final = 100_000
 MAX_CLAIM: Final = 1_000
@@ -35,6 +40,8 @@ MAX_TRIES: Final = 20
 #: Characters of names and texts people give: namespaces, worker names, kinds, reasons.
 MAX_NAME_BYTES: Final = 1_024
 MAX_REASON_BYTES: Final = 65_536
+#: Bytes of a policy.
+MAX_POLICY_BYTES: Final = 65_536
 #: Namespaces one search or claim may name.
 MAX_NAMESPACES: Final = 100
 MAX_TAGS: Final = 1_000
@@ -43,6 +50,8 @@ MAX_TTL_MS: Final = 2**32 - 1
 #: Bytes of a signal's payload; waitpoints of one suspension; nodes of its condition.
 MAX_SIGNAL_BYTES: Final = 65_536
 MAX_WAITPOINTS: Final = 256
+#: Waitpoints that an execution keeps beside those it waits on: the latest.
+WAITPOINTS_KEPT: Final = 1_000
 MAX_CONDITION_NODES: Final = 1_024
 #: How deep a condition may nest; the root counts as one.
 MAX_COMPOSITE_DEPTH: Final = 4

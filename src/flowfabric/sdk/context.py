@@ -22,6 +22,7 @@ from flowfabric.model.streams.frames import DurableSummary, Frame, FrameContent,
 from flowfabric.sdk.errors import BadOptions, BudgetExceeded
 from flowfabric.sdk.options import Amount, Budget, amounts, shown_amount
 from flowfabric.sdk.runs.logs import Log
+from flowfabric.sdk.workflows.durable import CURRENT
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
@@ -160,7 +161,9 @@ class Ctx:
     def _do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
         """Something to be awaited on the loop; in a thread it is done when this returns."""
         if threading.get_ident() == self._thread:
-            return make()
+            workflow = CURRENT.get()
+            # In a workflow's own code: it is not parked meanwhile.
+            return make() if workflow is None else workflow.at_work(make())
         return _Done(asyncio.run_coroutine_threadsafe(make(), self._loop).result())
 
 
@@ -393,7 +396,7 @@ class Spending:
 
             return (budget_id(job.app.namespace, budget),)
         if budget is not None:
-            return (await job.repeated(lambda: job.app.gates.budget(budget)),)
+            return (await job.repeated(lambda: job.app.gates.budget(budget, kept=False)),)
         identity = job.handle.execution_id
         fields = await job.repeated(
             lambda: job.engine.read_exec_core_fields(identity.partition, identity, ["budget_ids"])

@@ -203,10 +203,12 @@ class Call:
                 raise Gone
         finally:
             for each in (task, gone):
-                if not each.done():
-                    each.cancel()
-                    with contextlib.suppress(asyncio.CancelledError, Exception):
-                        await each
+                await given_up(each)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client is known to have hung up."""
+        return getattr(getattr(self.receive, "__self__", None), "gone", False)
 
     async def disconnected(self) -> None:
         """Return when the client has hung up, or sends more of a body that nobody reads than there may be."""
@@ -215,6 +217,14 @@ class Call:
             size += len(message.get("body", b""))
             if size > self.route.limit:
                 return
+
+
+async def given_up(task: asyncio.Future[Any]) -> None:
+    """Cancel something and return when it has ended, whatever comes of it. Whoever waits here may be cancelled, too."""
+    task.cancel()
+    await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()
 
 
 class Variants:

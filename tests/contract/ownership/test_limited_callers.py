@@ -35,10 +35,10 @@ from tests.contract.probe import Probe, claimed, create, id_of, policy, refused
 NOT_FOR_LIMITED = {
     "AcceptRequest", "AcceptRequests", "CancelChildren", "CancelFlowMembers", "CancelOrphan", "CancelPending",
     "CancelSiblings", "ClaimFromResumeGrant", "CreateCredential", "DispatchCompletion", "DropRequest",
-    "ExpireExecution", "ExpireWaitpoints", "FireSchedule", "LetBlockedGo", "LetGo", "MarkLeaseExpired",
-    "PlanScheduleAgain", "ProjectFlow", "PromoteDelayed", "PromoteSubmitted", "RankAnew", "ReconcileBudget",
-    "ReconcileQuota", "ReconcileSiblings", "RecordSample", "RemoveFlow", "ResolveDependency", "RetryRequest",
-    "RevokeCredential", "RotateKey", "SeedLanes", "SeedSecret", "SetLaneFairness", "SetLaneState",
+    "ExpireExecution", "ExpireWaitpoints", "FireSchedule", "ForgetBudget", "ForgetQuota", "LetBlockedGo", "LetGo",
+    "MarkLeaseExpired", "PlanScheduleAgain", "ProjectFlow", "PromoteDelayed", "PromoteSubmitted", "RankAnew",
+    "ReconcileBudget", "ReconcileQuota", "ReconcileSiblings", "RecordSample", "RemoveFlow", "ResolveDependency",
+    "RetryRequest", "RevokeCredential", "RotateKey", "SeedLanes", "SeedSecret", "SetLaneFairness", "SetLaneState",
     "SettleDependencies", "SweepGrants", "SweepWorker", "TimeOutSuspension", "TrimExecution",
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ from flowfabric.engine import Engine
 from flowfabric.model.events import SignalEvent
 from flowfabric.model.records.executions import Signal, Suspension, Waitpoint
 from tests.contract.probe import START_MS, ManualClock, Probe, claimed, id_of, policy, refused, unchanged
-from tests.contract.seeding import alter, remove, seed
+from tests.contract.seeding import alter, overwrite, remove, seed
 from tests.contract.suspending import (
     KEY,
     RESUMABLE,
@@ -46,6 +46,30 @@ SOURCES, POINTS, EACH = CountKind.DISTINCT_SOURCES, CountKind.DISTINCT_WAITPOINT
 SATISFIED, APPENDED = "resume_condition_satisfied", "appended_to_waitpoint"
 REPEATED, BUFFERED = "appended_to_waitpoint_duplicate", "buffered_for_pending_waitpoint"
 MISSING = "{fp:0}:33333333-3333-4333-8333-333333333333"
+
+
+LATER = (
+    '{"type":"Sometime"}',
+    '{"type":"Single","waitpoint_key":"wpk:a","unless":"no"}',
+    '{"type":"AllOf","members":[{"type":"Single","waitpoint_key":"wpk:a","matcher":{"type":"ByName","name":"a","x":1}}]}',
+)
+
+
+@pytest.mark.parametrize("condition", LATER)
+async def test_a_condition_that_cannot_be_read_refuses_signals(engine: Engine, probe: Probe, condition: str) -> None:
+    """A later release has stored it, whose processes take the signal; here it would count for nothing."""
+    handle, details = await suspended(engine, Single(KEY))
+    eid = id_of(handle)
+    before = (await suspension_of(probe, handle)).condition
+    known = json.loads(before)
+    later = json.dumps({**known, "condition": json.loads(condition)})
+    await overwrite(engine, Suspension, (eid.partition, eid.uuid_text), condition=later)
+    async with refused(probe, Validation, ValidationKind.CORRUPTION):
+        await signal(engine, handle, details, "yes")
+    await overwrite(engine, Suspension, (eid.partition, eid.uuid_text), condition=before)
+    answer = await signal(engine, handle, details, "yes")
+    assert isinstance(answer, Accepted)
+    assert answer.effect == SATISFIED
 
 
 # ----------------------------------------------------------------------------------------------------- what is recorded

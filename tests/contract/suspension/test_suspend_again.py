@@ -20,6 +20,7 @@ from flowfabric import (
     ValidationKind,
 )
 from flowfabric.conditions import AllOf, ByName, Count, CountKind, OperatorOnly, Single
+from flowfabric.core.suspension import suspend as suspend_rules
 from flowfabric.engine import Engine
 from flowfabric.model.records.executions import SuspendDedup, Waitpoint
 from tests.contract.probe import (
@@ -49,6 +50,32 @@ from tests.contract.suspending import (
 
 SOURCES, POINTS = CountKind.DISTINCT_SOURCES, CountKind.DISTINCT_WAITPOINTS
 _TWO = ("a", "b")
+
+
+async def test_who_waits_again_and_again_keeps_the_latest_waitpoints(
+    engine: Engine, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an execution that never ends would have more of them one day than can be closed at once."""
+    monkeypatch.setattr(suspend_rules, "WAITPOINTS_KEPT", 3)
+    handle = await claimed(engine)
+    eid = id_of(handle)
+    pending = await engine.create_waitpoint(handle, "open", 60_000)
+    made = []
+    for number in range(20):
+        args = asking(Single(KEY), suspension_id=f"00000000-0000-4000-8000-{number % 2:012d}")
+        outcome = await engine.suspend(handle, args)
+        assert isinstance(outcome, Suspended)
+        made.append(outcome.details.waitpoint_id)
+        await signal(engine, handle, outcome.details, "yes")
+        resumed = await engine.claim("lane-of-one", (), policy())
+        assert resumed is not None
+        handle = resumed
+    rows = await probe.select(Waitpoint, partition=eid.partition, uuid=eid.uuid_text)
+    kept = {row.waitpoint_id for row in rows}
+    assert pending.waitpoint_id in kept, "it was never closed"
+    assert kept - {pending.waitpoint_id} == set(made[-len(kept) + 1 :])
+    assert len(kept) <= 3 + 3
+    await engine.cancel_execution(execution_id=eid)
 
 
 # --------------------------------------------------------------------------------------------------- pending waitpoints

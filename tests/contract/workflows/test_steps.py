@@ -77,6 +77,22 @@ async def test_a_step_is_remembered_once(engine: Engine, probe: Probe) -> None:
     assert await state(probe, id_of(handle)) == "running"
 
 
+async def test_steps_of_one_millisecond_are_in_the_order_they_were_remembered(engine: Engine) -> None:
+    """Also if the caller does not say how many there are."""
+    handle = await claimed(engine)
+    names = ["n", "c", "z", "a", "k", "b", "y", "d"]
+    for name in names[:3]:
+        await engine.advance(handle, steps=[NewStep(name, b"1")])
+    await engine.advance(handle, steps=[NewStep(name, b"1") for name in names[1:6]])
+    await asyncio.gather(*(engine.advance(handle, steps=[NewStep(name, b"1")]) for name in names[6:]))
+    assert [(each.name, each.sequence) for each in await engine.read_steps(id_of(handle))] == [
+        (name, number + 1) for number, name in enumerate(names)
+    ]
+    assert [each.name for each in await engine.list_steps(id_of(handle))] == names
+    await engine.complete(handle, b"", steps=[NewStep("e", b"1")])
+    assert (await engine.list_steps(id_of(handle)))[-1].sequence == 9
+
+
 async def test_a_zombie_remembers_nothing(engine: Engine, probe: Probe, clock: ManualClock) -> None:
     old = await claimed(engine, ttl_ms=1_000)
     clock.advance(1_001)
@@ -338,6 +354,27 @@ async def test_getting_on_forgives_lost_workers(engine: Engine, probe: Probe, cl
     assert (await probe.execution(parent)).lease_reclaim_count == 0
 
 
+async def test_so_does_a_step(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    """A function of nothing but steps lives through many deploys; one that is lost before its first step does not."""
+    handle = await claimed(engine, policy={"max_reclaim_count": 2})
+    run = id_of(handle)
+    for number in range(6):
+        clock.advance(30_001)
+        await engine.run_due()
+        handle = await take(engine)
+        assert (await probe.execution(run)).lease_reclaim_count == 1
+        await engine.advance(handle, steps=[NewStep(f"s{number}")], known_steps=number)
+        assert (await probe.execution(run)).lease_reclaim_count == 0
+    for known in range(1, 4):
+        clock.advance(30_001)
+        await engine.run_due()
+        if known < 3:
+            # What is remembered already is no news.
+            await engine.advance(await take(engine), steps=[NewStep("s0")], known_steps=6)
+            assert (await probe.execution(run)).lease_reclaim_count == known
+    assert (await probe.execution(run)).failure_reason == "max_reclaims_exceeded"
+
+
 # -- forking ---------------------------------------------------------------------------------------------------------
 
 
@@ -360,6 +397,46 @@ async def test_a_fork_remembers_what_came_before_a_step(engine: Engine, probe: P
         await engine.fork_execution(execution_id=source, at="nothing")
     whole = await engine.fork_execution(execution_id=source, input_payload=b"other")
     assert whole.steps == 3
+
+
+async def test_a_fork_from_a_step_that_failed_takes_the_name_of_its_call(engine: Engine, probe: Probe) -> None:
+    """Its errors are kept per trial; the last one is where it stands, unless it has succeeded since."""
+    handle = await claimed(engine)
+    source = id_of(handle)
+
+    def failed(name: str) -> NewStep:
+        return NewStep(name, b"no", StepOutcome.ERROR)
+
+    trials = [
+        [NewStep("pay", b"1"), NewStep("ship", b"2"), failed("mail!0"), NewStep("!failed 0")],
+        [NewStep("pack", b"3"), failed("mail!1"), NewStep("a!b", b"4")],
+        [failed("ask:go?!1"), failed("pack!1")],
+        [NewStep("left>post"), failed("right#2>post!1"), NewStep("left>sort"), NewStep("sort[a>b]")],
+    ]
+    known = 0
+    for steps in trials:
+        await engine.advance(handle, steps=steps, known_steps=known)
+        known += len(steps)
+    await engine.complete(handle, b"")
+
+    async def before(at: str) -> str:
+        forked = await engine.fork_execution(execution_id=source, at=at)
+        return " ".join(step.name for step in await engine.read_steps(forked.execution_id))
+
+    assert await before("mail") == "pay ship mail!0 !failed 0 pack"
+    assert await before("mail!0") == "pay ship"
+    assert await before("pack") == "pay ship mail!0 !failed 0"
+    assert await before("ask:go?") == "pay ship mail!0 !failed 0 pack mail!1 a!b"
+    assert (await before("sort")).endswith("pack!1 left>post right#2>post!1"), "there is one, whichever branch makes it"
+    assert (await before("right#2>post")).endswith("pack!1 left>post")
+    for at, known in (
+        ("post", "left>post, right#2>post"),
+        ("a", "pay, ship, mail, pack, a!b, ask:go?, left>post, right#2>post, left>sort, sort[a>b]"),
+        ("b]", "pay, ship, mail"),
+    ):
+        async with refused(probe, NotFound) as error:
+            await engine.fork_execution(execution_id=source, at=at)
+        assert f"remembers: {known}" in str(error.value)
 
 
 async def test_a_purged_execution_takes_its_steps_along(engine: Engine, probe: Probe, clock: ManualClock) -> None:

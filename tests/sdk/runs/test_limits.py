@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 
@@ -28,6 +29,54 @@ async def test_never_more_at_once_than_the_limit(app: App) -> None:
         results = await asyncio.gather(*(run.result(timeout=minutes(1)) for run in runs))
     assert results == [n for _, n in calls]
     assert most == {"a": 2, "b": 2}
+
+
+async def test_limits_that_nothing_uses_are_deleted_and_made_again() -> None:
+    app = App("limited", namespace="own")
+    running: set[str] = set()
+
+    @app.task(limits=[Limit(1, key="tenant")])
+    async def task(tenant: str) -> None:
+        assert tenant not in running
+        running.add(tenant)
+        await asyncio.sleep(0)
+        running.discard(tenant)
+
+    @app.task(limits=[Limit(1)])
+    async def single() -> None: ...
+
+    async def there(days: int) -> int:
+        """How many quotas are there so many days later, once nothing is left of ended runs."""
+        for _ in range(days):
+            t.clock.move_to(t.clock.now_ms + 86_400_000)
+            await app.engine.run_timer("retention_trimmer")
+            await app.engine.run_timer("idle_gates")
+        return len((await app.engine.list_quota_policies()).policies)
+
+    async with app.testing() as t:
+        tenants = [f"tenant {n}" for n in range(5)]
+        for _ in range(3):
+            runs = await task.start_many([(each,) for each in tenants * 2])
+            runs.append(await single.start())
+            assert await there(0) == 6
+            for run in runs:
+                await run.result()
+            # The one that is there once and for all stays.
+            assert await there(5) == 1
+
+
+async def test_a_limit_of_a_schedule_stays() -> None:
+    app = App("limited", namespace="own")
+
+    @app.task(limits=[Limit(1, key="tenant")])
+    async def task(tenant: str) -> None: ...
+
+    app.schedule(task, name="weekly", every=timedelta(days=7), arguments=("a",))
+    async with app.testing() as t:
+        for _ in range(10):
+            t.clock.move_to(t.clock.now_ms + 86_400_000)
+            await app.engine.run_timer("idle_gates")
+        assert len((await app.engine.list_quota_policies()).policies) == 1
 
 
 async def test_one_limit_for_all(app: App) -> None:

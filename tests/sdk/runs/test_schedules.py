@@ -118,7 +118,15 @@ async def test_operators(app: App, clock: ManualClock) -> None:
         )  # fmt: skip
         again = await app.schedules.change("tick", catch_up="none")
         assert (again.jitter_ms, again.spec, again.catch_up) == (1_000, Every(2 * HOUR), "none")
+        half_past = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
+        anchor_ms = int(half_past.timestamp() * 1_000)
+        moved = await app.schedules.change("tick", anchor=half_past)
+        assert moved.spec == Every(2 * HOUR, anchor_ms), "the step stays"
+        moved = await app.schedules.change("tick", every=hours(3))
+        assert moved.spec == Every(3 * HOUR, anchor_ms), "and so does the anchor"
         assert await app.schedules.change("tick", cron="0 6 * * *", tz="Europe/Paris")
+        with pytest.raises(BadOptions, match="every="):
+            await app.schedules.change("tick", anchor=half_past)
         found = await app.schedules.change("tick", tz="America/New_York")
         assert found.spec == Cron("0 6 * * *", "America/New_York")
         await app.schedules.store()

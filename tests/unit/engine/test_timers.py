@@ -41,6 +41,7 @@ def test_defaults() -> None:
         "quota_window": 5_000,
         "budget_reconciler": 30_000,
         "quota_reconciler": 30_000,
+        "idle_gates": 60_000,
         "unblock": 5_000,
         "lane_fairness": 5_000,
         "schedules": 1_000,

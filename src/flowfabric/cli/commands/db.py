@@ -18,6 +18,7 @@ from flowfabric.model.partitions import PartitionCounts
 from flowfabric.sdk.app import App
 from flowfabric.stores.migrate import APPLY, Migration, watched
 from flowfabric.stores.migration_plan import MigrationPlan, plan as planned
+from flowfabric.stores.restored import go_on_behind
 from flowfabric.stores.sqlite.permissions import exposed_files, remedy
 
 if TYPE_CHECKING:
@@ -102,6 +103,17 @@ def migrate(*, where: Where = NOWHERE) -> int:
     if done.dialect == VALKEY:
         sentence = _NO_SCHEMA + ("; created a store there" if done.pending else ": nothing to do")
     return told(escape(sentence), {"applied": done.pending}, where.json)
+
+
+@command(db, shows=("flowfabric db restored", "flowfabric db restored --url postgresql://localhost/work"))
+def restored(*, where: Where = NOWHERE) -> int:
+    """Tell a database that it was restored from a backup, before anything uses it again.
+
+    Events get new numbers from now on, and subscribers that know events which the backup lacks are told of a gap.
+    Stop all servers, workers and apps before you restore.
+    """
+    asyncio.run(go_on_behind(only_store(where, "db restored")))
+    return told("subscribers will be told that events may be missing", {"restored": True}, where.json)
 
 
 @command(db, shows=("flowfabric db check", "flowfabric db check --url http://127.0.0.1:9090"))

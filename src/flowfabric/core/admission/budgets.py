@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from flowfabric.core.admission import charge
+from flowfabric.core.admission import charge, idle
 from flowfabric.core.admission.charge import Counters, apply, breached, first_breach, levels, soft_breach, wake
 from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context, saturate
@@ -16,7 +16,7 @@ from flowfabric.core.executions.cancel import cancelled
 from flowfabric.core.executions.terminal import current_attempt
 from flowfabric.core.ownership import owners
 from flowfabric.model import states as lit
-from flowfabric.model.decisions import NAMING, Act, Change, Decision, Drop, Get, GetFull, Need, change, insert
+from flowfabric.model.decisions import NAMING, Act, Change, Decision, Drop, Get, GetFull, Need, Select, change, insert
 from flowfabric.model.errors import NotFound, Validation, ValidationKind
 from flowfabric.model.limits import MAX_BUDGET_DEPTH
 from flowfabric.model.operations.budgets import (
@@ -51,25 +51,28 @@ class CreateBudget(Struct, gc=False):
     enforcement_mode: str
     terms: BudgetTerms
     parent_budget_id: str | None
+    #: Whether it stays when nothing uses it.
+    kept: bool = True
 
     def needs(self) -> tuple[Need, ...]:
         return owners.needs(Budget, self.budget_id, self.namespace)
 
 
 def create_budget(command: CreateBudget, view: View, context: Context) -> Decision:
-    """A new budget with counters at 0; one that exists stays as it is."""
+    """A new budget with counters at 0; one that exists stays as it is, for a while at least, and so do those above."""
     shown = shown_id(command.budget_id)
-    if owners.found(view.get, Budget, command.budget_id, command.namespace) is not None:
-        return Decision(CreateBudgetResult.AlreadySatisfied(shown))
-    above: list[str] = []
+    found = owners.found(view.get, Budget, command.budget_id, command.namespace)
+    if found is not None:
+        return Decision(CreateBudgetResult.AlreadySatisfied(shown), idle.wanted(found, context.now, command.kept))
+    chain: list[Budget] = []
     if command.parent_budget_id is not None:
         if shown_id(command.parent_budget_id) == shown:
             raise Validation(ValidationKind.INVALID_INPUT, "parent_budget_id: a budget cannot be its own parent")
-        above = [each.budget_id for each in levels(view, command.parent_budget_id, command.namespace)]
-        if len(above) >= MAX_BUDGET_DEPTH:
+        chain = levels(view, command.parent_budget_id, command.namespace)
+        if len(chain) >= MAX_BUDGET_DEPTH:
             raise Validation(
                 ValidationKind.INVALID_INPUT,
-                f"parent_budget_id: {len(above) + 1} levels, at most {MAX_BUDGET_DEPTH} are allowed",
+                f"parent_budget_id: {len(chain) + 1} levels, at most {MAX_BUDGET_DEPTH} are allowed",
             )
     now, interval = context.now, command.terms.reset_interval_ms
     budget = Budget(
@@ -82,14 +85,16 @@ def create_budget(command: CreateBudget, view: View, context: Context) -> Decisi
         command.scope_id,
         command.enforcement_mode,
         next_reset_at_ms=saturate(now + interval) if interval else None,
-        ancestor_ids=",".join(above),
+        ancestor_ids=",".join(each.budget_id for each in chain),
         namespace=command.namespace,
+        idle_check_at_ms=None if command.kept else idle.next_look(Budget, now),
     )
+    stay = [act for each in chain for act in idle.wanted(each, now, kept=False)]
     counters = [
         insert(BudgetUsage(command.partition, command.budget_id, dimension, updated_at_ms=now))
         for dimension in sorted(command.terms.hard_limits)
     ]
-    return Decision(CreateBudgetResult.Created(shown), (insert(budget), *counters))
+    return Decision(CreateBudgetResult.Created(shown), (insert(budget), *counters, *stay))
 
 
 class SetBudgetLimits(Struct, gc=False):
@@ -105,16 +110,16 @@ class SetBudgetLimits(Struct, gc=False):
 
 
 def set_budget_limits(command: SetBudgetLimits, view: View, context: Context) -> Decision:
-    """Limits as given; what a raised one makes room for goes on at once."""
+    """Limits as given; what a raised one makes room for goes on at once. They were set by hand, so the budget stays."""
     budget = _named(command, view)
     terms = read_terms(budget.policy_json)
     hard = terms.hard_limits | dict(command.hard_limits)
     soft = terms.soft_limits | dict(command.soft_limits)
     changed = msgspec.structs.replace(terms, hard_limits=hard, soft_limits=soft)
     wake(view, (budget,))
-    if changed == terms:
+    if changed == terms and budget.idle_check_at_ms is None:
         return Decision(LimitsSet(shown_id(budget.budget_id), hard, soft))
-    acts = (change(budget, policy_json=_encode(changed).decode(), updated_at_ms=context.now),)
+    acts = (change(budget, policy_json=_encode(changed).decode(), updated_at_ms=context.now, idle_check_at_ms=None),)
     return Decision(LimitsSet(shown_id(budget.budget_id), hard, soft), acts)
 
 
@@ -322,16 +327,37 @@ def reconcile_budget(command: ReconcileBudget, view: View, context: Context) -> 
         return Decision(0)
     if budget.cancelling_since_ms is not None:
         view.follow(charge.CANCEL_PENDING, budget.budget_id)
-    capped = read_caps(budget.policy_json)
-    if budget.next_reset_at_ms is not None:
-        return Decision(0)
-    counters = Counters(view, context.now)
-    counters.load((budget,), [dimension for dimension, _ in capped])
-    rows = ((counters.row(budget, dimension), limit) for dimension, limit in capped)
-    over = any(row.current_value > limit + row.granted_value for row, limit in rows)
-    if over == (budget.breached_at_ms is not None):
+    if budget.next_reset_at_ms is not None or (over := _is_over(budget, view)) == (budget.breached_at_ms is not None):
         return Decision(0)
     return Decision(1, (change(budget, breached_at_ms=context.now if over else None),))
+
+
+def usage_of(budget: Budget) -> Select:
+    """The counters of a budget."""
+    return Select(BudgetUsage, ("partition", "budget_id"), (budget.partition, budget.budget_id))
+
+
+def is_unsettled(budget: Budget, view: View) -> bool:
+    """Whether reconciling a budget would do anything, as far as its counters in a view tell."""
+    if budget.cancelling_since_ms is not None:
+        return True
+    if budget.next_reset_at_ms is not None:
+        return False
+    try:
+        return _is_over(budget, view) != (budget.breached_at_ms is not None)
+    except Validation:
+        return True  # the command says what is wrong
+
+
+def _is_over(budget: Budget, view: View) -> bool:
+    """Whether a counter is over its limit."""
+    limits = dict(read_caps(budget.policy_json))
+    rows = view.select(BudgetUsage, partition=budget.partition, budget_id=budget.budget_id)
+    return any(
+        row.current_value > limits[row.dimensions_key] + row.granted_value
+        for row in rows
+        if row.dimensions_key in limits
+    )
 
 
 class CancelPending(Struct, gc=False):

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from flowfabric.core.admission import idle
 from flowfabric.core.admission.charge import LET_GO_QUOTA, SLOT_LEFT
 from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context, saturate
@@ -65,16 +67,19 @@ class CreateQuotaPolicy(Struct, gc=False):
     window_seconds: int
     max_requests_per_window: int
     max_concurrent: int
+    #: Whether it stays when nothing uses it.
+    kept: bool = True
 
     def needs(self) -> tuple[Need, ...]:
         return owners.needs(QuotaPolicy, self.quota_policy_id, self.namespace)
 
 
 def create_quota_policy(command: CreateQuotaPolicy, view: View, context: Context) -> Decision:
-    """A new policy with no slot taken; one that exists stays as it is."""
+    """A new policy with no slot taken; one that exists stays as it is, for a while at least."""
     shown = shown_id(command.quota_policy_id)
-    if owners.found(view.get, QuotaPolicy, command.quota_policy_id, command.namespace) is not None:
-        return Decision(CreateQuotaPolicyResult.AlreadySatisfied(shown))
+    found = owners.found(view.get, QuotaPolicy, command.quota_policy_id, command.namespace)
+    if found is not None:
+        return Decision(CreateQuotaPolicyResult.AlreadySatisfied(shown), idle.wanted(found, context.now, command.kept))
     return Decision(CreateQuotaPolicyResult.Created(shown), (insert(_new(command, context.now)),))
 
 
@@ -89,6 +94,7 @@ def _new(command: CreateQuotaPolicy, now: int) -> QuotaPolicy:
         now,
         now,
         namespace=command.namespace,
+        idle_check_at_ms=None if command.kept else idle.next_look(QuotaPolicy, now),
     )
 
 
@@ -118,6 +124,10 @@ def check_admission(command: CheckAdmission, view: View, context: Context) -> De
     if policy is None:
         policy = _new(given, now)
         acts.append(insert(policy))
+    elif policy.idle_check_at_ms is not None:
+        # Somebody asks by hand, and may ask again without making it.
+        acts.append(change(policy, idle_check_at_ms=None))
+        policy = replace(policy, idle_check_at_ms=None)
     names_it = _names(view, execution, policy)
     stored = view.get(QuotaAdmitted, (policy.partition, policy.quota_policy_id, command.execution_id))
     carried = carried_guard(policy, execution) if execution is not None and names_it else None

@@ -8,7 +8,6 @@ that the call names become names of its own namespace (``model.ownership``), so 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -36,6 +35,7 @@ from flowfabric.model.quoting import quoted
 from flowfabric.model.records.budgets import Reservation
 from flowfabric.model.records.executions import Execution
 from flowfabric.model.records.flows import Flow
+from flowfabric.model.remembering import remembered_by_text
 
 Within = frozenset[str]
 _Command = TypeVar("_Command", bound=Struct)
@@ -132,7 +132,7 @@ def _creations(
     return tuple(_creation(each, view, within) for each in commands)
 
 
-@lru_cache(maxsize=8_192)
+@remembered_by_text(8_192)
 def owned_policy(policy: str | None, namespace: str) -> str | None:
     """A policy whose budgets and quota are those of a namespace."""
     named = read_policy(policy)

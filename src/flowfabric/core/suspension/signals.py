@@ -10,7 +10,7 @@ from flowfabric.core.context import Context, saturate
 from flowfabric.core.suspension import waits
 from flowfabric.core.suspension.signing import authenticated
 from flowfabric.model import states as lit
-from flowfabric.model.conditions import COUNTING, Effect, Heard, effect_of, matches, with_signal
+from flowfabric.model.conditions import COUNTING, Effect, Heard, Unreadable, effect_of, matches, with_signal
 from flowfabric.model.counting import counted
 from flowfabric.model.decisions import Act, Change, Decision, Get, Need, change, insert
 from flowfabric.model.errors import (
@@ -135,6 +135,13 @@ def _judged(
     if suspension is None or suspension.closed_at_ms is not None:
         raise Contention(ContentionKind.WAITPOINT_NOT_FOUND, f"waitpoint {waitpoint.waitpoint_id}: nothing waits on it")
     terms = waits.read_terms(suspension)
+    if isinstance(terms.condition, Unreadable):
+        # Recorded here, it would never count; refused, it can be delivered through a process that knows.
+        raise Validation(
+            ValidationKind.CORRUPTION,
+            f"ff_suspension_current.condition: execution {execution.execution_id}: this release cannot read it; "
+            "deliver the signal through a later one, or resume the execution by hand",
+        )
     heard = waits.read_heard(suspension)
     key = waitpoint.waitpoint_key
     said = _said(command, context.now)

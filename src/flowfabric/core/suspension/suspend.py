@@ -29,6 +29,7 @@ from flowfabric.model.errors import (
 from flowfabric.model.events import Event
 from flowfabric.model.handles import Handle, HandleKind, HandlePayload
 from flowfabric.model.ids import LeaseFence
+from flowfabric.model.limits import WAITPOINTS_KEPT
 from flowfabric.model.operations.suspension import (
     Suspended,
     SuspendOutcome,
@@ -43,6 +44,8 @@ from flowfabric.model.waitpoint_tokens import Token
 
 #: How long the answer to a ``suspend`` with an idempotency key is remembered.
 DEDUP_MS = 7 * 24 * 3600 * 1000
+#: Waitpoints that one commit deletes of an execution that has more than are kept: as many as some suspensions bring.
+FORGOTTEN_AT_ONCE = 5_000
 
 #: What the row says it is blocked by, by reason code; anything else waits for a signal.
 _BLOCKED_BY: Mapping[str, str] = {
@@ -117,6 +120,7 @@ def _parked(
         blocking_reason=_BLOCKED_BY.get(wait.reason_code, lit.WAITING_FOR_SIGNAL),
         signal_count=execution.signal_count or 0,
         last_mutation_at_ms=now,
+        suspended_at_ms=now,
         # A function that lives for months may lose many workers: only those it loses without getting on count.
         **({"lease_reclaim_count": 0} if wake_after is not None and execution.lease_reclaim_count else {}),
     )
@@ -253,6 +257,7 @@ def suspend(command: Suspend, view: View, context: Context) -> Decision:
         if not _is_anothers(document, command):
             return Decision(_remembered(document, context))
     execution, attempt = _holder(command, view, context)
+    forgotten = _forgotten(command, view, execution)
     bound = bound_waitpoints(view, context, execution, command.wait, command.entropy)
     decision = (
         _suspended(command, view, context, execution, attempt, bound)
@@ -261,7 +266,18 @@ def suspend(command: Suspend, view: View, context: Context) -> Decision:
     )
     if command.idempotency_key:
         decision.acts += (_remembering(command, decision.result, known, attempt, context.now),)
+    decision.acts += forgotten
     return decision
+
+
+def _forgotten(command: Suspend, view: View, execution: Execution) -> tuple[Act, ...]:
+    """An execution that waits again and again keeps its latest waitpoints only. One suspension in sixteen looks."""
+    if not command.wait.suspension_id.endswith("0") or not waits.has_waits(execution):
+        return ()
+    limit = WAITPOINTS_KEPT + FORGOTTEN_AT_ONCE
+    found = view.first(limit, Waitpoint, partition=execution.partition, uuid=execution.uuid)
+    older = found[: max(len(found) - WAITPOINTS_KEPT, 0)]
+    return tuple(Drop(each) for each in older if each.state not in waits.OPEN_STATES)
 
 
 def _holder(command: Suspend, view: View, context: Context) -> tuple[Execution, Attempt]:

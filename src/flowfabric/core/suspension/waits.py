@@ -58,7 +58,8 @@ def dump(document: object) -> str:
 
 
 def read_terms(suspension: Suspension) -> Terms:
-    """The suspension's terms. People may have written them: a condition nobody can read is never satisfied."""
+    """The suspension's terms. A later release or people may have written them: a condition that cannot be read here is
+    ``Unreadable``."""
     try:
         stored = _decode_terms(suspension.condition)
     except (msgspec.MsgspecError, RecursionError):

@@ -15,6 +15,7 @@ from flowfabric.core.admission.budgets import (
     ReportUsage,
     ResetBudget,
     SetBudgetLimits,
+    usage_of,
 )
 from flowfabric.core.admission.charge import ancestors
 from flowfabric.core.admission.reservations import ReleaseReservation, ReserveBudget, SettleReservation
@@ -23,7 +24,7 @@ from flowfabric.core.documents import UNREADABLE
 from flowfabric.core.ownership.owners import found
 from flowfabric.engine.base import EngineBase
 from flowfabric.engine.checks import budgets, values
-from flowfabric.model.decisions import Get, Select
+from flowfabric.model.decisions import Get
 from flowfabric.model.errors import NotFound, Validation
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
@@ -72,12 +73,15 @@ class Budgets(EngineBase):
         soft_limits: Iterable[int] = (),
         parent_budget_id: str | None = None,
         namespace: str | None = None,
+        kept: bool = True,
         now: int | None = None,
     ) -> CreateBudgetResult.Created | CreateBudgetResult.AlreadySatisfied:
         """Define a budget. Limits stand beside their dimensions, 0 means none. What is charged to it is charged to the
         budget it stands under, too.
 
         It belongs to a namespace, whose executions may name it, or to the operator. Two namespaces may use one id.
+        Unless it is ``kept``, it is deleted when nothing has used it for 30 days and all its counters are 0: make it
+        again before each use then, or at least once an hour.
         """
         values.optional_time_ms(now, "now")
         budget_id, owner = values.uuid(budget_id, "budget_id"), self._owner(namespace)
@@ -99,6 +103,7 @@ class Budgets(EngineBase):
                 values.text(enforcement_mode, "enforcement_mode"),
                 terms,
                 None if parent_budget_id is None else values.uuid(parent_budget_id, "parent_budget_id"),
+                values.flag(kept, "kept"),
             )
         )
         return answer
@@ -281,17 +286,13 @@ class Budgets(EngineBase):
     ) -> list[BudgetStatus | None]:
         view = await self._view(*(Get(Budget, each) for each in ids))
         budgets = [view.get(Budget, each) for each in ids]
-        counters = await self._view(*(_counters(budget) for budget in budgets if budget is not None))
+        counters = await self._view(*(usage_of(budget) for budget in budgets if budget is not None))
         return [None if each is None else _status(each, terms(each.policy_json), counters) for each in budgets]
 
 
 def _spender(budget_id: Any, execution: ExecutionId) -> tuple[str, None, str, str]:
     """A budget as an execution names it, and the execution."""
     return values.uuid(budget_id, "budget_id"), None, str.__str__(execution), str.__str__(execution.uuid_text)
-
-
-def _counters(budget: Budget) -> Select:
-    return Select(BudgetUsage, ("partition", "budget_id"), (budget.partition, budget.budget_id))
 
 
 def _listed_terms(document: str) -> BudgetTerms:

@@ -33,11 +33,17 @@ class Quotas(EngineBase):
     """The part of the engine that says how often, and how many at once."""
 
     def _policy_command(
-        self, quota_policy_id: str, namespace: str | None, window: int, requests: int, concurrent: int
+        self,
+        quota_policy_id: str,
+        namespace: str | None,
+        window: int,
+        requests: int,
+        concurrent: int,
+        kept: bool = True,
     ) -> CreateQuotaPolicy:
         identity = values.uuid(quota_policy_id, "quota_policy_id")
         partition, owner = quota_partition(identity, self.partitions), self._owner(namespace)
-        return CreateQuotaPolicy(partition, stored_name(identity, owner), owner, window, requests, concurrent)
+        return CreateQuotaPolicy(partition, stored_name(identity, owner), owner, window, requests, concurrent, kept)
 
     async def create_quota_policy(
         self,
@@ -47,11 +53,14 @@ class Quotas(EngineBase):
         max_requests_per_window: int = 0,
         max_concurrent: int = 0,
         namespace: str | None = None,
+        kept: bool = True,
         now: int | None = None,
     ) -> CreateQuotaPolicyResult.Created | CreateQuotaPolicyResult.AlreadySatisfied:
         """Define a quota: so many admissions in a sliding window, so many at once; 0 means no limit.
 
         It belongs to a namespace, whose executions may name it, or to the operator. Two namespaces may use one id.
+        Unless it is ``kept``, it is deleted when nothing has used it for a day: make it again before each use then, or
+        at least once an hour.
         """
         values.optional_time_ms(now, "now")
         answer: CreateQuotaPolicyResult.Created | CreateQuotaPolicyResult.AlreadySatisfied = await self._submit(
@@ -61,6 +70,7 @@ class Quotas(EngineBase):
                 budgets.seconds(window_seconds, "window_seconds"),
                 values.integer(max_requests_per_window, "max_requests_per_window", 0, _MAX),
                 values.integer(max_concurrent, "max_concurrent", 0, _MAX),
+                values.flag(kept, "kept"),
             )
         )
         return answer

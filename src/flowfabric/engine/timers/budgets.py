@@ -7,13 +7,14 @@ import logging
 from typing import Any
 
 from flowfabric.core.admission.admit import LET_GO_AT_ONCE, LetBlockedGo, LetGo
-from flowfabric.core.admission.budgets import ReconcileBudget, ResetBudget
+from flowfabric.core.admission.budgets import ReconcileBudget, ResetBudget, is_unsettled, usage_of
 from flowfabric.core.admission.charge import LET_GO_BUDGET, LET_GO_QUOTA
+from flowfabric.core.admission.forget import ForgetBudget, ForgetQuota
 from flowfabric.core.admission.quotas import ReconcileQuota, ReleaseAdmission
 from flowfabric.engine.base import EngineBase
 from flowfabric.model.decisions import Get
-from flowfabric.model.records.budgets import QuotaPolicy
-from flowfabric.stores.questions import Due, ExpiredGuards, ListGates, TrimAdmission
+from flowfabric.model.records.budgets import Budget, QuotaPolicy
+from flowfabric.stores.questions import Due, ExpiredGuards, IdleGates, ListGates, PendingRequests, TrimAdmission
 
 _log = logging.getLogger("flowfabric.timers")
 
@@ -45,11 +46,29 @@ class BudgetTimers(EngineBase):
         done = 0
         for _ in range(max(BUDGETS_LOOKED_AT // limit, 1)):
             page = await self._ask(ListGates("budgets", 0, self._reconciled_after, limit))
-            done += await self._counted([ReconcileBudget(each) for each in page])
+            done += await self._counted([ReconcileBudget(each) for each in await self._unsettled(page)])
             self._reconciled_after = page[-1] if len(page) == limit else None
             if self._reconciled_after is None:
                 break
         return done
+
+    async def _unsettled(self, ids: list[str]) -> list[str]:
+        """The budgets among some that have to be reconciled."""
+        view = await self._view(*(Get(Budget, each) for each in ids))
+        found = [budget for each in ids if (budget := view.get(Budget, each)) is not None]
+        counters = await self._view(*(usage_of(budget) for budget in found))
+        return [budget.budget_id for budget in found if is_unsettled(budget, counters)]
+
+    async def _tick_idle_gates(self, limit: int) -> int:
+        """Delete quotas and budgets that apps made and nothing uses any more."""
+        now = await self.now_ms()
+        due = {what: await self._ask(IdleGates(what, now, limit)) for what in ("quotas", "budgets")}
+        if not any(due.values()) or await self._ask(PendingRequests(1)):
+            # What a request names is used by nobody until it is an execution.
+            return 0
+        commands: list[Any] = [ForgetQuota(*each) for each in due["quotas"]]
+        await self._submit_each(commands + [ForgetBudget(*each) for each in due["budgets"]])
+        return max(map(len, due.values()))
 
     async def _tick_quota_reconciler(self, limit: int) -> int:
         """Give back slots of executions that have ended, count the rest again, and forget what no longer counts."""

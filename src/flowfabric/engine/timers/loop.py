@@ -66,6 +66,7 @@ TIMERS: tuple[Timer, ...] = (
     Timer("quota_window", 5_000, 1_000, "FF_QUOTA_WINDOW_INTERVAL_S"),
     Timer("budget_reconciler", 30_000, 100, "FF_BUDGET_RECONCILER_INTERVAL_S"),
     Timer("quota_reconciler", 30_000, 1_000, "FF_QUOTA_RECONCILER_INTERVAL_S"),
+    Timer("idle_gates", 60_000, 200, "FF_IDLE_GATES_INTERVAL_S"),
     Timer("unblock", 5_000, 100, "FF_UNBLOCK_INTERVAL_S"),
     Timer("lane_fairness", 5_000, 1_000, "FF_LANE_FAIRNESS_INTERVAL_S"),
     Timer("schedules", 1_000, 100, "FF_SCHEDULES_INTERVAL_MS"),
@@ -301,7 +302,8 @@ class _Turns:
         if self._stopping:
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
 
     async def stop(self) -> None:
         """Finish the item under way, then end."""

@@ -151,6 +151,7 @@ class TransportKind(StrEnum):
     CLUSTER = "cluster"
     BUSY_LOADING = "busy_loading"
     SCRIPT_NOT_LOADED = "script_not_loaded"
+    NOT_UNDERSTOOD = "not_understood"
     OTHER = "other"
 
 
@@ -264,5 +265,9 @@ SENTENCES: Mapping[str, tuple[str, str]] = {
     _T.CLUSTER: ("the cluster is moving keys", "Retry the call."),
     _T.BUSY_LOADING: ("the store is still loading", "Retry the call after a short pause."),
     _T.SCRIPT_NOT_LOADED: ("a server-side script is missing", "Reopen the engine to load it."),
+    _T.NOT_UNDERSTOOD: (
+        "the server is older than its caller and does not know the call or an argument",
+        "Nothing was done; upgrade servers before workers and apps, and retry the call.",
+    ),
     _T.OTHER: ("the store failed", "See the cause."),
 }

@@ -41,6 +41,8 @@ class Budget(Struct, gc=False):
     cancelling_since_ms: int | None = None
     #: Whose it is; empty means the operator's.
     namespace: str | None = None
+    #: When it is looked whether anything still uses it; empty means that it stays whether or not.
+    idle_check_at_ms: int | None = None
 
     @property
     def key(self) -> str:
@@ -156,6 +158,8 @@ class QuotaPolicy(Struct, gc=False):
     uneven: bool = False
     #: Whose it is; empty means the operator's.
     namespace: str | None = None
+    #: When it is looked whether anything still uses it; empty means that it stays whether or not.
+    idle_check_at_ms: int | None = None
 
     @property
     def key(self) -> str:

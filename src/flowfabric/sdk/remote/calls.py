@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from flowfabric.engine.wire.error_codec import NOT_BEGUN, error_from_wire
+from flowfabric.engine.wire.protocol import NOT_UNDERSTOOD
 from flowfabric.model.counting import counted
 from flowfabric.model.errors import (
     ResourceExhausted,
@@ -78,7 +79,7 @@ def problem_of(response: Response, what: str) -> Exception:
         body = _problem.decode(response.body)
     except msgspec.DecodeError:
         body = {}
-    return refusal_of(response.status, str(body.get("error", "")), what)
+    return refusal_of(response.status, str(body.get("error", "")), what, body.get("kind"))
 
 
 def is_refused_unbegun(response: Response) -> bool:
@@ -89,8 +90,10 @@ def is_refused_unbegun(response: Response) -> bool:
         return False
 
 
-def refusal_of(status: int, text: str, what: str) -> Exception:
+def refusal_of(status: int, text: str, what: str, kind: object = None) -> Exception:
     """The error that a refusal of the server is."""
+    if kind == NOT_UNDERSTOOD:
+        return Transport(BACKEND, TransportKind.NOT_UNDERSTOOD, text or what)
     if status in (400, 422):
         return Validation(ValidationKind.INVALID_INPUT, text or what)
     if status == 429:
@@ -101,7 +104,7 @@ def refusal_of(status: int, text: str, what: str) -> Exception:
         return Transport(BACKEND, TransportKind.PROTOCOL, f"{what}: {status} {text}")
     if status == 401:
         text = "the token is missing, wrong, expired or revoked; pass a valid one with App(…, token=…)"
-    return ServerRefused(f"{what}: the server refuses it ({status}): {text}", operation=what)
+    return ServerRefused(f"{what}: the server refuses it ({status}): {text}", operation=what, status=str(status))
 
 
 class Calls:
@@ -250,7 +253,7 @@ def decoded(decoder: msgspec.json.Decoder[_T], response: Response) -> _T:
 def said_error(said: dict[str, Any], what: str) -> Exception:
     """The error that an answer tells of."""
     if said.get("family") == "refused":
-        return refusal_of(int(said.get("status", 403)), str(said.get("error", "")), what)
+        return refusal_of(int(said.get("status", 403)), str(said.get("error", "")), what, said.get("kind"))
     return error_from_wire(said)
 
 

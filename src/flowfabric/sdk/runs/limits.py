@@ -1,17 +1,22 @@
-"""Limits and budgets that starts name: each is made known to the engine once per process, before a run needs it.
+"""Limits and budgets that starts name: each is made known to the engine before a run needs it.
 
 Their ids follow from their names, so that every process means the same one, and creating it twice changes nothing.
+Those that the code names once and for all are kept for good. Those that come with the values of arguments, or with a
+start, are deleted when nothing has used them for long; so an app that goes on using one makes it again from time to
+time.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from flowfabric.model.errors import NotFound
+from flowfabric.model.limits import GATE_KNOWN_MS
 from flowfabric.model.states import SCOPE_NAMED
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.options import Budget, Limit, Rate
@@ -65,26 +70,35 @@ class Gates:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._known: OrderedDict[str, None] = OrderedDict()
+        #: When each was asked for, and whether it is kept for good.
+        self._known: OrderedDict[str, tuple[float, bool]] = OrderedDict()
+        #: Seconds that go on while the machine sleeps, as those of the engine do.
+        self.clock: Callable[[], float] = time.time
 
-    def _is_known(self, id: str) -> bool:
-        if id not in self._known:
+    def _is_known(self, id: str, kept: bool) -> bool:
+        since, stays = self._known.get(id, (0.0, False))
+        # Little time, and none backwards: clocks are set right now and then.
+        recent = stays or 0 <= self.clock() - since < GATE_KNOWN_MS / 1000
+        if id not in self._known or not recent or (kept and not stays):
             return False
         self._known.move_to_end(id)
         return True
 
-    def _learn(self, id: str) -> None:
-        self._known[id] = None
+    def _learn(self, id: str, kept: bool, since: float) -> None:
+        self._known[id] = (since, kept)
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
-    async def quota(self, definition: Startable[Any, Any], arguments: Mapping[str, Any]) -> str:
-        """The quota policy of a task for these arguments; it exists when this returns."""
+    async def quota(self, definition: Startable[Any, Any], arguments: Mapping[str, Any], *, kept: bool = False) -> str:
+        """The quota policy of a task for these arguments; it exists when this returns, for good if it is ``kept`` or
+        the task has one only."""
         limits = definition.options.limits
         key = limits[0].key
+        kept = kept or key is None
         value = None if key is None else definition.signature.path(arguments, key)
         id = quota_id(self._app.namespace, definition.name, limits, value)
-        if not self._is_known(id):
+        if not self._is_known(id, kept):
+            since = self.clock()
             most = next((each.most for each in limits if isinstance(each, Limit)), 0)
             rate = next((each for each in limits if isinstance(each, Rate)), None)
             await self._app.engine.create_quota_policy(
@@ -93,15 +107,18 @@ class Gates:
                 max_requests_per_window=0 if rate is None else rate.most,
                 max_concurrent=most,
                 namespace=self._app.namespace,
+                kept=kept,
             )
-            self._learn(id)
+            self._learn(id, kept, since)
         return id
 
-    async def budget(self, budget: Budget) -> str:
-        """The engine's id of a budget; it exists when this returns, and so do those above it."""
+    async def budget(self, budget: Budget, *, kept: bool = True) -> str:
+        """The engine's id of a budget; it exists when this returns, and so do those above it, for good if they are
+        ``kept``."""
         id = budget_id(self._app.namespace, budget.name)
-        if not self._is_known(id):
-            above = None if budget.under is None else await self.budget(budget.under)
+        if not self._is_known(id, kept):
+            since = self.clock()
+            above = None if budget.under is None else await self.budget(budget.under, kept=kept)
             names = sorted(budget.limits)
             await self._app.engine.create_budget(
                 budget_id=id,
@@ -114,6 +131,7 @@ class Gates:
                 soft_limits=[0] * len(names),
                 parent_budget_id=above,
                 namespace=self._app.namespace,
+                kept=kept,
             )
-            self._learn(id)
+            self._learn(id, kept, since)
         return id

@@ -109,6 +109,15 @@ def spec_of(cron: str | None, tz: str, every: timedelta | None, anchor: datetime
     return spec
 
 
+def _steps_of(before: ScheduleSpec, cron: str | None, every: timedelta | None, anchor: datetime | None) -> ScheduleSpec:
+    """Equal steps, where what is not given stays as it was."""
+    if not isinstance(before, Every):
+        return spec_of(cron, "UTC", every, anchor)
+    step = timedelta(milliseconds=before.every_ms) if every is None else every
+    since = _EPOCH + timedelta(milliseconds=before.anchor_ms) if anchor is None else anchor
+    return spec_of(cron, "UTC", step, since)
+
+
 class Planned:
     """A schedule as the program defines it."""
 
@@ -136,7 +145,7 @@ class Planned:
 
         definition = self.definition
         bound = definition.signature.bind(self.arguments.args, self.arguments.kwargs)
-        prepared = await prepare(definition, bound, definition.start_options)
+        prepared = await prepare(definition, bound, definition.start_options, kept=True)
         content: dict[str, Any] = {
             name: prepared.arguments[name]
             for name in ("lane_id", "execution_kind", "input_payload", "payload_encoding", "priority", "policy", "tags")
@@ -250,8 +259,8 @@ class Schedules:
         for left in reversed(range(CHANGE_TRIES)):
             found = await self.get(name)
             spec = found.spec
-            if every is not None:
-                spec = spec_of(cron, "UTC", every, anchor)
+            if every is not None or (anchor is not None and cron is None and tz is None):
+                spec = _steps_of(spec, cron, every, anchor)
             elif cron is not None or tz is not None:
                 before = spec if isinstance(spec, Cron) else Cron("")
                 spec = spec_of(cron or before.expression, tz or before.time_zone, None, None)

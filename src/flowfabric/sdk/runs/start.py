@@ -98,15 +98,21 @@ class Start:
 
 
 async def prepare(
-    definition: Startable[Any, Any], arguments: Mapping[str, Any], options: StartOptions, payload: bytes | None = None
+    definition: Startable[Any, Any],
+    arguments: Mapping[str, Any],
+    options: StartOptions,
+    payload: bytes | None = None,
+    *,
+    kept: bool = False,
 ) -> Start:
-    """Work out one start. Limits and budgets that it names exist afterwards; the run itself does not yet."""
+    """Work out one start. Limits and budgets that it names exist afterwards, for good if they are ``kept``; the run
+    itself does not yet."""
     app, task = definition.app, definition.options
     id = id_of(definition, options.id or task.id, arguments)
     reuse = options.reuse or task.reuse
-    budgets = (*task.budget, *options.budgets)
-    limits = await app.gates.quota(definition, arguments) if task.limits else None
-    budget_ids = tuple([await app.gates.budget(budget) for budget in budgets])
+    limits = await app.gates.quota(definition, arguments, kept=kept) if task.limits else None
+    budget_ids = tuple([await app.gates.budget(budget) for budget in task.budget])
+    budget_ids += tuple([await app.gates.budget(budget, kept=kept) for budget in options.budgets])
     created: dict[str, Any] = {
         "namespace": app.namespace,
         "lane_id": options.lane or task.lane or app.lane,

@@ -94,6 +94,7 @@ class Testing:
         await app.open_on(engine)
         self._faulty = FaultyEngine(app.engine)
         app.replace_engine(self._faulty, _SkippingCompletions(app, self))
+        app.gates.clock = lambda: self.clock.now_ms / 1000
         for definition in (*app.definitions.values(), *app.steps.values()):
             self._count(definition)
         lanes = {app.lane, *(each.options.lane for each in app.definitions.values() if each.options.lane)}
@@ -266,7 +267,7 @@ class Testing:
         """Whether a living worker holds something, or something waits that one will take."""
         engine, worker, faulty = self._open_engine, self._worker, self._faulty
         assert worker is not None and faulty is not None
-        if worker.running:
+        if worker.running or engine.has_slots_to_offer:
             return True
         leases = await engine.list_expired_leases(as_of=_FAR_MS)
         if any(not faulty.is_dead(each.execution_id, each.lease_epoch) for each in leases.entries):

@@ -84,6 +84,7 @@ class WorkerShared:
         threads: Threads,
         processes: Processes,
         renewal: Renewal,
+        main: asyncio.Task[None],
     ) -> None:
         self.app = app
         self.engine = engine
@@ -93,6 +94,12 @@ class WorkerShared:
         self.executor = threads
         self.processes = processes
         self.renewal = renewal
+        self._main = main
+
+    @property
+    def ends(self) -> bool:
+        """Whether the whole worker is cancelled, as it is with the program."""
+        return self._main.done() or self._main.cancelling() > 0
 
 
 class Job:
@@ -490,20 +497,18 @@ async def _interrupted(job: Job, error: BaseException) -> None:
     job.open_handler = False
     why = job.interruption
     task = job.task
-    if why is None:
-        if task is not None and task.cancelling():
-            raise error  # somebody ends the whole worker
-        await job.fail(error, category="cancelled")
-        return
     if task is not None:
         while task.cancelling():
             task.uncancel()
     if job.ended:
         return
+    if why is None and not job.worker.ends:
+        await job.fail(error, category="cancelled")
+        return
     if why is Interruption.LOST:
         _log.warning("%r lost its lease and was stopped: %s", job, job.lost_because)
         job.ended = True
-    elif why is Interruption.DRAIN:
+    elif why is Interruption.DRAIN or why is None:
         await job.give_back()
     else:
         await _timed_out(job, job.app.definitions[job.kind].options)

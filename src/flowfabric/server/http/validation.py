@@ -57,6 +57,8 @@ class Flaw(NamedTuple):
     place: str
     expected: str
     of_value: bool
+    #: Whether it is a field that is not known here.
+    is_unknown: bool = False
 
     def __str__(self) -> str:
         return f"{self.place}: {self.expected}" if self.place else self.expected
@@ -74,7 +76,7 @@ def flaw_of(error: msgspec.ValidationError, kind: Any = None) -> Flaw:
         name = field[2][:_MAX_NAME]
         missing = field[1].startswith("missing")
         expected = "this field is required" if missing else "unknown field"
-        return Flaw(f"{place}.{name}" if place else name, expected, False)
+        return Flaw(f"{place}.{name}" if place else name, expected, False, not missing)
     expected, of_value = _expected(text, error.__cause__, kind, place)
     if found is not None and found[1]:
         place = f"a key of {place}" if place else "a key"

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flowfabric.model.records.budgets import Budget, QuotaAdmitted, QuotaPolicy
+from flowfabric.model.ownership import shown_id
+from flowfabric.model.records.budgets import Budget, BudgetAsk, BudgetSpend, BudgetUsage, QuotaAdmitted, QuotaPolicy
 from flowfabric.stores import questions as ask
 from flowfabric.stores.keyed import entries as index
 from flowfabric.stores.keyed.reads import LARGEST_CHUNK, All, Names, Range, Reading, Rows, at_once, walk
@@ -42,9 +43,11 @@ def _gates(question: ask.ListGates) -> Reading[list[str]]:
         case "quota_room":
             return (yield from _until(index.QUOTA_ROOM, question.now))
         case "quota_drift":
-            guards, policies = yield [All(QuotaAdmitted), All(QuotaPolicy)]
+            guards = yield All(QuotaAdmitted)
             taken = Counter(guard.quota_policy_id for guard in guards if guard.counted)
-            return [each.quota_policy_id for each in policies if each.active_concurrency != taken[each.key]]
+            counting = yield from _all_of(index.TAKEN_QUOTAS)
+            policies = yield Rows(QuotaPolicy, sorted({*taken, *counting}), True)
+            return [each.key for each in policies if each is not None and each.active_concurrency != taken[each.key]]
         case "blocked":
             names = [name for name in (yield Names(index.GATED)) if name is not None]
             firsts = yield [Range(index.GATED, name, limit=1, loose=True) for name in names]
@@ -53,11 +56,66 @@ def _gates(question: ask.ListGates) -> Reading[list[str]]:
             raise ValueError(f"no list is called {question.what!r}")
 
 
+def _all_of(family: str) -> Reading[list[str]]:
+    return (yield from walk(Range(family, loose=True), at_once, 2**62))
+
+
 def _until(family: str, now: int) -> Reading[list[str]]:
     def judge(entries: list[Any]) -> Reading[list[str]]:
         return (yield from at_once([entry[1] for entry in entries]))
 
     return (yield from walk(Range(family, high=(now + 1,), loose=True), judge, LARGEST_CHUNK))
+
+
+def _idle_gates(question: ask.IdleGates) -> Reading[list[tuple[str, bool]]]:
+    quotas = question.what == "quotas"
+    family = index.IDLE_QUOTAS if quotas else index.IDLE_BUDGETS
+    due = yield Range(family, high=(question.now + 1,), limit=question.limit, loose=True)
+    ids = [entry[1] for entry in due]
+    gates = yield Rows(QuotaPolicy if quotas else Budget, ids, True)
+    found = [each for each in gates if each is not None]
+    if quotas:
+        used = yield from _used_quotas(found)
+    else:
+        used = yield from _used_budgets(found)
+    return [(each.key, each.key in used) for each in found]
+
+
+def _named(gates: list[Any]) -> Reading[set[str]]:
+    runs = yield [Range(index.NAMED_GATE, shown_id(each.key), limit=1, loose=True) for each in gates]
+    return {each.key for each, first in zip(gates, runs, strict=True) if first}
+
+
+def _used_quotas(policies: list[QuotaPolicy]) -> Reading[set[str]]:
+    used = yield from _named(policies)
+    guards = index.group_family(QuotaAdmitted, ("partition", "quota_policy_id"))
+    held = yield [
+        each
+        for policy in policies
+        for each in (
+            Range(index.WINDOWS, (policy.partition, policy.quota_policy_id, ""), limit=1, loose=True),
+            Range(guards, (policy.partition, policy.quota_policy_id), limit=1, loose=True),
+        )
+    ]
+    return used | {policy.key for place, policy in enumerate(policies) if any(held[2 * place : 2 * place + 2])}
+
+
+def _used_budgets(budgets: list[Budget]) -> Reading[set[str]]:
+    used = yield from _named(budgets)
+    asked = {ask.budget_id for ask in (yield All(BudgetAsk))}
+    by_budget = ("partition", "budget_id")
+    for budget in budgets:
+        place = (budget.partition, budget.budget_id)
+        counters, spent, below = yield [
+            Range(index.group_family(BudgetUsage, by_budget), place, loose=True),
+            Range(index.group_family(BudgetSpend, by_budget), place, limit=1, loose=True),
+            Range(index.BUDGETS_BELOW, budget.budget_id, limit=1, loose=True),
+        ]
+        rows = yield Rows(BudgetUsage, counters, True)
+        moved = any(row is not None and (row.current_value or row.reserved_value or row.granted_value) for row in rows)
+        if spent or below or moved or budget.budget_id in asked:
+            used.add(budget.budget_id)
+    return used
 
 
 def _waited_for(question: ask.WaitedFor) -> Reading[list[str]]:
@@ -73,5 +131,6 @@ def _expired_guards(question: ask.ExpiredGuards) -> Reading[list[tuple[str, str,
 ANSWERS: Mapping[Any, Callable[[Any], Reading[Any]]] = {
     ask.ListGates: _list_gates,
     ask.ExpiredGuards: _expired_guards,
+    ask.IdleGates: _idle_gates,
     ask.WaitedFor: _waited_for,
 }

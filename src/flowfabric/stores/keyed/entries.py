@@ -18,6 +18,7 @@ from flowfabric.model import states as lit
 from flowfabric.model.operations.access import AuditEntry, KeptAnswer
 from flowfabric.model.operations.kinds import KindDefinition
 from flowfabric.model.operations.workflows import Step
+from flowfabric.model.ownership import shown_id, shown_ids
 from flowfabric.model.reads.samples import SampleRow
 from flowfabric.model.records.budgets import (
     Budget,
@@ -49,6 +50,7 @@ from flowfabric.model.records.past_leases import PastLease
 from flowfabric.model.records.starts import Burst, Schedule
 from flowfabric.model.records.streams import FrameRow, StreamHead, StreamSummary
 from flowfabric.stores.keyed.records import Dispatch
+from flowfabric.stores.questions import ListPlace
 
 Entry: TypeAlias = tuple[Any, Any, Any]
 
@@ -92,10 +94,11 @@ SUSPENDED = "suspended"
 #: Every execution and every flow by ``(partition, uuid)``.
 EXECUTIONS = "executions"
 FLOWS = "flows"
-#: Every execution by ``(creation time, partition, uuid, id)``, a run for each namespace; those that are suspended; and
-#: every flow by ``(creation time, partition, uuid)``.
+#: Every execution by ``(creation time, uuid, partition, id)``, a run for each namespace; every flow by ``(creation
+#: time, uuid, partition)``; and executions that are suspended, by ``(time of that, uuid, partition, id)``, a run for
+#: each blocking reason.
 CREATED = "created"
-SUSPENDED_CREATED = "suspended_created"
+WAITING_SINCE = "waiting_since"
 FLOWS_CREATED = "flows_created"
 #: Executions that have not ended and were started by another one, by their ids.
 CHILDREN = "children"
@@ -107,11 +110,19 @@ UNDISPATCHED = "undispatched"
 #: Who waits for a budget or quota, in claim order; who names a budget and waits for a worker.
 GATED = "gated"
 NAMING_BUDGET = "naming_budget"
+#: Who names a budget or quota at all, a run for each id, whoever owns it.
+NAMED_GATE = "named_gate"
 #: Who holds a slot of a quota.
 SLOTS = "slots"
 #: Every budget and every quota by its id.
 BUDGETS = "budgets"
 QUOTAS = "quotas"
+#: Those that are to be looked at, whether anything uses them: ``(time, id)``. Quotas that count slots by guards. What
+#: stands right under each budget.
+IDLE_BUDGETS = "idle_budgets"
+IDLE_QUOTAS = "idle_quotas"
+TAKEN_QUOTAS = "taken_quotas"
+BUDGETS_BELOW = "budgets_below"
 #: Of budgets, quotas and what they leave behind: ``(time, key)``.
 BUDGET_RESET = "budget_reset"
 QUOTA_ROOM = "quota_room"
@@ -162,7 +173,7 @@ GROUPS: Mapping[Any, tuple[tuple[str, ...] | Group, ...]] = {
     BudgetAsk: (_BY_EXECUTION,),
     Burst: (_BY_EXECUTION,),
     BudgetUsage: (_BY_BUDGET,),
-    BudgetSpend: ((*_BY_BUDGET, "uuid"), ("uuid",)),
+    BudgetSpend: ((*_BY_BUDGET, "uuid"), ("uuid",), _BY_BUDGET),
     QuotaWindow: (_BY_WINDOW,),
     QuotaAdmitted: (("partition", "quota_policy_id"), ("execution_id",)),
     SigningKey: (("active",),),
@@ -255,13 +266,12 @@ def _queue_entries(record: Execution) -> list[Entry]:
 
 def _execution_entries(record: Execution) -> list[Entry]:
     key, created = record.execution_id, record.created_at_ms
-    listed = (created, record.partition, record.uuid, key)
     claimable = lit.is_claimable(record.lifecycle_phase, record.eligibility_state)
     entries: list[Entry] = _queue_entries(record) if claimable else []
     if not claimable and record.terminal_at_ms is None and record.ownership_state != lit.LEASED:
         entries.append((ASIDE, record.namespace, (record.lane_id, created, key)))
     if record.lifecycle_phase == lit.SUSPENDED:
-        entries.append((SUSPENDED_CREATED, None, listed))
+        entries.append((WAITING_SINCE, record.blocking_reason, (*suspended_place(record), key)))
     if record.flow_id is not None or record.parent is not None:
         entries += _related_entries(record)
     # A member that waits for others keeps its own wake time; it counts once nothing else holds the member back.
@@ -279,10 +289,23 @@ def _execution_entries(record: Execution) -> list[Entry]:
         entries.append((BLOCKED, record.eligibility_state, (created, key)))
         if record.eligibility_state in lit.ROOM_BLOCKS:
             entries.append((GATED, record.blocked_by, claim_entry(record)))
-    if record.quota_policy_id is not None and record.admitted_at_ms:
-        entries.append((SLOTS, record.quota_policy_id, key))
-    if record.budget_ids is not None and record.lifecycle_phase in lit.WAITING_PHASES:
-        entries += [(NAMING_BUDGET, name, (created, key)) for name in record.budget_ids.split(",")]
+    if record.budget_ids is not None or record.quota_policy_id is not None:
+        entries += _naming_entries(record)
+    return entries
+
+
+def _naming_entries(record: Execution) -> list[Entry]:
+    """Where an execution stands that names budgets or a quota."""
+    key = record.execution_id
+    entries: list[Entry] = []
+    if record.quota_policy_id is not None:
+        entries.append((NAMED_GATE, shown_id(record.quota_policy_id), key))
+        if record.admitted_at_ms:
+            entries.append((SLOTS, record.quota_policy_id, key))
+    if record.budget_ids is not None:
+        entries += [(NAMED_GATE, each, key) for each in shown_ids(record.budget_ids)]
+        if record.lifecycle_phase in lit.WAITING_PHASES:
+            entries += [(NAMING_BUDGET, name, (record.created_at_ms, key)) for name in record.budget_ids.split(",")]
     return entries
 
 
@@ -300,14 +323,28 @@ def _related_entries(record: Execution) -> list[Entry]:
 
 def _listed_entries(record: Execution) -> list[Entry]:
     """Where an execution stands in lists, from its first moment to its last."""
-    place = (record.partition, record.uuid)
-    listed = (record.created_at_ms, *place, record.execution_id)
-    return [(EXECUTIONS, None, place), (CREATED, record.namespace, listed)]
+    listed = (*created_place(record), record.execution_id)
+    return [(EXECUTIONS, None, (record.partition, record.uuid)), (CREATED, record.namespace, listed)]
+
+
+def created_place(record: Execution) -> ListPlace:
+    """Where an execution stands in lists that begin with the newest."""
+    return (record.created_at_ms, record.uuid, record.partition)
+
+
+def suspended_at(record: Execution) -> int:
+    """When it was suspended last; when it was created if that is not known."""
+    return record.created_at_ms if record.suspended_at_ms is None else record.suspended_at_ms
+
+
+def suspended_place(record: Execution) -> ListPlace:
+    """Where an execution stands among those that are suspended."""
+    return (suspended_at(record), record.uuid, record.partition)
 
 
 def _flow_entries(record: Flow) -> list[Entry]:
-    place = (record.partition, record.flow_id)
-    return [(FLOWS, None, place), (FLOWS_CREATED, None, (record.created_at_ms, *place))]
+    listed = (record.created_at_ms, record.flow_id, record.partition)
+    return [(FLOWS, None, (record.partition, record.flow_id)), (FLOWS_CREATED, None, listed)]
 
 
 def _attempt_entries(record: Attempt) -> list[Entry]:
@@ -397,6 +434,10 @@ def _budget_entries(record: Budget) -> list[Entry]:
     entries: list[Entry] = [(BUDGETS, None, record.key)]
     if record.next_reset_at_ms is not None:
         entries.append((BUDGET_RESET, None, (record.next_reset_at_ms, record.key)))
+    if record.idle_check_at_ms is not None:
+        entries.append((IDLE_BUDGETS, None, (record.idle_check_at_ms, record.key)))
+    if record.ancestor_ids:
+        entries.append((BUDGETS_BELOW, record.ancestor_ids.partition(",")[0], record.key))
     return entries
 
 
@@ -404,6 +445,10 @@ def _quota_entries(record: QuotaPolicy) -> list[Entry]:
     entries: list[Entry] = [(QUOTAS, None, record.key)]
     if record.next_room_at_ms is not None:
         entries.append((QUOTA_ROOM, None, (record.next_room_at_ms, record.key)))
+    if record.idle_check_at_ms is not None:
+        entries.append((IDLE_QUOTAS, None, (record.idle_check_at_ms, record.key)))
+    if record.active_concurrency:
+        entries.append((TAKEN_QUOTAS, None, record.key))
     return entries
 
 

@@ -45,6 +45,7 @@ _UNIFORM = frozenset(
         "namespace",
         "instance_tag",
         "last_mutation_at_ms",
+        "suspended_at_ms",
         "total_attempt_count",
         "retry_count",
         "budget_ids",

@@ -30,6 +30,9 @@ TAIL_PATIENCE_S = 0.25
 _ASK_INTERVAL_S = 0.01
 #: Breaks such a list may have; of more, the newest are kept.
 MAX_BREAKS = 10_000
+#: How far back from the newest id they are looked for. A writer with an id before that was ended by the limits
+#: of its session long ago, unless events come by the ten thousand each second.
+LATE_IDS = 1_000_000
 
 
 class PostgresFeed:
@@ -79,7 +82,8 @@ class PostgresFeed:
         """Begin before the first id that is missing, and pass over what is visible between there and the end."""
         rows = await self._fetch(
             "SELECT o.before + 1, o.event_id - 1 FROM (SELECT event_id, lag(event_id, 1, h.trimmed) OVER "
-            f"(ORDER BY event_id) AS before FROM {self._table}, (SELECT {horizon(self._table)} AS trimmed) h "
+            f"(ORDER BY event_id) AS before FROM {self._table}, "
+            f"(SELECT greatest({horizon(self._table)}, $1::bigint - {LATE_IDS}) AS trimmed) h "
             "WHERE event_id > h.trimmed "
             f"AND event_id <= $1) o WHERE o.event_id > o.before + 1 ORDER BY o.event_id DESC LIMIT {MAX_BREAKS}",
             top,

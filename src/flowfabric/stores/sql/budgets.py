@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowfabric.stores import questions as ask
 from flowfabric.stores.questions import MAX_WAITED_FOR
-from flowfabric.stores.sql.flows import Asked, Text
+from flowfabric.stores.sql.flows import Asked, Text, any_row
 from flowfabric.stores.sql.rows import WAITING_FOR_ROOM, Dialect
 
 #: For each ``ListGates``: the table, the id and the condition. What blocks is found by jumping from one to the next.
@@ -34,6 +34,38 @@ SELECT gate FROM gates WHERE gate IS NOT NULL) found""",
     ),
 }
 
+#: What uses a quota policy ``p``, or a budget ``b``. Texts that begin with its id are names of it: whoever owns it, and
+#: whatever else is named behind it.
+_QUOTA_USERS = (
+    "ff_exec_core e WHERE e.quota_policy_id IN (p.quota_policy_id, substr(p.quota_policy_id, 1, 36))",
+    "ff_quota_window w WHERE w.partition_key = p.partition_key AND w.quota_policy_id = p.quota_policy_id",
+    "ff_quota_admitted a WHERE a.partition_key = p.partition_key AND a.quota_policy_id = p.quota_policy_id",
+)
+_BUDGET_USERS = (
+    (
+        "ff_exec_core e WHERE e.budget_ids <> '' AND e.budget_ids{} >= substr(b.budget_id, 1, 36) "
+        "AND e.budget_ids{} < substr(b.budget_id, 1, 36) || 'A'"
+    ),
+    "several s WHERE s.names LIKE '%,' || substr(b.budget_id, 1, 36) || '%'",
+    (
+        "ff_budget_usage u WHERE u.partition_key = b.partition_key AND u.budget_id = b.budget_id "
+        "AND (u.current_value <> 0 OR u.reserved_value <> 0 OR u.granted_value <> 0)"
+    ),
+    "ff_budget_usage_by_exec x WHERE x.partition_key = b.partition_key AND x.budget_id = b.budget_id",
+    "ff_budget_ask k WHERE k.budget_id = b.budget_id",
+    # Budgets that stand right under it; those further down stand under these.
+    (
+        "ff_budget_policy c WHERE c.ancestor_ids <> '' AND c.ancestor_ids{} >= b.budget_id "
+        "AND c.ancestor_ids{} < b.budget_id || '-'"
+    ),
+)
+#: The lists of more than one budget that executions name, by jumping from one to the next.
+_SEVERAL = """WITH RECURSIVE several(names) AS (
+    SELECT (SELECT e.budget_ids FROM ff_exec_core e WHERE e.budget_ids LIKE '%,%' ORDER BY e.budget_ids{} LIMIT 1)
+    UNION ALL
+    SELECT (SELECT e.budget_ids FROM ff_exec_core e WHERE e.budget_ids LIKE '%,%'
+            AND e.budget_ids{} > several.names ORDER BY e.budget_ids{} LIMIT 1)
+    FROM several WHERE several.names IS NOT NULL)"""
 
 _LENGTHS = (1, 8, 64, MAX_WAITED_FOR)
 
@@ -57,6 +89,19 @@ class BudgetQuestions:
             text.add(f"{name}{bytewise} > {text.mark(q.after)}")
         sql = f"SELECT {name} FROM {table} WHERE {text.where()} ORDER BY {name}{bytewise} LIMIT {int(q.limit)}"
         return Asked(sql, text.params, lambda rows: [row[0] for row in rows])
+
+    def _IdleGates(self, q: ask.IdleGates) -> Asked:  # noqa: N802
+        bytewise = self._dialect.bytewise
+        before, table, name = "", "ff_quota_policy p", "p.quota_policy_id"
+        users: tuple[str, ...] = _QUOTA_USERS
+        if q.what == "budgets":
+            before, table, name, users = _SEVERAL, "ff_budget_policy b", "b.budget_id", _BUDGET_USERS
+        used = " OR ".join(any_row(each) for each in users)
+        sql = (
+            f"{before} SELECT {name}, {used} FROM {table} WHERE idle_check_at_ms <= ?1 "
+            f"ORDER BY idle_check_at_ms, {name} LIMIT {int(q.limit)}"
+        )
+        return Asked(sql.replace("{}", bytewise), [q.now], lambda rows: [(row[0], bool(row[1])) for row in rows])
 
     def _WaitedFor(self, q: ask.WaitedFor) -> Asked:  # noqa: N802
         # In few lengths, so that there are few statements to plan.

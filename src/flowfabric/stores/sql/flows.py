@@ -40,7 +40,7 @@ class Text:
         return " AND ".join(self.conditions) or "1 = 1"
 
 
-def _any(rows: str) -> str:
+def any_row(rows: str) -> str:
     """Whether there is such a row. Unlike ``EXISTS`` this is never answered by reading a whole table beforehand."""
     return f"(SELECT 1 FROM {rows} LIMIT 1) IS NOT NULL"
 
@@ -48,16 +48,16 @@ def _any(rows: str) -> str:
 _ENDED_FLOW = ", ".join(repr(state) for state in sorted(lit.ENDED_FLOW_STATES))
 #: A retention candidate that belongs to a flow must belong to one that is over, as far as anybody has noticed.
 FLOW_IS_OVER = "(e.flow_id IS NULL OR {} OR NOT {})".format(
-    _any(
+    any_row(
         "ff_flow_summary s WHERE s.partition_key = e.partition_key AND s.flow_id = e.flow_id "
         "AND s.public_flow_state IN ('completed', 'failed')"
     ),
-    _any(
+    any_row(
         "ff_flow_core f WHERE f.partition_key = e.partition_key AND f.flow_id = e.flow_id "
         f"AND f.public_flow_state NOT IN ({_ENDED_FLOW})"
     ),
 )
-ALL_DISPATCHED = "NOT " + _any(
+ALL_DISPATCHED = "NOT " + any_row(
     "ff_completion_event c WHERE c.partition_key = e.partition_key AND c.execution_id = e.execution_id "
     "AND c.dispatched_at_ms IS NULL AND c.flow_id IS NOT NULL"
 )
@@ -67,15 +67,15 @@ _WAITED_FOR = (
 )
 #: Whether a member that waits should not: an edge left behind by an ended upstream, or none to wait for.
 _STUCK = "{} OR NOT {}".format(
-    _any(
+    any_row(
         "ff_edge t JOIN ff_exec_core u ON u.partition_key = t.partition_key AND u.execution_id = t.upstream_eid "
         f"WHERE {_WAITED_FOR} AND u.lifecycle_phase IN ({ENDED_LIST})"
     ),
-    _any(f"ff_edge t WHERE {_WAITED_FOR}"),
+    any_row(f"ff_edge t WHERE {_WAITED_FOR}"),
 )
 
 
-_ANY_MEMBER = _any("ff_exec_core e WHERE e.partition_key = w.partition_key AND e.flow_id = w.flow_id")
+_ANY_MEMBER = any_row("ff_exec_core e WHERE e.partition_key = w.partition_key AND e.flow_id = w.flow_id")
 
 
 class FlowQuestions:
