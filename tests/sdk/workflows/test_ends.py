@@ -53,7 +53,7 @@ async def test_what_was_done_last_is_remembered_by_the_failure(monkeypatch: pyte
             raise RuntimeError("not yet")
         return text
 
-    async with app.testing() as t:
+    async with app.testing(second_pass=False) as t:
         commits: list[str] = []
         for name in ("advance", "fail"):
             _noted(app, name, commits, monkeypatch)
@@ -85,7 +85,7 @@ async def test_what_cannot_be_remembered_is_why_it_fails(monkeypatch: pytest.Mon
         await fetch()
         raise RuntimeError("not yet")
 
-    monkeypatch.setattr(steps, "MAX_STEPS_PER_EXECUTION", 1)
+    monkeypatch.setattr(steps, "MAX_STEPS_PER_EXECUTION", 0)
     async with app.testing() as t:
         run = await publishing.start()
         with pytest.raises(RunFailed, match="LimitReached"):
