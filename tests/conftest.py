@@ -6,12 +6,13 @@ on first use. `FF_TEST_FULL=1` (`./dev test --full`) asks for long counts.
 
 import asyncio
 import contextlib
+import gc
 import os
 import secrets
 import shutil
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
 from flowfabric.engine import Engine
 from tests.databases import Administrator, Shelf, with_database
+from tests.distribution import Units
 from tests.reporting import listen
 from tests.selection import left_to_full, longest_first
 from tests.servers import PostgreSQL, Valkey, die_with_parent, scratch_parent
@@ -38,6 +41,23 @@ def pytest_configure(config: pytest.Config) -> None:
     listen(config)
     # Tests that commit to files wait for a disk otherwise; pytest reads this when it makes the first directory.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_parent(in_memory=True)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while tests are collected, and do not look through these again: none of it ever goes."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Units | None:
+    """Spread tests over the workers as ``tests.distribution`` says."""
+    return Units(config, log) if config.getvalue("dist") == "load" else None
 
 
 # ------------------------------------------------------------------------------------------------------------ full runs

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-#: What xdist writes behind the ids of tests that stay together.
-GROUP = re.compile(r"@[\w.-]+$")
 #: How many of the slowest tests are named.
 SLOWEST = 10
 
@@ -30,7 +27,7 @@ class Failures:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test may fail in its set-up, itself and after it: it counts once, for what came first."""
-        name = GROUP.sub("", report.nodeid)
+        name = report.nodeid
         if report.failed:
             self._reasons.setdefault(name, _last_line(report))
         self._seconds[name] += report.duration

@@ -80,7 +80,8 @@ RULES_OF_CORE = (
     "contract/workflows/test_steps.py",
 )
 
-#: The same for what the SDK does with an engine, whatever its store; all of these run through a server, too.
+#: The same for what the SDK does with an engine, whatever its store. Most of these run through a server as well, which
+#: has its rows on SQLite: of those only a sample runs on SQLite directly.
 RULES_OF_SDK = (
     "sdk/asks/test_answers.py",
     "sdk/asks/test_asking_again.py",
@@ -102,8 +103,8 @@ RULES_OF_SDK = (
     "sdk/workflows/test_workflows.py",
 )
 
-#: Cases that differ in what is given, which is judged before a store is asked: all of them in memory and on SQLite,
-#: each function with its first case on each other store.
+#: Cases that differ in what is given, which is judged before a store is asked: all of them in memory, each function
+#: with its first case on each other store.
 CASES_OF_INPUT = (
     "contract/executions/test_create.py",
     "contract/leases/test_claim.py",
@@ -114,8 +115,9 @@ CASES_OF_INPUT = (
     "contract/test_schedules.py",
 )
 
-#: Where all of these run.
-FIRST_STORES = ("memory", "sqlite")
+#: The same for whatever is done twice or not at all, which the engine and the servers decide: all cases in memory, and
+#: on each other store a tenth, others on each.
+TENTH_ELSEWHERE = ("disturbed/test_every_operation.py",)
 
 #: Journeys whose cases differ in size or place, not in what they prove: each function with its first case only.
 ONE_CASE = (
@@ -178,11 +180,12 @@ def left_to_full(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
     """Those of a plain run's tests that only a full run runs; for files that were collected whole."""
     numbers: dict[str, dict[str, int]] = {}
     cases: Counter[tuple[str, str]] = Counter()
+    served = {name_of(item) for item in items if parameter(item, "store_url") == "remote"}
     for item in items:
-        path, store = path_of(item), store_of(item)
-        name = f"{path}::{getattr(item, 'originalname', None) or item.name}"
+        path, store, name = path_of(item), store_of(item), name_of(item)
         number = numbers.setdefault(path, {}).setdefault(name, len(numbers[path]))
-        if is_journey_left(name, cases[name, ""]) or is_rule_left(name, store, number, cases[name, store]):
+        case = cases[name, store]
+        if is_journey_left(name, cases[name, ""]) or is_rule_left(name, store, number, case, served=name in served):
             yield item
         cases.update({(name, ""), (name, store)})
 
@@ -195,14 +198,20 @@ def is_journey_left(name: str, case: int) -> bool:
     return bool((case - case // 5) % 5) and is_in(name, FIFTH_CASES)
 
 
-def is_rule_left(name: str, store: str, number: int, case: int) -> bool:
-    """Whether a plain run leaves out this case of a function on this store; the number is its place in the file."""
-    if not store or store in FIRST_STORES:
+def is_rule_left(name: str, store: str, number: int, case: int, *, served: bool) -> bool:
+    """Whether a plain run leaves out this case of a function on this store. The number is the function's place in its
+    file; ``served`` says whether it runs through a server as well."""
+    if is_in(name, TENTH_ELSEWHERE) and store not in ("", "memory"):
+        return bool((case - STORES.index(store)) % 10)
+    if store in ("", "memory"):
         return False
-    is_rule = is_in(name, RULES_OF_CORE) or is_in(name, RULES_OF_SDK)
-    if is_rule and number % len(STORES) != STORES.index(store):
-        return True
-    return bool(case) and (is_rule or is_in(name, CASES_OF_INPUT))
+    if is_in(name, CASES_OF_INPUT):
+        return bool(case)
+    if store == "sqlite":
+        is_rule = served and is_in(name, RULES_OF_SDK)
+    else:
+        is_rule = is_in(name, RULES_OF_CORE) or is_in(name, RULES_OF_SDK)
+    return is_rule and (bool(case) or number % len(STORES) != STORES.index(store))
 
 
 def longest_first(items: list[pytest.Item]) -> None:
@@ -223,6 +232,11 @@ def is_in(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) or fnmatchcase(path, pattern) for pattern in patterns)
 
 
+def name_of(item: pytest.Item) -> str:
+    """Its function, as the lists name it."""
+    return f"{path_of(item)}::{getattr(item, 'originalname', None) or item.name}"
+
+
 def path_of(item: pytest.Item) -> str:
     """Its file, as the lists name it."""
     return _below_tests(item.path)
@@ -235,6 +249,11 @@ def _below_tests(path: Path) -> str:
 
 def store_of(item: pytest.Item) -> str:
     """The store it runs on, or nothing."""
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    store = parameters.get("store_url", "")
+    store = parameter(item, "store_url")
     return store if store in STORES else ""
+
+
+def parameter(item: pytest.Item, name: str) -> str:
+    """What a fixture was given for it, or nothing."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return parameters.get(name, "")

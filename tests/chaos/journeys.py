@@ -83,8 +83,9 @@ async def problems(run: Run[dict[str, str]], number: int, effects: dict[tuple[in
     by_name = {step.name: step for step in steps}
     tokens = {name: _token(by_name[stored]) for name, stored in NAMES.items()}
     found = [f"the result is {result}, remembered is {tokens}" for result in [await run.result()] if result != tokens]
-    if sorted(step.sequence for step in steps) != list(range(1, len(steps) + 1)):
-        found.append(f"numbered {[step.sequence for step in steps]}")
+    numbers = [step.sequence for step in await run.app.engine.read_steps(run.id)]
+    if numbers != list(range(1, len(numbers) + 1)):
+        found.append(f"numbered {numbers}")
     if tokens["ask"] != answer_for(number):
         found.append(f"it heard {tokens['ask']!r}")
     for name, seen in SEEN.items():

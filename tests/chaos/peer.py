@@ -62,7 +62,7 @@ class Peer:
 
     async def await_work(self, lane: str, wait_ms: int) -> dict[str, Any] | None:
         """Wait for an execution, woken by others only; says ``waiting`` when it has begun to."""
-        engine_claiming.SAFETY_POLL_S = wait_ms / 1000
+        engine_claiming.SAFETY_POLL_S = 3_600.0
         claim = asyncio.create_task(self.engine.claim(lane, (), self._policy(30_000, max_wait=wait_ms)))
         # By then the first look is over and, on PostgreSQL, the listener is there.
         await asyncio.wait((claim,), timeout=0.5)

@@ -458,8 +458,8 @@ def test_what_is_typed_wrongly(url: str, capsys: Output, monkeypatch: pytest.Mon
     assert "there is no database" in complaint(capsys, "list")
     asyncio.run(_make(url))
     assert "no runs" in typed(capsys, "list")
-    complaint(capsys, "show", "nonsense", code=1)
-    assert "there is no run" in complaint(capsys, "show", NOBODY, code=1)
+    assert "flowfabric list" in complaint(capsys, "show", "nonsense"), "it says where ids are found"
+    assert f"there is no run {short(NOBODY)}" in complaint(capsys, "show", NOBODY, code=1)
     assert "there is no run" in complaint(capsys, "tail", NOBODY, code=1)
     complaint(capsys, "why", NOBODY, code=1)
     complaint(capsys, "flows", NOBODY, code=1)

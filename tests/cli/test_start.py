@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowfabric import App
+from flowfabric.cli.run_ids import short
 from flowfabric.server import ServerConfig
 from tests.cli.filling import WORK, Output, complaint, typed
 from tests.sdk.serving import serving
@@ -92,6 +95,61 @@ def test_what_is_submitted_is_there(folder: Path, capsys: Output) -> None:
     asyncio.run(look())
 
 
+#: As a worker announces a task with a lane, a policy and an id of its own.
+DOUBLE = {
+    "noun": "task", "lane_id": "sums", "priority": 7, "tags": {"user.team": "maths"}, "id": "double:{value}",
+    "policy": {"max_reclaim_count": 7},
+    "input": {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]},
+}  # fmt: skip
+KEYED = {"noun": "task", "by_code": "its limits apply to each value of 'x' by itself"}
+
+
+@pytest.mark.parametrize("through", ["store", "server"])
+def test_a_kind_that_was_announced_is_started_as_its_code_does(
+    folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, through: str
+) -> None:
+    """Whoever does not have the code gets the same run: the lane, the retries and the id that it declares."""
+
+    async def announced() -> None:
+        async with App("sqlite:///flowfabric.db") as app:
+            strict = {**DOUBLE, "id": "strict:{value}", "reuse": "reject"}
+            found = {"double": DOUBLE, "keyed": KEYED, "other": DOUBLE, "a/b c": DOUBLE, "strict": strict}
+            await app.engine.announce_kinds("default", found)
+
+    async def look(run: str) -> tuple[Any, ...]:
+        async with App("sqlite:///flowfabric.db") as app:
+            info = await app.engine.read_execution_info(run)
+            context = await app.engine.read_execution_context(run)
+            policy = json.loads((await app.engine.read_history(run)).policy or "{}")
+            assert info is not None
+            return info.lane_id, info.priority, info.public_state.value, context.tags, policy.get("max_reclaim_count")
+
+    asyncio.run(announced())
+    with contextlib.ExitStack() as stack:
+        if through == "server":
+            config = ServerConfig(port=0, api_token="token-of-this-test")
+            monkeypatch.setenv("FF_URL", stack.enter_context(serving(f"sqlite:///{folder}/flowfabric.db", config)))
+            monkeypatch.setenv("FF_API_TOKEN", "token-of-this-test")
+        run = typed(capsys, "submit", "double", "value=5").strip()
+        assert typed(capsys, "submit", "double", '{"value": 5}').strip() == run
+        assert asyncio.run(look(run)) == ("sums", 7, "waiting", {"user.team": "maths"}, 7)
+        given = ("--lane", "later", "--priority", "9", "--tag", "who=me", "--delay", "1h", "--id", "mine")
+        own = typed(capsys, "submit", "double", "value=5", *given).strip()
+        assert typed(capsys, "submit", "double", "value=5", *given).strip() == own != run
+        tags = {"user.team": "maths", "user.who": "me"}
+        assert asyncio.run(look(own)) == ("later", 9, "delayed", tags, 7)
+        assert asyncio.run(look(typed(capsys, "submit", "--kind", "a/b c", "value=1").strip()))[0] == "sums"
+        code = 1 if through == "server" else 2
+        assert "value is not integer" in complaint(capsys, "submit", "double", "value=x", code=code)
+        assert "only by its code: its limits" in complaint(capsys, "submit", "keyed", code=code)
+        assert "belongs to an execution of 'double'" in complaint(capsys, "submit", "other", "value=5", code=1)
+        first = typed(capsys, "submit", "strict", "value=1").strip()
+        assert short(first) in complaint(capsys, "submit", "strict", "value=1", code=1)
+        # Nobody has announced it: it is created as it is.
+        unknown = typed(capsys, "submit", "unknown", "value=x").strip()
+        assert asyncio.run(look(unknown)) == ("default", 0, "waiting", {}, None)
+
+
 def test_through_a_server(folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(f"sqlite:///{folder}/flowfabric.db", ServerConfig(port=0, api_token="token-of-this-test")) as address:
         monkeypatch.setenv("FF_URL", address)
@@ -120,6 +178,8 @@ def test_through_a_server(folder: Path, capsys: Output, monkeypatch: pytest.Monk
         (("submit", "work.py", "greet", "Ann", "--tag", "team"), "key=value"),
         (("submit", "double", "nonsense"), "key=value"),
         (("submit", "double", "a=1", "b"), "key=value"),
+        (("submit", "work.py", "greet", "--dely"), "--dely: unknown option"),
+        (("submit", "double", "--dely=1h"), "--dely=1h: unknown option"),
     ],
 )
 def test_what_is_typed_wrongly(capsys: Output, arguments: tuple[str, ...], told: str) -> None:

@@ -17,7 +17,7 @@ from flowfabric import App
 from flowfabric.cli.application import loaded
 from flowfabric.cli.commands.completion import OFFERED
 from flowfabric.cli.completion_values import APPS, RUNS
-from flowfabric.cli.run_ids import read, short
+from flowfabric.cli.run_ids import read, read_any, short
 from flowfabric.model.states import PublicState
 from flowfabric.stores.migrate import migrations
 from tests.cli.filling import WORK, fill
@@ -226,7 +226,7 @@ def test_what_is_completed_is_what_commands_take() -> None:
     for path, command in commands():
         first = next((each for each in command.assemble_argument_collection() if not each.name.startswith("-")), None)
         if first is not None and len(path) == 1:
-            takes_ids |= {path[0]} if first.parameter.converter is read else set()
+            takes_ids |= {path[0]} if first.parameter.converter in (read, read_any) else set()
             takes_apps |= {path[0]} if re.match(r"The app\b", first.parameter.help or "") else set()
     assert (takes_ids, takes_apps) == (set(RUNS), set(APPS))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flowfabric import App
+from flowfabric.cli.run_ids import short
 
 WORK = """
 from flowfabric import App, days, sleep
@@ -79,7 +80,7 @@ async def test_a_worker_and_a_check(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(WORK.replace("fetch(page: int) -> int", "fetch(page: int) -> list[int]"))
     bad = flowfabric(tmp_path, "check", "work.py")
     assert bad.returncode == 3, bad
-    assert f"would fail  review: {run.id} recorded 'fetch': " in " ".join(bad.stdout.split(" "))
+    assert f"would fail  review: {short(run.id)} recorded 'fetch': " in " ".join(bad.stdout.split(" "))
     (tmp_path / "work.py").write_text(WORK.replace("    found =", "    await double(1)\n    found ="))
     late = flowfabric(tmp_path, "check", "work.py")
     assert late.returncode == 0, late

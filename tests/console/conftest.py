@@ -28,7 +28,7 @@ LIMIT_S = 900
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give these tests that limit; they are asked about all there are."""
     for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+        if item.path.parent == HERE and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT_S))
 
 

@@ -20,8 +20,7 @@ from tests.console.support.renaming import Renamed
 from tests.console.support.running import ServerProcess, serving
 from tests.console.support.watched_page import Watched
 
-# All on one worker: planting takes longer than most of them.
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("hostile")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 #: Of a list, how many come with one page or unfold at once.
 PAGE = 100
 LOOKING = "".join((Path(__file__).parent / name).read_text() for name in ("looking.js", "acting.js"))

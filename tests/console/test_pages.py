@@ -48,11 +48,14 @@ FOCUSED = """
   return [seen, `${nth} ${tagName} ${id} ${ariaLabel} ${textContent}`];
 }
 """
+#: What opens over a page.
+OVERLAY = "dialog, [role=menu]"
 ABSENT = "00000000-0000-4000-8000-000000000000"
 
 
-async def shown(watched: Watched, place: str, text: str) -> None:
-    await watched.go(place)
+async def shown(watched: Watched, place: str, text: str, *, loaded: bool = True) -> None:
+    """A page is there, with a text; ``loaded`` from its first file on, or in the console that is open."""
+    await (watched.go(place) if loaded else watched.turn(place))
     await expect(watched.page.get_by_role("heading", level=1).first).to_be_visible()
     await expect(watched.page.get_by_text(text).first).to_be_visible()
 
@@ -71,8 +74,9 @@ async def test_every_page_is_usable_by_everybody(shop: Shop, pages: Pages) -> No
         f"flows/{seeded.flow}": "3 of 5: 2/3",
         f"budgets/{seeded.budget}": "tenant:acme",
     }
+    await watched.go()
     for place, text in (PAGES | more).items():
-        await shown(watched, place, text)
+        await shown(watched, place, text, loaded=False)
         found += [f"{place}: {each}" for each in await watched.findings()]
     deploy = f"executions/{quote(seeded.deploy, safe='')}"
     for place, opener, entry in (
@@ -93,12 +97,12 @@ async def test_every_page_is_usable_by_everybody(shop: Shop, pages: Pages) -> No
         await watched.button(opener).first.click()
         if entry is not None:
             await watched.page.get_by_role("menuitem", name=entry).click()
-        await expect(watched.at("dialog, [role=menu]").first).to_be_visible()
-        found += [f"{place}, {opener}, {entry}: {each}" for each in await watched.findings()]
+        await expect(watched.at(OVERLAY).first).to_be_visible()
+        found += [f"{place}, {opener}, {entry}: {each}" for each in await watched.findings(within=OVERLAY)]
     await watched.page.keyboard.press("Escape")
     await watched.page.keyboard.press("?")
     await expect(watched.at("dialog")).to_be_visible()
-    found += [f"help: {each}" for each in await watched.findings()]
+    found += [f"help: {each}" for each in await watched.findings(within=OVERLAY)]
     watched.provoked |= {400, 404}
     for place in ("executions/%7Bfp%3A0%7D%3A00000000-0000-4000-8000-000000000000", f"flows/{ABSENT}", "nowhere"):
         await shown(watched, place, "not found")
@@ -173,8 +177,9 @@ async def test_every_page_fits_a_phone(shop: Shop, pages: Pages) -> None:
         f"approvals/{ask}": "looks good",
         f"budgets/{seeded.budget}": "tenant:acme",
     }
+    await watched.go()
     for place, text in places.items():
-        await shown(watched, place, text)
+        await shown(watched, place, text, loaded=False)
         wide = await watched.page.evaluate(WIDE)
         assert not wide, (place, wide)
     await watched.go(f"executions/{deploy}")

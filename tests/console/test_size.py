@@ -50,7 +50,7 @@ MILLION = """
     const last = Math.min(all, first + limit), rows = [];
     for (let n = first; n < last; n += 1) rows.push(row(n));
     const end = rows.length ? rows[rows.length - 1] : null;
-    const next = last < all ? `${end.created_at}.3.${end.execution_id.slice(7)}` : null;
+    const next = last < all ? `${end.created_at}.${end.execution_id.slice(7)}.3` : null;
     return { executions: rows, next_cursor: next };
   };
   globalThis.fetch = (url, options) => {

@@ -195,6 +195,7 @@ BAD: dict[str, list[Bad]] = {
     "bytes?": _invalid(5, True, "text", [1], {}, object())
     + _refusals(ValidationKind.PAYLOAD_TOO_LARGE, b"x" * 1_048_577),
     "number": NO_NUMBER + NONE,
+    "number?": NO_NUMBER,
     "time": NO_NUMBER + NONE,
     "time?": NO_NUMBER,
     "index": NO_NUMBER + NONE + _invalid(-1, 2**31, HUGE, -HUGE),

@@ -480,3 +480,19 @@ async def test_what_a_clock_planned_that_was_ahead_is_planned_again(
     assert await engine.run_timer("schedules") == 1
     assert len(await started(probe)) == 2
     assert (await shown(engine)).next_at_ms == SLOT + 2 * HOUR
+
+
+async def test_a_change_of_what_was_read_is_refused_if_somebody_was_quicker(engine: Engine, probe: Probe) -> None:
+    async with refused(probe, Contention):
+        await put(engine, revision=1)
+    assert isinstance(await put(engine), PutScheduleResult.Created)
+    assert isinstance(await put(engine, priority=2, revision=1), PutScheduleResult.Changed)
+    async with unchanged(probe):
+        again = await put(engine, priority=2, revision=1)
+        assert again == PutScheduleResult.Unchanged("s", 2), "repeated after a lost reply"
+    async with refused(probe, Contention, detail="schedule s is not revision 1 any more"):
+        await put(engine, priority=3, revision=1)
+    await put(engine, priority=3, revision=2)
+    await engine.delete_schedule("s")
+    async with refused(probe, Contention):
+        await put(engine, priority=4, revision=3)

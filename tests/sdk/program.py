@@ -99,6 +99,15 @@ def logs_in_process(fails: bool, ctx: Ctx) -> None:
         raise ValueError("told to")
 
 
+@app.task(run_in="process")
+async def raises_there(on_the_loop: bool, name: str) -> None:
+    """Raise what is no ``Exception``."""
+    error = {each.__name__: each for each in (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)}
+    if on_the_loop:
+        await asyncio.sleep(0)
+    raise error[name]("no")
+
+
 @app.step(run_in="process")
 def where_it_runs(n: int, ctx: Ctx) -> tuple[int, str]:
     """The process, and whether a step is known as one there."""

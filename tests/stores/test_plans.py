@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from flowfabric import ClaimPolicy, Every, Fresh, SuspendArgs
@@ -43,6 +44,8 @@ from flowfabric.stores.questions import (
     ReadContexts,
     SearchEdge,
     SearchExecutions,
+    SearchFlows,
+    SearchSuspended,
     TrimHistory,
     WaitedFor,
 )
@@ -255,7 +258,7 @@ async def test_what_starts_executions_is_found_by_index(postgres: Any, index: st
 
 
 #: A page of a namespace, from its middle.
-SEARCH = SearchExecutions(100, (1, 1, str(uuid4())), ("default",), "waiting", ("waiting",), "op")
+SEARCH = SearchExecutions(100, (1, str(uuid4()), 1), ("default",), "waiting", ("waiting",), "op")
 
 
 async def test_lists_of_a_namespace_come_from_an_index_in_order(postgres: Any) -> None:
@@ -267,8 +270,26 @@ async def test_lists_of_a_namespace_come_from_an_index_in_order(postgres: Any) -
     assert '"Sort"' not in found
 
 
+#: Pages of flows and of questions, from their middles.
+LISTS = {
+    "ff_flow_core_created_idx": SearchFlows(100, (1, str(uuid4()), 1)),
+    "ff_exec_core_suspended_idx": SearchSuspended(100, ("waiting_for_approval", "waiting_for_budget")),
+}
+
+
+@pytest.mark.parametrize("index", LISTS)
+async def test_flows_and_questions_come_from_an_index_in_order(postgres: Any, index: str) -> None:
+    from flowfabric.stores.postgres import store
+
+    for after in (None, (1, str(uuid4()), 1)):
+        asked = store._QUESTIONS.compile(msgspec.structs.replace(LISTS[index], after=after))
+        found = await plan(postgres, store._dollars(asked.sql), *asked.params)
+        assert f'"Index Name": "{index}"' in found
+        assert "Seq Scan" not in found
+
+
 #: A page of what is sought in texts, how far such a search looks, and counts that end there.
-PLACE = (1, 1, str(uuid4()))
+PLACE = (1, str(uuid4()), 1)
 WALKED = SearchExecutions(100, PLACE, ("default",), errors=("x",), workers=("w",), kind_parts=("op",), down_to=PLACE)
 EDGE = SearchEdge(SearchExecutions(1, PLACE, ("default",)), 10_000)
 COUNTED = CountStates(SearchExecutions(1, None, ("default",), down_to=PLACE))
@@ -593,5 +614,19 @@ async def test_sqlite_finds_what_workers_start_from_by_key(sqlite: Any, count: i
 async def test_sqlite_lists_of_a_namespace_come_from_an_index_in_order(sqlite: Any) -> None:
     asked = sqlite_store._QUESTIONS.compile(SEARCH)
     found = steps(sqlite, asked.sql, *asked.params)
-    assert "ff_exec_core_search_idx (namespace=? AND created_at_ms<?)" in found
+    assert "ff_exec_core_search_idx (namespace=? AND (created_at_ms,execution_id)<(?,?))" in found
     assert "TEMP B-TREE" not in found
+
+
+@pytest.mark.parametrize("index", LISTS)
+async def test_sqlite_flows_and_questions_come_from_an_index_in_order(sqlite: Any, index: str) -> None:
+    for after in (None, (1, str(uuid4()), 1)):
+        asked = sqlite_store._QUESTIONS.compile(msgspec.structs.replace(LISTS[index], after=after))
+        found = steps(sqlite, asked.sql, *asked.params)
+        if index == "ff_flow_core_created_idx":
+            assert f"USING INDEX {index}" in found
+            assert "TEMP B-TREE" not in found
+            continue
+        # Nothing is sorted but what stretches of the index begin with.
+        reasons = re.findall(rf"SEARCH e USING INDEX {index} \(blocking_reason=\?( AND <expr><\?)?\); SCAN n", found)
+        assert reasons == 2 * ["" if after is None else " AND <expr><?"]

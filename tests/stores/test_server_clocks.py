@@ -9,6 +9,8 @@ from flowfabric.engine import Engine
 
 #: How much later one process hears everything.
 DELAY_MS = 900
+#: How far ahead a caller says that it is.
+SAID_MS = 4_000
 
 
 @pytest.mark.parametrize("fixture", ["prepared_postgres_dsn", "valkey_url"])
@@ -30,3 +32,16 @@ async def test_a_process_that_hears_late_dates_nothing_before_what_it_has_read(
         info = await prompt.read_execution_info(run)
         assert info is not None
         assert info.created_at <= (info.started_at or "") <= (info.completed_at or "")
+
+
+@pytest.mark.parametrize("fixture", ["prepared_postgres_dsn", "valkey_url"])
+async def test_what_callers_say_of_the_time_does_not_take_the_clock_along(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    """Each of these would move it a little further, until all leases have run out."""
+    async with await Engine.open(request.getfixturevalue(fixture)) as engine:
+        began = await engine.now_ms()
+        for _ in range(5):
+            await engine.create_execution(now=await engine.now_ms() + SAID_MS)
+            assert await engine.claim("default", policy=ClaimPolicy("w", "w-1", 30_000)) is not None
+        assert await engine.now_ms() - began < SAID_MS

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,11 @@ import pytest
 from flowfabric.sdk.remote.http_client import MAX_WAITING_BYTES, Chunks
 from flowfabric.server import serving
 from flowfabric.server.changes import Changes
+from flowfabric.server.operations import given_up
 from flowfabric.stores.postgres.store import _PostgresTransaction
 from flowfabric.stores.wakeups import Wakeups
+
+SOURCE = Path(serving.__file__).parents[1]
 
 
 class Slow:
@@ -125,3 +130,32 @@ async def test_an_answer_that_nobody_takes_is_not_read_further() -> None:
         assert transport.paused == (left > 2)
     chunks.put(None)
     assert await chunks.get() is None
+
+
+async def test_what_a_request_waits_for_is_given_up_and_the_request_hears_of_its_own_cancel() -> None:
+    slow = Slow()
+
+    async def leave() -> None:
+        task = asyncio.create_task(slow())
+        await slow.begun.wait()
+        await given_up(task)
+
+    await _cancelled_while_it_ends(asyncio.create_task(leave()), slow)
+
+
+async def test_the_end_of_what_was_given_up_is_nobodys_business() -> None:
+    async def fails() -> None:
+        raise OSError("away")
+
+    task = asyncio.create_task(fails())
+    await asyncio.wait((task,))
+    await given_up(task)
+    del task  # it would complain now
+
+
+def test_no_wait_loses_a_cancel_that_comes_as_it_ends() -> None:
+    """``asyncio.wait_for`` does before Python 3.12, and awaiting what one has cancelled loses one's own cancel."""
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        assert "asyncio.wait_for(" not in text, f"{path}: use asyncio.timeout"
+        assert not re.search(r"suppress\([^)]*CancelledError", text), f"{path}: cancel, then asyncio.wait"

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 DRIVE = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 path = Path(sys.argv.pop(1))
 dev = {"__name__": "dev", "__file__": str(path)}
 exec(compile(path.read_text(), str(path), "exec"), dev)
@@ -27,6 +31,8 @@ PLANTED = {
     "good/test_good.py": "import pytest\n\n@pytest.mark.parametrize('n', range(11))\ndef test_good(n):\n    pass\n",
     "other/test_noise.py": """
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 def test_noise():
     before = Path(__file__).with_name("before")
@@ -104,3 +110,31 @@ def test_under_stress_every_failure_counts(planted: Path) -> None:
     assert "test_bad" in told[1]
     assert "test_noise" in told[3]
     assert "passed only when run alone" not in said
+
+
+@pytest.mark.parametrize(
+    ("installed", "taken"), [({"3.12", "3.13"}, "3.13"), ({"3.12"}, "3.12"), ({"3.11"}, None), ({"3.99"}, None)]
+)
+def test_the_newest_python_that_is_declared_and_installed(
+    installed: set[str], taken: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ROOT / "dev"
+    dev: dict[str, Any] = {"__name__": "dev", "__file__": str(path)}
+    exec(compile(path.read_text(), str(path), "exec"), dev)
+    dev["interpreter"] = lambda version: f"python{version}" if version in installed else None
+    dev["sys"] = SimpleNamespace(version_info=SimpleNamespace(minor=11), exit=sys.exit, stderr=sys.stderr)
+    become: list[Any] = []
+
+    def execve(*call: Any) -> None:
+        become.append(call)
+
+    monkeypatch.setattr(os, "execve", execve)
+    if taken is None:
+        with pytest.raises(SystemExit) as ended:
+            dev["with_python"]("test", ["--python", "newest", "tests/unit"])
+        assert (ended.value.code, become) == (0, [])
+        return
+    dev["with_python"]("test", ["--python", "newest", "tests/unit"])
+    [(program, command, variables)] = become
+    assert (program, command[2:]) == (f"python{taken}", ["test", "tests/unit"])
+    assert variables["FF_DEV_ENVIRONMENT"] == f".venv-{taken}"

@@ -66,11 +66,26 @@ def test_rules_of_core_run_on_two_stores_and_a_sample_on_each_other() -> None:
     assert all(each.name.endswith("-0]") for each in others)
 
 
-def test_cases_of_input_run_on_two_stores_and_one_of_them_on_each_other() -> None:
+def test_cases_of_input_run_in_memory_and_one_of_them_on_each_other_store() -> None:
     everything = suite("contract/executions/test_create.py", 3)
     assert [each.name for each in left(*everything)] == [
-        f"test_{number}[{store}-1]" for number in range(3) for store in ("postgres", "valkey")
+        f"test_{number}[{store}-1]" for number in range(3) for store in ("sqlite", "postgres", "valkey")
     ]
+
+
+def test_rules_of_the_sdk_run_in_memory_and_through_a_server_and_a_sample_on_each_store() -> None:
+    path = "sdk/runs/test_tasks.py"
+    direct = suite(path, 8)
+    served = [item(path, f"test_{number}", "remote", store_url="remote") for number in range(8)]
+    out = left(*direct, *served)
+    assert not any(each in out for each in served)
+    runs = [each for each in direct if each not in out]
+    for store in STORES:
+        here = [each for each in runs if each.callspec.params["store_url"] == store]
+        assert len(here) == (16 if store == "memory" else 2), store
+    # What does not run through a server runs on SQLite.
+    alone = left(*direct)
+    assert not [each for each in alone if each.callspec.params["store_url"] in ("memory", "sqlite")]
 
 
 def test_tests_without_a_store_run_whatever_the_list_says() -> None:

@@ -24,7 +24,7 @@ _CODE = re.compile(
 )
 #: What only the stores say to their databases.
 _SQL = re.compile(
-    r"\b(SELECT|INSERT|UPDATE|DELETE|FROM|WHERE|JOIN|UNION|VALUES|BEGIN|COMMIT|ROLLBACK|PRAGMA|RETURNING|LIMIT|LOCKED|"
+    r"\b(SELECT|INSERT|UPDATE|DELETE|FROM|WHERE|JOIN|UNION|VALUES|BEGIN|COMMIT|ROLLBACK|PRAGMA|RETURNING|LIMIT|LOCKED|NOWAIT|"
     r"ORDER BY|ON CONFLICT|IS NULL|IS NOT|NOT IN|OR NOT|NOTIFY|LISTEN|SHOW|DESC|SAVEPOINT|ROW|ARRAY|CREATE|CASE)\b"
     r"| (AND|AS|IN|OR|SET) |\{\} |<= |>= |<> | < | > | = |^ff_\w+ \w$|::|\(\w+, \w+"
     r"|coalesce\(|json_extract\(|COLLATE|partition_key, "

@@ -19,6 +19,7 @@ from cyclopts.completion import detect_shell
 from rich.markup import escape
 
 from flowfabric.cli.import_module import import_target
+from flowfabric.cli.run_ids import shortened
 from flowfabric.cli.terminal import Misused, err
 from flowfabric.model.errors import EngineError
 from flowfabric.sdk.app import App
@@ -182,6 +183,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _said(headline: str, error: object, code: int) -> int:
-    text = " ".join(str(error).split())
+    text = shortened(" ".join(str(error).split()))
     err().print(f"[red]{escape(headline)}:[/red] {escape(text)}")
     return code

@@ -9,6 +9,8 @@ from typing import Any
 
 from cyclopts import Token
 
+from flowfabric.cli.terminal import Misused
+
 _WHOLE = re.compile(r"\{fp:(\d+)\}:(.+)", re.DOTALL)
 _SHORT = re.compile(r"(\d{1,5}):([0-9A-Fa-f]{8}(?:-?[0-9A-Fa-f]{4}){3}-?[0-9A-Fa-f]{12})")
 
@@ -19,6 +21,11 @@ def short(run: str) -> str:
     return str(run) if found is None else f"{found[1]}:{found[2]}"
 
 
+def shortened(text: str) -> str:
+    """A text with all ids in it as they are printed."""
+    return re.sub(r"\{fp:(\d+)\}:", r"\1:", text)
+
+
 def whole(typed: str) -> str:
     """The id that was typed in either form; anything else stays as it is."""
     found = _SHORT.fullmatch(typed)
@@ -26,5 +33,14 @@ def whole(typed: str) -> str:
 
 
 def read(_: Any, tokens: Sequence[Token]) -> str:
-    """For parameters that take an id."""
+    """For parameters that take the id of a run."""
+    typed = tokens[0].value
+    found = whole(typed)
+    if _WHOLE.fullmatch(found) is None:
+        raise Misused(f"{typed}: not the id of a run; `flowfabric list` shows ids, such as 7:1f0c…")
+    return found
+
+
+def read_any(_: Any, tokens: Sequence[Token]) -> str:
+    """For parameters that take the id of a run, or something else."""
     return whole(tokens[0].value)

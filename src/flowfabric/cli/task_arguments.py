@@ -17,6 +17,7 @@ def read(definition: Startable[..., Any], typed: Sequence[str]) -> dict[str, Any
     """The arguments of a start. A value is JSON if it reads as that and fits, and else a text."""
     signature = definition.signature
     named: dict[str, str] = {}
+    _check_options(typed)
     for position, each in enumerate(typed):
         document = _document(each) if len(typed) == 1 else None
         if isinstance(document, dict) and not (set(document) - set(signature.parameters)):
@@ -40,6 +41,7 @@ def payload_of(typed: Sequence[str]) -> bytes:
     """The payload of a kind that is known by name only: one JSON document, or an object of ``key=value``."""
     if not typed:
         return b"{}"
+    _check_options(typed)
     if len(typed) == 1 and "=" not in typed[0].partition('"')[0]:
         if _document(typed[0]) is None and typed[0] != "null":
             raise Misused(f'{typed[0]}: write key=value, or the payload as JSON such as \'{{"name": "Ann"}}\'')
@@ -52,6 +54,13 @@ def payload_of(typed: Sequence[str]) -> bytes:
         document = _document(value)
         found[name] = value if document is None and value != "null" else document
     return msgspec.json.encode(found)
+
+
+def _check_options(typed: Sequence[str]) -> None:
+    """A mistyped option is not a value: values may begin with a dash, such as ``-5``, but two mean an option."""
+    for each in typed:
+        if each.startswith("--") and len(each) > 2:
+            raise Misused(f"{each}: unknown option; to pass it as a value, write name={each}")
 
 
 def _document(text: str) -> Any:

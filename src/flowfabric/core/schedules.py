@@ -69,6 +69,8 @@ class PutSchedule(Struct, gc=False):
     """A schedule as it should be; its next slot is the first one from now on."""
 
     wanted: Schedule
+    #: Only if this is the revision that is stored.
+    revision: int | None = None
 
     def needs(self) -> tuple[Need, ...]:
         return (Get(Schedule, self.wanted.key),)
@@ -76,9 +78,12 @@ class PutSchedule(Struct, gc=False):
 
 def put_schedule(command: PutSchedule, view: View, context: Context) -> Decision:
     """A new row, or the changes to it. What comes from the same program text as before changes nothing, so that what
-    an operator has changed meanwhile stays. A pause stays in any case."""
+    an operator has changed meanwhile stays. A pause stays in any case. ``None`` if another revision is stored than
+    the one that is to be changed, and says something else."""
     wanted, now = command.wanted, context.now
     stored = view.get(Schedule, wanted.key)
+    if stored is None and command.revision is not None:
+        return Decision(None)
     if stored is None:
         new = replace(wanted, revision=1, created_at_ms=now, updated_at_ms=now)
         return Decision(
@@ -96,6 +101,8 @@ def put_schedule(command: PutSchedule, view: View, context: Context) -> Decision
     if not fields:
         acts = () if wanted.source is None else (change(stored, source=wanted.source),)
         return Decision(unchanged, acts)
+    if command.revision not in (None, stored.revision):
+        return Decision(None)
     if not stored.paused and any(name in fields for name in _SPEC):
         fields["next_at_ms"] = wanted.next_at_ms
     if wanted.source is not None:

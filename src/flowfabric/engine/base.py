@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -18,7 +18,7 @@ from flowfabric.engine.checks import values
 from flowfabric.engine.observer import Observer
 from flowfabric.engine.own_loop import OwnLoop
 from flowfabric.engine.record_cache import HeldRecords
-from flowfabric.engine.transact import Outcome, Settings, run_batch
+from flowfabric.engine.transact import Outcome, Settings, is_large, run_batch
 from flowfabric.engine.waiters import HEARD, EventWaiters, LaneWaiters, StreamWaiters
 from flowfabric.model.decisions import Get, Need
 from flowfabric.model.errors import Transport, Unavailable, Validation, ValidationKind
@@ -59,6 +59,12 @@ class EngineBase:
         self._batcher = Batcher(
             self._run, self._after_commit, self._after_failure, store.parallel, max_batch, max_queue
         )
+        self._batchers = [self._batcher]
+        #: Commands that take long go one by one, where nobody waits behind them.
+        self._slow = self._batcher
+        if store.pauses:
+            self._slow = Batcher(self._run, self._after_commit, self._after_failure, 1, 1, max_queue)
+            self._batchers.append(self._slow)
         self._lanes = LaneWaiters()
         self._streams = StreamWaiters()
         self._events = EventWaiters()
@@ -72,7 +78,7 @@ class EngineBase:
         #: Told of what happens here, if somebody wants to know.
         self.observer: Observer | None = None
         #: Commands under way that nobody waits for.
-        self._going_on: set[asyncio.Task[Any]] = set()
+        self._going_on: set[asyncio.Future[Any]] = set()
         #: Slots of quotas that were left and not yet offered.
         self._slots_left: dict[str, int] = {}
         self._offering = False
@@ -94,7 +100,7 @@ class EngineBase:
 
     async def _submit(self, command: Any, abandoned: Abandoned | None = None) -> Any:
         self._own_loop.check()
-        return await self._batcher.call(command, abandoned)
+        return await (self._slow if is_large(command) else self._batcher).call(command, abandoned)
 
     async def _submit_many(self, commands: Sequence[Any]) -> list[Any]:
         self._own_loop.check()
@@ -120,7 +126,8 @@ class EngineBase:
         return self._within if wanted is None else self._within & wanted
 
     async def _run(self, commands: list[Any]) -> Outcome:
-        outcome: Outcome = await self.store.run(lambda: run_batch(self._settings, commands), alone=len(commands) == 1)
+        alone = len(commands) == 1 and not is_large(commands[0])
+        outcome: Outcome = await self.store.run(lambda: run_batch(self._settings, commands), alone=alone)
         return outcome
 
     def _after_commit(self, commands: Sequence[Any], outcome: Outcome) -> None:
@@ -157,12 +164,11 @@ class EngineBase:
 
     def _go_on(self, command: Any) -> None:
         """Submit what carries on a committed change, without anybody waiting for it."""
-        self._run_beside(self._submit(command))
+        self._run_beside(self._batcher.follow_up(command))
 
-    def _run_beside(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name="flowfabric-then", context=Context())
-        self._going_on.add(task)
-        task.add_done_callback(self._gone_on)
+    def _run_beside(self, work: asyncio.Future[Any]) -> None:
+        self._going_on.add(work)
+        work.add_done_callback(self._gone_on, context=Context())
 
     def _leave_slots(self, left: dict[str, int]) -> None:
         """Look, for many ends at once, whether somebody waits for the slots they have left."""
@@ -170,7 +176,9 @@ class EngineBase:
             self._slots_left[name] = self._slots_left.get(name, 0) + amount
         if not self._offering:
             self._offering = True
-            self._run_beside(self._offer_slots())
+            self._run_beside(
+                asyncio.get_running_loop().create_task(self._offer_slots(), name="flowfabric-then", context=Context())
+            )
 
     @property
     def has_slots_to_offer(self) -> bool:
@@ -193,9 +201,9 @@ class EngineBase:
         finally:
             self._offering = False
 
-    def _gone_on(self, task: asyncio.Task[Any]) -> None:
-        self._going_on.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not self._closed:
+    def _gone_on(self, work: asyncio.Future[Any]) -> None:
+        self._going_on.discard(work)
+        if not work.cancelled() and (error := work.exception()) is not None and not self._closed:
             _log.warning("left to a timer: %s", error)
 
     def _payload(self, handle: Handle) -> HandlePayload:
@@ -298,7 +306,7 @@ class EngineBase:
         """Stop the timers and finish what is queued; how many tasks were still busy when the grace was over."""
         grace_ms = values.time_ms(grace_ms, "grace_ms")
         self._own_loop.check()
-        busy = [asyncio.ensure_future(self._batcher.close())]
+        busy = [asyncio.ensure_future(each.close()) for each in self._batchers]
         if self._timer is not None:
             busy.append(asyncio.ensure_future(self._timer.stop()))
         try:
@@ -317,11 +325,13 @@ class EngineBase:
         """After a fork the connections are still the parent's."""
         self._closed, self._down = True, forks.FORKED
         self._own_loop = OwnLoop()
-        self._batcher.forget(forks.FORKED)
+        for each in self._batchers:
+            each.forget(forks.FORKED)
 
     def _abandon(self) -> None:
         """Finish nothing any more: those who wait are told at once."""
-        self._batcher.abandon()
+        for each in self._batchers:
+            each.abandon()
         if self._timer is not None:
             self._timer.abandon()
 
@@ -348,7 +358,12 @@ class EngineBase:
         self._events.stir()
         if self._timer is not None:
             await self._timer.stop()
-        await self._batcher.close()
+        for each in self._batchers:
+            await each.close()
+        if beside := [work for work in self._going_on if isinstance(work, asyncio.Task)]:
+            for work in beside:
+                work.cancel()
+            await asyncio.wait(beside)
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.wait((self._listener,))

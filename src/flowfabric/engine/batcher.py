@@ -63,6 +63,8 @@ class Batcher:
         #: What runners have taken and not answered yet.
         self._taken: dict[int, list[_Item]] = {}
         self._closed = False
+        #: Whether nothing is carried out any more, not even what follows from something that was.
+        self._given_up = False
         #: What is said once it is closed.
         self._why = CLOSED
 
@@ -109,6 +111,19 @@ class Batcher:
                     future.exception()
             raise
         return [future.exception() or future.result() for future in futures]
+
+    def follow_up(self, command: Any) -> asyncio.Future[Any]:
+        """Carry out what follows from a command that was; also while closing, which waits for it."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._given_up:
+            future.set_exception(Unavailable(self._why))
+        else:
+            self._queue.append((command, future, None))
+            if self._closed:
+                self._start_another()
+            elif not self._hungry:
+                self._feed()
+        return future
 
     async def _wait_for_room(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -191,6 +206,8 @@ class Batcher:
 
     def _start_another(self) -> bool:
         """Wake or make another runner; whether there was one to be had."""
+        if self._closed:
+            self._runners = [runner for runner in self._runners if not runner.done()]
         while self._idle:
             waiter = self._idle.pop()
             if not waiter.done():
@@ -232,7 +249,8 @@ class Batcher:
 
     def forget(self, why: str) -> None:
         """Take nothing more, and forget what is under way: that is the business of the process this one came from."""
-        self._closed, self._why = True, why
+        self._closed = self._given_up = True
+        self._why = why
         self._queue.clear()
         self._runners.clear()
         self._idle.clear()
@@ -240,7 +258,7 @@ class Batcher:
     def abandon(self) -> None:
         """Stop at once. What waits was not begun; what is being written may have been done, and its callers are told
         so."""
-        self._closed = True
+        self._closed = self._given_up = True
         if self._patience is not None:
             self._patience.cancel()
         queued = list(self._queue)
@@ -262,6 +280,7 @@ class Batcher:
         # One that takes a long queue may start another meanwhile.
         while busy := [runner for runner in self._runners if not runner.done()]:
             await asyncio.wait(busy)
+        self._given_up = True
         self._give_room(len(self._room))
 
 

@@ -196,7 +196,7 @@ class CallersEngine(Engine):
         answer = await super()._submit(FromOutside(command, self._within, note), abandoned)
         if note is None:
             return answer
-        is_remembered = isinstance(answer, Remembered)
+        note.remembered = is_remembered = isinstance(answer, Remembered)
         if note.changed or answer is not None:
             # What a call does in further commits was noted in its first. ``None`` says that it has to look again.
             self._note = None

@@ -15,11 +15,14 @@ from msgspec.structs import replace
 from flowfabric.core.batch.view import Held
 from flowfabric.model.decisions import Key, Writes
 from flowfabric.model.records.executions import Attempt, Execution, Lane, SigningKey
+from flowfabric.model.remembering import MAX_REMEMBERED
 from flowfabric.model.states import LEASED
 from flowfabric.stores.protocol import Version
 
 #: Running executions one process keeps in mind; beyond that the oldest are read again when needed.
 CAPACITY = 20_000
+#: Lanes that it keeps in mind: whoever creates executions makes as many as it likes.
+MOST_LANES = 10_000
 
 
 class HeldRecords(Held):
@@ -39,16 +42,17 @@ class HeldRecords(Held):
         }
 
     def find(self, kind: Any, key: Key) -> tuple[Any, bool]:
-        table = self._tables.get(kind)
-        if table is None:
-            return None, False
-        entry = table.get(key)
+        entry = self.entry(kind, key)
         return (None, False) if entry is None else (entry[0], True)
+
+    def entry(self, kind: Any, key: Key) -> tuple[Any, Version | None] | None:
+        """A held record with the row version that it was written with."""
+        table = self._tables.get(kind)
+        return None if table is None else table.get(key)
 
     def version(self, kind: Any, key: Key) -> Version | None:
         """The row version a held record was written with."""
-        table = self._tables.get(kind)
-        entry = None if table is None else table.get(key)
+        entry = self.entry(kind, key)
         return None if entry is None else entry[1]
 
     def record(self, kind: Any, key: Key) -> Any:
@@ -68,12 +72,12 @@ class HeldRecords(Held):
             records, held = writes.records[Attempt], self._attempts
             for key in attempts:
                 attempt = records[key]
-                if attempt.worker_instance_id:
+                if attempt.worker_instance_id and key[0] in self._executions:
                     held[key] = (attempt, version)
                 else:
                     held.pop(key, None)
         for key in writes.puts.get(Lane, ()):
-            self._lanes[key] = (writes.records[Lane][key], version)
+            self.learn_lane(writes.records[Lane][key], version)
         for kid in (*writes.puts.get(SigningKey, ()), *writes.drops.get(SigningKey, ())):
             self._keys.pop(kid, None)
         for purge in writes.purges:
@@ -86,7 +90,7 @@ class HeldRecords(Held):
         records, held = writes.records[Execution], self._executions
         for key in puts:
             execution = records[key]
-            if execution is None or execution.ownership_state != LEASED:
+            if execution is None or execution.ownership_state != LEASED or _is_large(execution):
                 held.pop(key, None)
                 continue
             if execution.payload is not UNSET or execution.raw_fields is not UNSET:
@@ -98,8 +102,10 @@ class HeldRecords(Held):
             self._attempts.pop((oldest, index), None)
 
     def learn_lane(self, lane: Lane, version: Version | None) -> None:
-        """Keep a lane as it was read."""
+        """Keep a lane as it was read or written."""
         self._lanes[lane.lane_id] = (lane, version)
+        if len(self._lanes) > MOST_LANES:
+            del self._lanes[next(iter(self._lanes))]
 
     def learn_key(self, key: SigningKey, version: Version | None) -> None:
         """Keep a signing key as it was read."""
@@ -113,15 +119,41 @@ class HeldRecords(Held):
                 table.pop(key, None)
 
 
+def _is_large(execution: Execution) -> bool:
+    """Whether so many like it would take too much memory: its callers choose how long its texts are."""
+    texts = (execution.policy, execution.instance_tag, execution.budget_ids)
+    return sum(len(each) for each in texts if each is not None) > MAX_REMEMBERED
+
+
 class Assumed(Held):
-    """What is held, and the belief that executions about to be created do not exist yet."""
+    """What one try of a batch believes: records that are held, each as it was when the batch first looked, and that
+    what the batch is about to create does not exist yet.
+
+    The commit compares these versions, not those held by then: another batch of this process may have learned newer
+    records meanwhile, and nothing here was decided upon those.
+    """
 
     def __init__(self, held: HeldRecords, absent: set[tuple[Any, Key]]) -> None:
         self._held = held
         self._absent = absent
+        self._found: dict[tuple[Any, Key], tuple[Any, Version | None]] = {}
 
     def find(self, kind: Any, key: Key) -> tuple[Any, bool]:
-        found = self._held.find(kind, key)
-        if found[1]:
-            return found
-        return None, (kind, key) in self._absent
+        place = (kind, key)
+        found = self._found.get(place)
+        if found is None:
+            found = self._held.entry(kind, key)
+            if found is None:
+                return None, place in self._absent
+            self._found[place] = found
+        return found[0], True
+
+    def version(self, kind: Any, key: Key) -> Version | None:
+        """The row version of a record that was believed."""
+        found = self._found.get((kind, key))
+        return None if found is None else found[1]
+
+    def record(self, kind: Any, key: Key) -> Any:
+        """A record that was believed, or ``None``."""
+        found = self._found.get((kind, key))
+        return None if found is None else found[0]

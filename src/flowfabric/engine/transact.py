@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -17,7 +18,7 @@ from msgspec import Struct
 from flowfabric.core.admission.admit import companions
 from flowfabric.core.batch.follow_up import followers, slots_left
 from flowfabric.core.batch.graph_view import Missing
-from flowfabric.core.batch.newest import newest_ms
+from flowfabric.core.batch.newest import newest_ms, written_ms
 from flowfabric.core.batch.prefetch import bound_by_creation, ending
 from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context
@@ -25,7 +26,7 @@ from flowfabric.core.executions.complete import Complete, Fail
 from flowfabric.core.executions.create import CreateExecution, CreateExecutions
 from flowfabric.core.flows.submit import SubmitFlow
 from flowfabric.core.lanes.fairness import arrive
-from flowfabric.core.ownership.limited_callers import Callers, unwrapped
+from flowfabric.core.ownership.limited_callers import Callers, FromOutside, unwrapped
 from flowfabric.core.rules import RULES
 from flowfabric.core.suspension.pending_waitpoints import CreateWaitpoint
 from flowfabric.core.suspension.signals import DeliverSignal
@@ -39,6 +40,7 @@ from flowfabric.model.limits import MAX_ROUNDS, MAX_TRIES
 from flowfabric.model.operations.workflows import Step
 from flowfabric.model.records.executions import Binding, Execution, Lane, Signal, SigningKey, Waitpoint
 from flowfabric.model.records.flows import Flow
+from flowfabric.stores.beside import MOST_AT_ONCE, worked
 from flowfabric.stores.protocol import Conflict, Store, Transaction
 
 _log = logging.getLogger("flowfabric.engine")
@@ -77,13 +79,16 @@ async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
     """Decide and commit, again after each lost race, within bounds."""
     store = settings.store
     commands, callers = unwrapped(commands)
+    size = size_of(commands) if store.pauses else 0
+    # What is decided beside the loop must not rest on records that others replace meanwhile.
+    held = settings.held if size <= MOST_AT_ONCE else HeldRecords()
     for attempt in range(MAX_TRIES):
         trusting = store.holds and attempt == 0
-        assumed = Assumed(settings.held, _hoped_absent(commands)) if trusting else None
-        view = View(assumed, arrive, hopeful=attempt == 0)
+        assumed = Assumed(held, _hoped_absent(commands) if trusting else set())
+        view = View(assumed if trusting else None, arrive, hopeful=attempt == 0)
         try:
             async with store.transaction(trusting=trusting) as transaction:
-                return await _decide_and_commit(settings, transaction, commands, callers, view)
+                return await _decide_and_commit(settings, transaction, commands, callers, view, assumed, size)
         except Conflict as conflict:
             _log.debug("batch of %d conflicted with another writer (try %d): %s", len(commands), attempt + 1, conflict)
             settings.held.drop(view.believed())
@@ -94,7 +99,13 @@ async def run_batch(settings: Settings, commands: Sequence[Any]) -> Outcome:
 
 
 async def _decide_and_commit(
-    settings: Settings, transaction: Transaction, commands: Sequence[Any], callers: Callers, view: View
+    settings: Settings,
+    transaction: Transaction,
+    commands: Sequence[Any],
+    callers: Callers,
+    view: View,
+    assumed: Assumed,
+    size: int,
 ) -> Outcome:
     needs = _first_needs(view, commands)
     needs += [need for caller in callers or () if caller is not None for need in caller.needs()]
@@ -107,11 +118,10 @@ async def _decide_and_commit(
             bound: list[Any] = [*view.newly_bound(), *created]
             while bound and (more := companions(view, bound)):
                 await transaction.load(more, view)
-        written_ms = max([each.last_mutation_at_ms or 0 for each in view.loaded(Execution)], default=0)
-        now = await transaction.now(written_ms)
+        now = await transaction.now(written_ms(view))
         now = max(now, reached, newest_ms(view, now))
         context = settings.context(now)
-        decided, needs = _decide(view, commands, callers, context)
+        decided, needs = await worked(size, partial(_decide, view, commands, callers, context))
         needs = needs or view.unproved()
         # Held records are known only once something was decided upon them.
         reached = newest_ms(view, now)
@@ -120,14 +130,13 @@ async def _decide_and_commit(
         view.restart()
     else:
         raise Bug(BugKind.INTERNAL_ERROR, f"a batch still missed records after {MAX_ROUNDS} rounds")
-    writes = view.writes()
-    fresh = view.fresh_work()
+    writes, fresh = await worked(size, lambda: (view.writes(), view.fresh_work()))
     streams = [stream for item in decided if isinstance(item, Decision) for stream in item.wakes]
     if topics := hints.urgent_topics(fresh, streams, writes.puts):
         if writes.events:
             topics.add(hints.event_topic(set(map(type, writes.events))))
         writes.hints = tuple(topics)
-    version = await transaction.commit(writes, settings.held)
+    version = await transaction.commit(writes, assumed)
     if store.holds:
         settings.held.learn(writes, version)
         _learn_loaded(settings.held, transaction, view, writes)
@@ -148,6 +157,18 @@ def _learn_loaded(held: HeldRecords, transaction: Transaction, view: View, write
     if SigningKey not in writes.puts and SigningKey not in writes.drops:
         for key in view.loaded(SigningKey):
             held.learn_key(key, transaction.version(SigningKey, key.kid))
+
+
+def size_of(commands: Sequence[Any]) -> int:
+    """How many things commands are about that are about many."""
+    return sum(_MANY[type(each)](each) for each in commands if type(each) in _MANY)
+
+
+def is_large(command: Any) -> bool:
+    """Whether a command is about so many things that it takes long."""
+    inner = command.command if type(command) is FromOutside else command
+    many = _MANY.get(type(inner))
+    return many is not None and many(inner) > MOST_AT_ONCE
 
 
 def _hoped_absent(commands: Sequence[Any]) -> set[tuple[Any, Key]]:
@@ -179,7 +200,7 @@ def _waitpoints(command: Suspend | CreateWaitpoint) -> Iterator[tuple[Any, Key]]
     return ((Waitpoint, (command.partition, each)) for each in command.fresh_waitpoints())
 
 
-def _brought(command: Advance | Complete) -> Iterator[tuple[Any, Key]]:
+def _brought(command: Advance | Complete | Fail) -> Iterator[tuple[Any, Key]]:
     return iter(()) if command.brought is None else ((Step, key) for key in command.brought.step_keys())
 
 
@@ -192,9 +213,18 @@ _BRINGS: Mapping[type, Callable[[Any], Iterable[tuple[Any, Key]]]] = {
     CreateWaitpoint: _waitpoints,
     Advance: lambda command: chain(_brought(command), _all_created(command.children)),
     Complete: _brought,
+    Fail: _brought,
     SubmitFlow: lambda command: chain(
         ((Flow, (command.flow.partition, command.flow.flow_id)),), _all_created(command.nodes)
     ),
+}
+
+
+#: What commands are about whose callers decide how much that is.
+_MANY: Mapping[type, Callable[[Any], int]] = {
+    CreateExecutions: lambda command: len(command.items),
+    Advance: lambda command: len(command.children),
+    SubmitFlow: lambda command: len(command.nodes) + len(command.edges),
 }
 
 

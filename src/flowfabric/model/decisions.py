@@ -259,6 +259,11 @@ class Writes(Struct):
     hints: tuple[str, ...] = ()
 
     @property
+    def size(self) -> int:
+        """How many records it writes."""
+        return sum(map(len, self.puts.values())) + sum(map(len, self.drops.values()))
+
+    @property
     def empty(self) -> bool:
         changes = (self.puts, self.drops, self.events, self.trims, self.purges, self.dispatched, self.purged_flows)
         return not any(changes)

@@ -40,6 +40,8 @@ MAX_TRIES: Final = 20
 #: Characters of names and texts people give: namespaces, worker names, kinds, reasons.
 MAX_NAME_BYTES: Final = 1_024
 MAX_REASON_BYTES: Final = 65_536
+#: Bytes of a policy.
+MAX_POLICY_BYTES: Final = 65_536
 #: Namespaces one search or claim may name.
 MAX_NAMESPACES: Final = 100
 MAX_TAGS: Final = 1_000

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from functools import lru_cache
 
 import msgspec
 
 from flowfabric.model.ids import canonical_uuid
+from flowfabric.model.remembering import remembered_by_text
 
 _UUID_LENGTH = 36
 #: Short, because names stand in every row and index; whose a thing is, is also compared by the namespace itself.
@@ -21,7 +21,7 @@ _DIGEST_BYTES, _DIGEST_LENGTH = 10, 16
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz234567")
 
 
-@lru_cache(maxsize=8_192)
+@remembered_by_text(8_192)
 def owned_name(identity: str, namespace: str) -> str:
     """The name under which a namespace owns something."""
     digest = hashlib.blake2b(namespace.encode(), digest_size=_DIGEST_BYTES).digest()
@@ -52,7 +52,7 @@ def is_name(text: str) -> bool:
     return not mark or (mark == "@" and len(digest) == _DIGEST_LENGTH and set(digest) <= _LETTERS)
 
 
-@lru_cache(maxsize=8_192)
+@remembered_by_text(8_192)
 def places(name: str, namespace: str | None) -> tuple[str, ...]:
     """Where that which a name means in a namespace may be stored, the likeliest place first.
 

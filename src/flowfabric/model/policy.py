@@ -18,8 +18,9 @@ from msgspec import Struct
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.ids import BudgetId, IdError, QuotaPolicyId, check_capabilities
 from flowfabric.model.jsontext import holds_nul, nests_deeper
-from flowfabric.model.limits import MAX_JSON_DEPTH
+from flowfabric.model.limits import MAX_JSON_DEPTH, MAX_POLICY_BYTES
 from flowfabric.model.ownership import is_name
+from flowfabric.model.remembering import MAX_REMEMBERED, remembered_by_text
 
 DEFAULT_MAX_RETRIES: Final = 3
 DEFAULT_MAX_RECLAIM_COUNT: Final = 100
@@ -151,7 +152,7 @@ def parse_policy(value: PolicyInput) -> str | None:
     """The canonical JSON text of a policy, or `Validation(InvalidPolicyJson)` / `Validation(InvalidCapabilities)`."""
     if value is None:
         return None
-    if isinstance(value, (str, bytes, ExecutionPolicy)):
+    if isinstance(value, ExecutionPolicy) or (isinstance(value, str | bytes) and len(value) <= MAX_REMEMBERED):
         try:
             return _parse_cached(value)
         except TypeError:
@@ -173,6 +174,8 @@ def _parse(value: ExecutionPolicy | Mapping[str, Any] | str | bytes) -> str:
         tokens = document["routing_requirements"].get("required_capabilities", [])
         routing["required_capabilities"] = check_capabilities(tokens, "required")
     data = msgspec.json.encode(policy)
+    if len(data) > MAX_POLICY_BYTES:
+        raise _malformed(ValueError(f"a policy has at most {MAX_POLICY_BYTES:,} bytes, this one {len(data):,}"))
     if holds_nul(data):
         raise _malformed(ValueError("a policy must not contain NUL"))
     if nests_deeper(data, MAX_JSON_DEPTH):
@@ -424,7 +427,9 @@ _EMPTY: Final = PolicyView()
 
 def read_policy(text: str | None) -> PolicyView:
     """What a stored policy says. None is the policy that says nothing; text that is no JSON object is corruption."""
-    return _EMPTY if text is None else _read_policy(text)
+    if text is None:
+        return _EMPTY
+    return _read_policy(text) if len(text) <= MAX_REMEMBERED else _read_policy.__wrapped__(text)
 
 
 @lru_cache(maxsize=_CACHED_POLICIES)
@@ -458,7 +463,7 @@ def read_retry_policy(text: str) -> RetryPolicy | None:
     return _read_retry_policy(text) if text else None
 
 
-@lru_cache(maxsize=_CACHED_POLICIES)
+@remembered_by_text(_CACHED_POLICIES)
 def _read_retry_policy(text: str) -> RetryPolicy:
     try:
         document = msgspec.json.decode(text)

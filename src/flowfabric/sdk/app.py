@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
@@ -44,14 +45,23 @@ async def _run_ask(job: Any) -> None:
     await run_ask(job)
 
 
+#: Bytes of a name, and what a name must not have: workflows record their calls under names with branches, keys and
+#: numbers.
+MAX_NAME = 200
+_NOT_IN_NAMES = re.compile(r"[#!~>\[\]\x00-\x1f]|^ask:")
+#: What workflows call without a definition.
+_OWN_NAMES = frozenset({"first", "sleep"})
+
+
 class App:
     """Definitions and a store for their runs. Creating one does no I/O; ``async with app:`` opens it.
 
     ``url`` is ``sqlite:///file``, ``postgresql://…``, ``valkey://…`` or ``memory://``, or the address of a server
     (``https://…``, or several of them separated by commas), which is called with ``token``. Every run belongs to
     ``namespace`` and, unless told otherwise, waits in ``lane``. A run whose worker is lost more than ``lost_workers``
-    times in a row is assumed to be the cause and fails. ``ctx.log`` lines from the level ``stored_logs`` on are stored
-    beside the run; ``None`` stores none. ``layers`` wrap the engine, the last one outermost.
+    times is assumed to be the cause and fails; for a workflow only losses since it last recorded something or waited
+    count. ``ctx.log`` lines from the level ``stored_logs`` on are stored beside the run; ``None`` stores none.
+    ``layers`` wrap the engine, the last one outermost.
     """
 
     def __init__(
@@ -279,10 +289,17 @@ class App:
         name = definition.name
         if not name or name.startswith("$"):
             raise BadOptions(f"name: {name!r}: a name must not be empty or begin with '$'", option="name")
-        if name in registry:
+        if _NOT_IN_NAMES.search(name) or name in _OWN_NAMES or len(name.encode()) > MAX_NAME:
+            own = " or ".join(map(repr, sorted(_OWN_NAMES)))
             raise BadOptions(
-                f"name: there is a {registry[name].noun} {name!r} already; give one of them another name=",
+                f"name: {name[:MAX_NAME]!r}: a name has at most {MAX_NAME} bytes, none of # ! ~ > [ ] and no control "
+                f"characters, does not begin with ask:, and is not {own}; pass another one as name=",
                 option="name",
+            )
+        taken = self.definitions.get(name) or self.steps.get(name)
+        if taken is not None:
+            raise BadOptions(
+                f"name: there is a {taken.noun} {name!r} already; give one of them another name=", option="name"
             )
         registry[name] = definition
         return definition

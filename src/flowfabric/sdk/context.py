@@ -22,6 +22,7 @@ from flowfabric.model.streams.frames import DurableSummary, Frame, FrameContent,
 from flowfabric.sdk.errors import BadOptions, BudgetExceeded
 from flowfabric.sdk.options import Amount, Budget, amounts, shown_amount
 from flowfabric.sdk.runs.logs import Log
+from flowfabric.sdk.workflows.durable import CURRENT
 
 if TYPE_CHECKING:
     from flowfabric.engine import Engine
@@ -139,7 +140,8 @@ class Ctx:
 
     def progress(self, percent: int | None = None, message: str | None = None) -> Awaitable[None]:
         """Report how far the work is. What you leave out stays as it was."""
-        return self._do(lambda: self._job.engine.progress(self._job.handle, percent, message))
+        job = self._job
+        return self._do(lambda: job.repeated(lambda: job.engine.progress(job.handle, percent, message)))
 
     # -- spending ------------------------------------------------------------------------------------------------
 
@@ -159,7 +161,9 @@ class Ctx:
     def _do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
         """Something to be awaited on the loop; in a thread it is done when this returns."""
         if threading.get_ident() == self._thread:
-            return make()
+            workflow = CURRENT.get()
+            # In a workflow's own code: it is not parked meanwhile.
+            return make() if workflow is None else workflow.at_work(make())
         return _Done(asyncio.run_coroutine_threadsafe(make(), self._loop).result())
 
 
@@ -221,7 +225,9 @@ class Stream:
             else:
                 from flowfabric.sdk.runs.frames import emitted
 
-                self._earlier = await emitted(job.engine, job.execution_id, job.attempt, self._step)
+                self._earlier = await job.repeated(
+                    lambda: emitted(job.engine, job.execution_id, job.attempt, self._step)
+                )
         return self._earlier
 
     async def _resume(self) -> str:
@@ -362,7 +368,8 @@ class Spending:
         from flowfabric.sdk.runs.limits import budget_status
 
         job = self._ctx._job
-        status = await budget_status(job.engine, budget_id, job.handle.execution_id, job.app.namespace)
+        named = budget_id, job.handle.execution_id, job.app.namespace
+        status = await job.repeated(lambda: budget_status(job.engine, *named))
         name = status.scope_id or budget_id
         shown = [
             f"{shown_amount(breach.dimension, amount)} {word}"
@@ -383,14 +390,17 @@ class Spending:
 
     async def _budgets(self) -> tuple[str, ...]:
         job = self._ctx._job
-        if self._budget is not None:
-            if isinstance(self._budget, str):
-                from flowfabric.sdk.runs.limits import budget_id
+        budget = self._budget
+        if isinstance(budget, str):
+            from flowfabric.sdk.runs.limits import budget_id
 
-                return (budget_id(job.app.namespace, self._budget),)
-            return (await job.app.gates.budget(self._budget, kept=False),)
+            return (budget_id(job.app.namespace, budget),)
+        if budget is not None:
+            return (await job.repeated(lambda: job.app.gates.budget(budget, kept=False)),)
         identity = job.handle.execution_id
-        fields = await job.engine.read_exec_core_fields(identity.partition, identity, ["budget_ids"])
+        fields = await job.repeated(
+            lambda: job.engine.read_exec_core_fields(identity.partition, identity, ["budget_ids"])
+        )
         return tuple(filter(None, (fields["budget_ids"] or "").split(",")))
 
     async def _end(self, failed: bool) -> None:
@@ -399,22 +409,25 @@ class Spending:
             return
         used = self.estimate if self._used is None else self._used
         job = self._ctx._job
-        reservations, self._reservations = self._reservations, []
-        for each in reservations:
-            answer = await job.repeated(
-                lambda id=each.reservation_id: job.engine.settle_reservation(id, used, job.handle)  # type: ignore[misc]
-            )
-            if isinstance(answer, HardBreach):
-                self._ctx.log.warning(
-                    "more was used than reserved, and the budget %s has no room for it", each.budget_id
-                )
+        ids, self._reservations = [each.reservation_id for each in self._reservations], []
+        if not ids:
+            return
+        first, *others = ids
+        # All of them in one commit: a worker that dies in between has charged every budget, or none.
+        answer = await job.repeated(lambda: job.engine.settle_reservation(first, used, job.handle, others))
+        if isinstance(answer, HardBreach):
+            self._ctx.log.warning("more was used than reserved, and the budget %s has no room for it", answer.budget_id)
 
     async def _release(self) -> None:
         job = self._ctx._job
         reservations, self._reservations = self._reservations, []
         for each in reservations:
             try:
-                await job.engine.release_reservation(each.reservation_id, job.handle)
+                await job.repeated(
+                    lambda id=each.reservation_id: job.engine.release_reservation(  # type: ignore[misc]
+                        id, job.handle
+                    )
+                )
             except EngineError as error:
                 # It comes back with the lease.
                 self._ctx.log.debug("reservation %s was not released: %s", each.reservation_id, error)

@@ -287,12 +287,18 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> Server:
     return Server(engine, EMBEDDED if config is None else config, ROUTES)
 
 
+#: Operations whose result is not that of one commit. Made again they find out how far they are.
+_SEVERAL_COMMITS = frozenset({"cancel_flow"})
+
+
 def _receipt(call: Call) -> Receipt | None:
-    """What keeps the result of a call that must not be made twice, if it has a key."""
+    """What keeps the result of a call in its own commit, if it has a key."""
     operation = call.operation
-    if call.receipt is None or operation.repeatable or not hasattr(Engine, operation.name):
+    if call.receipt is None or operation.name in _SEVERAL_COMMITS or not hasattr(Engine, operation.name):
         return None
-    return call.receipt(operation.name)
+    receipt = call.receipt(operation.name)
+    receipt.most_bytes = idempotency.MAX_KEPT_BYTES if operation.repeatable else None
+    return receipt
 
 
 async def _check_owner(call: Call) -> None:

@@ -35,6 +35,7 @@ class Call:
         "body",
         "engine",
         "headers",
+        "idle",
         "key",
         "operation",
         "path",
@@ -45,6 +46,7 @@ class Call:
         "route",
         "server",
         "told",
+        "unfinished",
     )
 
     def __init__(
@@ -72,6 +74,10 @@ class Call:
         self.query: Any = None
         self.body: Any = None
         self.receive = receive
+        #: Whether some of it has yet to be done, so that its answer is not the last word; handlers set it.
+        self.unfinished = False
+        #: Whether it has found everything done already, so that it is no act; handlers set it.
+        self.idle = False
         #: What the audit tells of it beyond what was asked for; handlers set it.
         self.told: Mapping[str, Any] = _NOTHING
 
@@ -197,10 +203,12 @@ class Call:
                 raise Gone
         finally:
             for each in (task, gone):
-                if not each.done():
-                    each.cancel()
-                    with contextlib.suppress(asyncio.CancelledError, Exception):
-                        await each
+                await given_up(each)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client is known to have hung up."""
+        return getattr(getattr(self.receive, "__self__", None), "gone", False)
 
     async def disconnected(self) -> None:
         """Return when the client has hung up, or sends more of a body that nobody reads than there may be."""
@@ -209,6 +217,14 @@ class Call:
             size += len(message.get("body", b""))
             if size > self.route.limit:
                 return
+
+
+async def given_up(task: asyncio.Future[Any]) -> None:
+    """Cancel something and return when it has ended, whatever comes of it. Whoever waits here may be cancelled, too."""
+    task.cancel()
+    await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()
 
 
 class Variants:

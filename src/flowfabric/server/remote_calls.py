@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -135,12 +134,12 @@ class Performer:
         return _one([found])
 
     async def _contexts(self, call: Call, name: str, options: dict[str, Any]) -> Pieces:
-        ids, begun = options["execution_ids"], b"{"
+        ids, begun, own = options["execution_ids"], b"{", options.get("namespaces")
         most = options.get("most_bytes")
         step = STEP_BYTES if most is None else min(most, STEP_BYTES)
         while begun == b"{" or ids:
             async with call.server.turns.one():
-                found = await call.engine.read_execution_contexts(ids, step)
+                found = await call.engine.read_execution_contexts(ids, step, namespaces=own)
             ids = [] if most is not None or not found else [each for each in map(ExecutionId, ids) if each not in found]
             ready = [(begun if found or begun == b"{" else b"") + self.shapes.dump(found)[1:-1]]
             begun = b","
@@ -150,14 +149,14 @@ class Performer:
 
     async def _ends(self, call: Call, name: str, options: dict[str, Any]) -> Pieces:
         """Few at a time: each may have a large result."""
-        ids = options["execution_ids"]
+        ids, own = options["execution_ids"], options.get("namespaces")
         if len(ids) > MAX_BULK:
             raise LimitReached("MAX_BULK", MAX_BULK)
 
         async def found() -> AsyncGenerator[bytes, None]:
             for start in range(0, len(ids), ENDS):
                 async with call.server.turns.one():
-                    ready = [self.shapes.dump(await call.engine.read_ends(ids[start : start + ENDS]))]
+                    ready = [self.shapes.dump(await call.engine.read_ends(ids[start : start + ENDS], namespaces=own))]
                 yield ready.pop()
 
         async for piece in list_pieces(found()):
@@ -217,6 +216,8 @@ class Performer:
         if name == "cancel_flow":
             # What is done is done and told to the audit before anybody waits for it.
             options = {**options, "wait_ms": _checked_wait(options)}
+        # Before anything is done: a store that is away afterwards must not turn it into an error.
+        await self.envelopes.ready()
         operation, account, note = REMOTE[name], None, Note()
         if operation.audited:
             account = audit.Account(call, operation, lambda: options, lambda _: 200)
@@ -226,7 +227,6 @@ class Performer:
             call.server.gate.forget()
         if account is not None and not (name == "read_waitpoint_token" and found is None):
             await account.settle(note)
-        await self.envelopes.ready()
         # No other call comes in between: a result that holds a handle is sealed for its holder.
         self._within = within
         return self.shapes.dump(self.shapes.codec(result_of(name)).write(found))
@@ -273,12 +273,14 @@ class Performer:
                     options[each] = placed(each, self.shapes.codec(hint).read, options[each])
         except msgspec.ValidationError as error:
             flaw = flaw_of(error, body.kind)
-            more = {"kind": NOT_UNDERSTOOD} if flaw.is_unknown else {}
+            more: dict[str, Any] = {"kind": NOT_UNDERSTOOD} if flaw.is_unknown else {}
             raise refused(400 if flaw.of_value else 422, f"{name}: {flaw}", **more) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise refused(422, f"{name}: the arguments are not JSON that can be read") from None
         for each in body.creations & options.keys():
             value = options[each]
+            if isinstance(value, list) and len(value) > MAX_BULK:
+                raise values.invalid(f"{each}: {len(value)}, at most {MAX_BULK} are allowed")
             options[each] = [given(one) for one in value] if isinstance(value, list) else given(value)
         within: frozenset[str] | None = None
         for each in body.handles & options.keys():
@@ -404,12 +406,7 @@ async def _check_executions(call: Call, options: dict[str, Any]) -> None:
     if options.get("execution_id") is not None:
         if not await _owns(call, options["execution_id"]):
             raise NotFound("execution")
-    elif "execution_ids" in options:
-        # Those of others look as if there were none of them.
-        ids = options["execution_ids"]
-        owned = await asyncio.gather(*(_owns(call, each) for each in ids))
-        options["execution_ids"] = [each for each, own in zip(ids, owned, strict=True) if own]
-    else:
+    elif "namespaces" not in options:  # of many, the engine leaves out those of others as it reads
         raise _unnamed("the id of the execution")
 
 

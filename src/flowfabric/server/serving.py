@@ -98,8 +98,25 @@ class Running:
         return port
 
     async def run(self, door: socket.socket | None = None) -> None:
-        """Serve until SIGINT or SIGTERM, or until ``stop``; on a socket that listens already, if one is given."""
-        await self._listener.serve(None if door is None else [door])
+        """Serve until SIGINT or SIGTERM, or until ``stop``; on a socket that listens already, if one is given. A cancel
+        is a stop, another one ends everything at once."""
+        serving = asyncio.ensure_future(self._listener.serve(None if door is None else [door]))
+        cancelled: asyncio.CancelledError | None = None
+        while not serving.done():
+            try:
+                await asyncio.wait((serving,))
+            except asyncio.CancelledError as error:
+                self._listener.force_exit = cancelled is not None
+                cancelled = error
+                self.stop()
+        # Whoever was not done within the grace.
+        for connection in list(self._listener.server_state.connections):
+            connection.transport.abort()
+        if cancelled is not None:
+            if not serving.cancelled():
+                serving.exception()
+            raise cancelled
+        serving.result()
 
     async def started(self) -> None:
         """Wait until connections are accepted."""
@@ -116,7 +133,8 @@ class Running:
         permits = self.server.stream_ops
         self.server.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(permits.idle.wait(), max(until - loop.time(), LEAST_GRACE_S))
+            async with asyncio.timeout(max(until - loop.time(), LEAST_GRACE_S)):
+                await permits.idle.wait()
         late = await self.server.engine.shutdown_prepare(int(1_000 * max(until - loop.time(), LEAST_GRACE_S)))
         if late or permits.taken:
             self.server.metrics.shutdown_timeouts.add()
@@ -176,6 +194,11 @@ async def _end(sampling: asyncio.Task[None]) -> None:
         _log.error("sampling failed", exc_info=error)
 
 
+async def _tell(running: Running, config: ServerConfig) -> None:
+    await running.started()
+    _log.info("HTTP API listening on %s:%s", config.host, running.port)
+
+
 async def serve(config: ServerConfig) -> None:
     """Run a server until it is told to stop."""
     return_large_buffers()
@@ -188,17 +211,15 @@ async def serve(config: ServerConfig) -> None:
         if config.api_token is None:
             _log.warning("no FF_API_TOKEN: operator and admin routes need no credential")
             _log.warning("no FF_API_TOKEN: reads that show payloads and tokens need no credential")
-        task = asyncio.ensure_future(running.run())
         sampling = asyncio.ensure_future(server.sampler.run(server.closing))
-        listening = asyncio.ensure_future(running.started())
-        await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
-        listening.cancel()
-        if not task.done():
-            _log.info("HTTP API listening on %s:%s", config.host, running.port)
+        telling = asyncio.ensure_future(_tell(running, config))
         try:
-            await task
+            await running.run()
         finally:
-            await running.drain()
-            await _end(sampling)
+            telling.cancel()
+            try:
+                await running.drain()
+            finally:
+                await _end(sampling)
     finally:
         await engine.close()

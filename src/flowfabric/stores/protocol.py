@@ -86,6 +86,8 @@ class Store(Protocol):
     holds: bool
     #: How many batches may be under way at the same time.
     parallel: int
+    #: Whether batches run on the event loop and may pause there, so that large ones are decided beside it.
+    pauses: bool
 
     def transaction(self, *, trusting: bool = False) -> AbstractAsyncContextManager[Transaction]:
         """One atomic unit. ``trusting`` says that this is a first try: a store that checks versions at the commit may

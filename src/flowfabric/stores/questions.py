@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from msgspec import Struct
+
+#: Where something stands in a list that begins with the newest: its time, its UUID and its partition. Ids that we make
+#: ascend, so that within a millisecond the newest comes first, too.
+ListPlace: TypeAlias = tuple[int, str, int]
 
 
 class ListExecutions(Struct, frozen=True):
@@ -21,8 +27,7 @@ class SearchExecutions(Struct, frozen=True):
     """
 
     limit: int
-    #: Creation time, partition and UUID.
-    after: tuple[int, int, str] | None = None
+    after: ListPlace | None = None
     namespaces: tuple[str | None, ...] | None = None
     lane_id: str | None = None
     states: tuple[str, ...] = ()
@@ -46,8 +51,8 @@ class SearchExecutions(Struct, frozen=True):
     workers: tuple[str, ...] = ()
     ended_from_ms: int | None = None
     ended_before_ms: int | None = None
-    #: The oldest that is looked at: creation time, partition and UUID.
-    down_to: tuple[int, int, str] | None = None
+    #: The oldest that is looked at.
+    down_to: ListPlace | None = None
     #: The last digits of the UUID, at most twelve.
     id_end: str | None = None
 
@@ -70,8 +75,8 @@ class CountStates(Struct, frozen=True):
 
 
 class SearchEdge(Struct, frozen=True):
-    """The place of the last of so many executions, newest first, that a search would look at -> creation time,
-    partition and UUID; ``None`` if there are fewer."""
+    """The place of the last of so many executions, newest first, that a search would look at ->
+    ``ListPlace``; ``None`` if there are fewer."""
 
     #: Only its namespaces, its place and its times of creation matter.
     search: SearchExecutions
@@ -89,18 +94,20 @@ class SearchFlows(Struct, frozen=True):
     """Flows, newest first, behind a place -> ``list[Flow]``; of all namespaces if that is ``None``."""
 
     limit: int
-    #: Creation time, partition and id.
-    after: tuple[int, int, str] | None = None
+    after: ListPlace | None = None
     namespaces: tuple[str, ...] | None = None
 
 
 class SearchSuspended(Struct, frozen=True):
-    """Suspended executions with one of these blocking reasons, newest first, behind a place -> ``list[SummaryRow]``."""
+    """Suspended executions with one of these blocking reasons, those that were suspended last first, behind a place
+    -> ``list[SummaryRow]``."""
 
     limit: int
     reasons: tuple[str, ...]
-    after: tuple[int, int, str] | None = None
+    after: ListPlace | None = None
     namespaces: tuple[str, ...] | None = None
+    #: Only members of this one: partition and id.
+    flow: tuple[int, str] | None = None
 
 
 class CountUnended(Struct, frozen=True):
@@ -144,6 +151,8 @@ class SummaryRow(Struct, frozen=True):
     tags: str | None
     #: A UUID.
     parent: str | None
+    #: When it was suspended last; when it was created if that is not known.
+    suspended_at_ms: int
 
 
 class ListCredentials(Struct, frozen=True):

@@ -105,7 +105,8 @@ class Wakeups:
             except self.errors as error:
                 self.log.warning("listening was interrupted: %s", error)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._stop.wait()
             pause = min(pause * 2, RECONNECT_LAST_S)
 
     async def close(self) -> None:

@@ -1,4 +1,7 @@
-"""Which browser the tests drive: the machine's Chromium, or the one that ``FF_TEST_CHROMIUM`` names."""
+"""Which browser the tests drive: the machine's Chromium, or the one that ``FF_TEST_CHROMIUM`` names.
+
+The one that was built to run without a window needs half as much of a processor as the one that can have one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import shutil
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def chromium() -> str:

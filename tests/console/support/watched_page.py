@@ -19,6 +19,16 @@ globalThis.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>
   globalThis.violations.push(`${event.effectiveDirective} ${event.blockedURI} ${event.sourceFile}`));
 """
+#: By way of a page that is not there.
+TURN = """
+async (place) => {
+  const lost = () => document.querySelector("h1")?.textContent === "Page not found";
+  location.hash = "#/nowhere";
+  while (!lost()) await new Promise(requestAnimationFrame);
+  location.hash = `#/${place}`;
+  while (lost()) await new Promise(requestAnimationFrame);
+}
+"""
 WAIT_MS = 60_000  # a request that gets no answer is given up after a while and made again
 expect.set_options(timeout=WAIT_MS)
 
@@ -70,6 +80,11 @@ class Watched:
         await self.page.goto("about:blank")
         await self.page.goto(f"{self.base}#/{place}" if not place.startswith("answer") else f"{self.base}{place}")
 
+    async def turn(self, place: str) -> None:
+        """Open a page without loading the console again; what was shown before is gone by then."""
+        await self.page.bring_to_front()
+        await self.page.evaluate(TURN, place)
+
     async def open(self, identity: str) -> None:
         """Open one execution."""
         await self.go(f"executions/{quote(identity, safe='')}")
@@ -99,20 +114,25 @@ class Watched:
         assert not violations, violations
         assert not self.wrong, self.wrong
 
-    async def findings(self) -> list[str]:
-        """What axe finds serious or worse, in the theme that the page is in and then in the other."""
+    async def findings(self, within: str | None = None) -> list[str]:
+        """What axe finds serious or worse, in the theme that the page is in and then in the other. In a plain run only
+        ``within`` an element, if the page around it was looked at without it."""
         # Scripts of tests come in through the debugger, which no policy of the page applies to.
-        await self.page.evaluate(AXE + "; undefined")
-        found = await self._violations(AXE_RULES)
+        if not await self.page.evaluate("'axe' in globalThis"):
+            await self.page.evaluate(AXE + "; undefined")
+        within = None if full_run() else within
+        found = await self._violations(AXE_RULES, within)
         theme = await self.page.evaluate("document.documentElement.dataset.theme")
         other = "light" if theme == "dark" else "dark"
         # The page is the same one, in other colours. The next one that is opened begins with these.
         await self.page.emulate_media(color_scheme=other)  # type: ignore[arg-type]
         await expect(self.page.locator(f"html[data-theme={other}]")).to_be_attached()
-        return found + await self._violations(AXE_RULES if full_run() else AXE_COLOURS)
+        return found + await self._violations(AXE_RULES if full_run() else AXE_COLOURS, within)
 
-    async def _violations(self, rules: dict[str, Any]) -> list[str]:
-        found: Any = await self.page.evaluate("(rules) => axe.run(document, rules)", rules)
+    async def _violations(self, rules: dict[str, Any], within: str | None) -> list[str]:
+        found: Any = await self.page.evaluate(
+            "([rules, within]) => axe.run(within ? { include: within } : document, rules)", [rules, within]
+        )
         return [
             f"{each['id']}: {each['help']}: {node['html'][:200]} {node['failureSummary'][:300]}"
             for each in found["violations"]

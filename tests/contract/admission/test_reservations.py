@@ -22,6 +22,7 @@ from flowfabric import (
     Settled,
     SoftBreach,
     State,
+    Validation,
 )
 from flowfabric.core.batch.view import View
 from flowfabric.engine import Engine
@@ -146,6 +147,36 @@ async def test_more_than_fits_charges_the_reservation_and_no_more(engine: Engine
     assert (await usage(engine), await reserved(engine)) == ({"a": 9}, {})
     assert (await engine.get_budget_status(ONE)).breach_count == 1
     assert await engine.settle_reservation(which, {"a": 6}) == AlreadyApplied()
+
+
+async def test_several_budgets_are_charged_in_one_commit(engine: Engine, probe: Probe) -> None:
+    """They share the budget above them, which is charged for each."""
+    await budget(engine, THREE, {"a": 100})
+    for each in (ONE, TWO):
+        await budget(engine, each, {"a": 10}, parent_budget_id=THREE)
+    handle = await claimed(engine)
+    one, two = [await reserve(engine, handle, each, a=8) for each in (ONE, TWO)]
+    for also in ([NONE], [one], [two, two]):
+        async with unchanged(probe):
+            with pytest.raises((NotFound, Validation)):
+                await engine.settle_reservation(one, {"a": 5}, handle, also)
+    settled = Settled(one, {"a": 5}, {"a": 3})
+    assert await engine.settle_reservation(one, {"a": 5}, handle, [two]) == settled
+    async with unchanged(probe):
+        assert await engine.settle_reservation(one, {"a": 5}, handle, [two]) == AlreadyApplied()
+    assert [await usage(engine, each) for each in (ONE, TWO, THREE)] == [{"a": 5}, {"a": 5}, {"a": 10}]
+    assert [await reserved(engine, each) for each in (ONE, TWO, THREE)] == [{}, {}, {}]
+    [attempt] = await probe.attempts(id_of(handle))
+    assert attempt.reservation_count == 0
+
+
+async def test_of_several_budgets_the_one_without_room_is_told(engine: Engine) -> None:
+    await budget(engine, ONE, {"a": 100})
+    await budget(engine, TWO, {"a": 10})
+    handle = await claimed(engine)
+    one, two = [await reserve(engine, handle, each, a=8) for each in (ONE, TWO)]
+    assert await engine.settle_reservation(one, {"a": 12}, handle, [two]) == HardBreach("a", 0, 10, TWO)
+    assert [await usage(engine, each) for each in (ONE, TWO)] == [{"a": 12}, {"a": 8}]
 
 
 async def test_what_was_used_after_the_lease_was_lost_is_charged_if_it_fits(engine: Engine) -> None:

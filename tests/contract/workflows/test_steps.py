@@ -16,11 +16,13 @@ from flowfabric import (
     ExecutionId,
     Handle,
     HandleKind,
+    LimitReached,
     NotFound,
     PublicState,
     State,
     Validation,
 )
+from flowfabric.core.workflows import steps as rules
 from flowfabric.engine import Engine
 from flowfabric.model.operations.workflows import ChildWait, NewStep, Step, StepOutcome, StepPlace
 from flowfabric.model.records.executions import Execution, Suspension
@@ -73,6 +75,22 @@ async def test_a_step_is_remembered_once(engine: Engine, probe: Probe) -> None:
     rows = await probe.select(Step, partition=id_of(handle).partition)
     assert {row.lease_epoch for row in rows} == {payload_of(handle).lease_epoch}
     assert await state(probe, id_of(handle)) == "running"
+
+
+async def test_steps_of_one_millisecond_are_in_the_order_they_were_remembered(engine: Engine) -> None:
+    """Also if the caller does not say how many there are."""
+    handle = await claimed(engine)
+    names = ["n", "c", "z", "a", "k", "b", "y", "d"]
+    for name in names[:3]:
+        await engine.advance(handle, steps=[NewStep(name, b"1")])
+    await engine.advance(handle, steps=[NewStep(name, b"1") for name in names[1:6]])
+    await asyncio.gather(*(engine.advance(handle, steps=[NewStep(name, b"1")]) for name in names[6:]))
+    assert [(each.name, each.sequence) for each in await engine.read_steps(id_of(handle))] == [
+        (name, number + 1) for number, name in enumerate(names)
+    ]
+    assert [each.name for each in await engine.list_steps(id_of(handle))] == names
+    await engine.complete(handle, b"", steps=[NewStep("e", b"1")])
+    assert (await engine.list_steps(id_of(handle)))[-1].sequence == 9
 
 
 async def test_a_zombie_remembers_nothing(engine: Engine, probe: Probe, clock: ManualClock) -> None:
@@ -336,6 +354,27 @@ async def test_getting_on_forgives_lost_workers(engine: Engine, probe: Probe, cl
     assert (await probe.execution(parent)).lease_reclaim_count == 0
 
 
+async def test_so_does_a_step(engine: Engine, probe: Probe, clock: ManualClock) -> None:
+    """A function of nothing but steps lives through many deploys; one that is lost before its first step does not."""
+    handle = await claimed(engine, policy={"max_reclaim_count": 2})
+    run = id_of(handle)
+    for number in range(6):
+        clock.advance(30_001)
+        await engine.run_due()
+        handle = await take(engine)
+        assert (await probe.execution(run)).lease_reclaim_count == 1
+        await engine.advance(handle, steps=[NewStep(f"s{number}")], known_steps=number)
+        assert (await probe.execution(run)).lease_reclaim_count == 0
+    for known in range(1, 4):
+        clock.advance(30_001)
+        await engine.run_due()
+        if known < 3:
+            # What is remembered already is no news.
+            await engine.advance(await take(engine), steps=[NewStep("s0")], known_steps=6)
+            assert (await probe.execution(run)).lease_reclaim_count == known
+    assert (await probe.execution(run)).failure_reason == "max_reclaims_exceeded"
+
+
 # -- forking ---------------------------------------------------------------------------------------------------------
 
 
@@ -358,6 +397,46 @@ async def test_a_fork_remembers_what_came_before_a_step(engine: Engine, probe: P
         await engine.fork_execution(execution_id=source, at="nothing")
     whole = await engine.fork_execution(execution_id=source, input_payload=b"other")
     assert whole.steps == 3
+
+
+async def test_a_fork_from_a_step_that_failed_takes_the_name_of_its_call(engine: Engine, probe: Probe) -> None:
+    """Its errors are kept per trial; the last one is where it stands, unless it has succeeded since."""
+    handle = await claimed(engine)
+    source = id_of(handle)
+
+    def failed(name: str) -> NewStep:
+        return NewStep(name, b"no", StepOutcome.ERROR)
+
+    trials = [
+        [NewStep("pay", b"1"), NewStep("ship", b"2"), failed("mail!0"), NewStep("!failed 0")],
+        [NewStep("pack", b"3"), failed("mail!1"), NewStep("a!b", b"4")],
+        [failed("ask:go?!1"), failed("pack!1")],
+        [NewStep("left>post"), failed("right#2>post!1"), NewStep("left>sort"), NewStep("sort[a>b]")],
+    ]
+    known = 0
+    for steps in trials:
+        await engine.advance(handle, steps=steps, known_steps=known)
+        known += len(steps)
+    await engine.complete(handle, b"")
+
+    async def before(at: str) -> str:
+        forked = await engine.fork_execution(execution_id=source, at=at)
+        return " ".join(step.name for step in await engine.read_steps(forked.execution_id))
+
+    assert await before("mail") == "pay ship mail!0 !failed 0 pack"
+    assert await before("mail!0") == "pay ship"
+    assert await before("pack") == "pay ship mail!0 !failed 0"
+    assert await before("ask:go?") == "pay ship mail!0 !failed 0 pack mail!1 a!b"
+    assert (await before("sort")).endswith("pack!1 left>post right#2>post!1"), "there is one, whichever branch makes it"
+    assert (await before("right#2>post")).endswith("pack!1 left>post")
+    for at, known in (
+        ("post", "left>post, right#2>post"),
+        ("a", "pay, ship, mail, pack, a!b, ask:go?, left>post, right#2>post, left>sort, sort[a>b]"),
+        ("b]", "pay, ship, mail"),
+    ):
+        async with refused(probe, NotFound) as error:
+            await engine.fork_execution(execution_id=source, at=at)
+        assert f"remembers: {known}" in str(error.value)
 
 
 async def test_a_purged_execution_takes_its_steps_along(engine: Engine, probe: Probe, clock: ManualClock) -> None:
@@ -484,3 +563,33 @@ async def test_last_steps_are_checked(engine: Engine, probe: Probe) -> None:
     for steps in ([NewStep("a", None), NewStep("a", None)], [NewStep("", None)], ["a"]):
         async with refused(probe, Validation):
             await engine.complete(handle, None, steps=steps)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("failure_class", ["transient", "permanent"])
+async def test_a_failure_brings_the_last_steps(engine: Engine, probe: Probe, failure_class: str) -> None:
+    retries = {"retry_policy": {"max_retries": 1, "backoff": {"Fixed": {"delay_ms": 1_000}}}}
+    handle = await claimed(engine, policy=retries)
+    await engine.advance(handle, steps=[NewStep("a", b"1")])
+    answers = [
+        await engine.fail(handle, "no", failure_class, steps=[NewStep("b", b"2"), NewStep("end", None)], known_steps=1)
+        for _ in range(2)
+    ]
+    assert answers[0] == answers[1], "repeated after a lost reply, the same answer"
+    remembered = [(step.name, step.sequence) for step in await engine.read_steps(id_of(handle))]
+    assert remembered == [("a", 1), ("b", 2), ("end", 3)]
+    assert await state(probe, id_of(handle)) == ("delayed" if failure_class == "transient" else "failed")
+
+
+async def test_a_failure_whose_steps_are_refused_is_none(
+    engine: Engine, probe: Probe, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = await claimed(engine, ttl_ms=1_000)
+    async with refused(probe, Validation):
+        await engine.fail(handle, "no", steps=[NewStep("a"), NewStep("a")])
+    with monkeypatch.context() as patch:
+        patch.setattr(rules, "MAX_STEPS_PER_EXECUTION", 1)
+        async with refused(probe, LimitReached):
+            await engine.fail(handle, "no", steps=[NewStep("a"), NewStep("b")])
+    clock.advance(1_000)
+    async with refused(probe, State):
+        await engine.fail(handle, "no", steps=[NewStep("a")])

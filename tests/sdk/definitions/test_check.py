@@ -100,9 +100,40 @@ def test_helpers_and_questions_count(tmp_path: object) -> None:
     async def worked_out(what: str) -> None:
         await Ask(f"free {what}?")
 
+    def question(of: str) -> Any:
+        return Ask("helped?", of={of}, show=f"for {of}")
+
+    @app.workflow
+    async def tells(what: str) -> str:
+        ok = await Ask("told?", of={"ann"}, show=f"{what}")
+        return f"{what}: {ok}, {await question(what)}"
+
+    asked = {each for each in names_of(tells) if each.startswith("ask:")}
+    assert asked == {"ask:told?", "ask:helped?"}, "texts that are no questions hide nothing"
     assert {"sleep", "inner", "outer", "ask:fixed?"} <= names_of(whole)
     assert "ask:" in names_of(worked_out)
     assert "ask:" not in names_of(whole)
+
+
+async def test_a_question_with_another_text_is_found_whatever_else_the_code_writes(app: App) -> None:
+    @app.workflow
+    async def review(page: int) -> str:
+        ok = await Ask("publish?", of={"ann"})
+        return f"{page}: {ok}"
+
+    async with app.worker():
+        run = await review.start(1)
+        await opened(app, run)
+    forget(app, "review")
+
+    @app.workflow(name="review")
+    async def review_again(page: int) -> str:
+        ok = await Ask("publish it?", of={"ann"})
+        return f"{page}: {ok}"
+
+    report = await check(app)
+    assert [(each.run, each.step) for each in report.waiting] == [(run.id, "ask:publish?")]
+    assert not report.ok
 
 
 def forget(app: App, *names: str) -> None:

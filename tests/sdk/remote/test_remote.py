@@ -497,8 +497,11 @@ async def test_what_a_server_has_not_begun_is_asked_again(url: str) -> None:
         await engine.debounce_execution("key", {"execution_kind": "once"}, wait_ms=1, at_most_ms=1)
 
 
-async def test_a_lost_answer_to_a_claim_is_given_again(url: str) -> None:
+@pytest.mark.parametrize("status", [b"", b"429 Slow Down", b"408 Too Late", b"500 Oh"])
+async def test_a_lost_answer_to_a_claim_is_given_again(url: str, status: bytes) -> None:
     async with proxied(url) as (proxy, address), await RemoteEngine.open(address) as engine:
+        if status:
+            proxy.instead = FROM_A_PROXY.replace(b"503 Service Unavailable", status)
         for _ in range(7):
             await engine.create_execution(input_payload=b"in")
         policy = ClaimPolicy("w", "w-1", max_wait=1_000)

@@ -118,7 +118,15 @@ async def test_operators(app: App, clock: ManualClock) -> None:
         )  # fmt: skip
         again = await app.schedules.change("tick", catch_up="none")
         assert (again.jitter_ms, again.spec, again.catch_up) == (1_000, Every(2 * HOUR), "none")
+        half_past = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
+        anchor_ms = int(half_past.timestamp() * 1_000)
+        moved = await app.schedules.change("tick", anchor=half_past)
+        assert moved.spec == Every(2 * HOUR, anchor_ms), "the step stays"
+        moved = await app.schedules.change("tick", every=hours(3))
+        assert moved.spec == Every(3 * HOUR, anchor_ms), "and so does the anchor"
         assert await app.schedules.change("tick", cron="0 6 * * *", tz="Europe/Paris")
+        with pytest.raises(BadOptions, match="every="):
+            await app.schedules.change("tick", anchor=half_past)
         found = await app.schedules.change("tick", tz="America/New_York")
         assert found.spec == Cron("0 6 * * *", "America/New_York")
         await app.schedules.store()
@@ -210,3 +218,35 @@ async def test_a_month_in_the_testing_kit() -> None:
         await kit.advance(days(30))
         await kit.idle()
         assert (await app.schedules.get("daily")).started_count == len(ran) == 30
+
+
+@pytest.mark.parametrize("store_url", ["memory", "sqlite"], indirect=True)
+async def test_two_who_change_one_schedule(app: App) -> None:
+    @app.every(hours(1))
+    async def tick() -> None: ...
+
+    async with app:
+        await app.schedules.store()
+        both = app.schedules.change("tick", priority=7), app.schedules.change("tick", every=hours(2))
+        await asyncio.gather(*both)
+        found = await app.schedules.get("tick")
+        assert (found.priority, found.spec) == (7, Every(2 * HOUR, 0)), "neither undoes the other's change"
+
+
+@pytest.mark.parametrize("store_url", ["memory"], indirect=True)
+async def test_what_was_deleted_while_it_was_changed_stays_deleted(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.every(hours(1))
+    async def tick() -> None: ...
+
+    async with app:
+        await app.schedules.store()
+        put = app.engine.put_schedule
+
+        async def late(*args: Any, **kwargs: Any) -> Any:
+            await app.schedules.delete("tick")
+            return await put(*args, **kwargs)
+
+        monkeypatch.setattr(app.engine, "put_schedule", late)
+        with pytest.raises(UnknownSchedule):
+            await app.schedules.change("tick", priority=7)
+        assert await app.schedules.list() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable
@@ -248,21 +249,33 @@ async def test_what_a_step_calls_is_not_durable(app: App) -> None:
     assert [step.name for step in await run.steps()] == ["outer"]
 
 
-@pytest.mark.parametrize("where", ["step", "thread", "body"])
+class Own(BaseException):
+    """No ``Exception``."""
+
+
+LEAVING = (SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), Own("no"))
+
+
+@pytest.mark.parametrize("error", LEAVING, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("where", ["step", "thread", "branch", "body"])
 @pytest.mark.parametrize("store_url", ["memory", "sqlite"], indirect=True)
-async def test_an_exit_fails_the_run_and_not_the_worker(app: App, where: str) -> None:
+async def test_what_is_no_exception_fails_the_run_and_not_the_worker(
+    app: App, where: str, error: BaseException
+) -> None:
     @app.step
     async def leave() -> None:
-        raise SystemExit(3)
+        raise error
 
     @app.step
     def leave_thread() -> None:
-        raise SystemExit(3)
+        raise error
 
     @app.workflow
     async def leaving() -> str:
         if where == "body":
-            raise SystemExit(3)
+            raise error
+        if where == "branch":
+            await gather(sleep(SHORT), leave())
         await (leave() if where == "step" else leave_thread())
         return "stayed"
 
@@ -273,7 +286,7 @@ async def test_an_exit_fails_the_run_and_not_the_worker(app: App, where: str) ->
 
     async with app.worker():
         run, beside = await leaving.start(), await other.start()
-        with pytest.raises(RunFailed, match="SystemExit"):
+        with pytest.raises(RunFailed, match=type(error).__name__):
             await run.result(seconds(30))
         assert await beside.result(seconds(30)) == "done"
 

@@ -9,8 +9,24 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, Ask, Retry, days, first, gather, minutes, now, random, seconds, sleep, uuid
+from flowfabric import (
+    App,
+    Ask,
+    BadOptions,
+    Limit,
+    Retry,
+    days,
+    first,
+    gather,
+    minutes,
+    now,
+    random,
+    seconds,
+    sleep,
+    uuid,
+)
 from flowfabric.sdk.errors import RunFailed
+from flowfabric.sdk.workflows import conductor
 from tests.contract.probe import ManualClock
 
 
@@ -271,3 +287,142 @@ async def test_a_call_that_was_cancelled_is_made_again_in_a_later_trial(memory_a
     async with app.testing():
         run = await impatient.start()
         assert await run.result(days(1)) == "done"
+
+
+async def test_a_run_that_is_started_in_the_body_is_started_once(memory_app: App) -> None:
+    app = memory_app
+    ran: list[str] = []
+
+    @app.task
+    async def mail(to: str) -> str:
+        ran.append(to)
+        return to
+
+    @app.workflow(retry=Retry(1, first=seconds(1)))
+    async def mailing() -> list[str]:
+        both = await gather(mail.start("ann"), mail.start("bob"), mail.using(id="carol").start("carol"))
+        await sleep(days(1))
+        if len(ran) == 3:
+            ran.append("retry")
+            raise ValueError("once more")
+        return [each.id for each in both]
+
+    async with app.testing() as t:
+        run = await mailing.start()
+        found = await run.result(days(3))
+        assert len(set(found)) == 3
+        await t.idle()
+    assert sorted(ran) == ["ann", "bob", "carol", "retry"]
+
+
+async def test_a_body_does_not_start_runs_in_a_transaction(memory_app: App) -> None:
+    app = memory_app
+
+    @app.task
+    async def mail(to: str) -> None: ...
+
+    @app.workflow
+    async def mailing() -> None:
+        await mail.using(tx=object()).start("ann")
+
+    async with app.testing():
+        run = await mailing.start()
+        with pytest.raises(RunFailed, match="start such a run in a step"):
+            await run.result(days(1))
+
+
+async def test_what_is_nested_deeply_is_not_taken_to_wait(memory_app: App) -> None:
+    app = memory_app
+    did: list[str] = []
+
+    @app.step
+    async def note(what: str) -> str:
+        did.append(what)
+        return what
+
+    async def deep(levels: int) -> str:
+        if levels == 0:
+            return await note("deep")
+        (found,) = await gather(deep(levels - 1))
+        return found
+
+    async def both() -> None:
+        await deep(40)
+        await note("after")
+
+    @app.workflow
+    async def nesting() -> None:
+        await gather(both(), sleep(days(30)))
+
+    async with app.testing() as t:
+        run = await nesting.start()
+        await t.idle()
+        assert did == ["deep", "after"]
+        await run.result(days(40))
+
+
+async def test_a_call_that_nobody_waits_for_is_started(memory_app: App) -> None:
+    app = memory_app
+    ran: list[str] = []
+
+    @app.task(limits=[Limit(5)])
+    async def mail(to: str) -> None:
+        ran.append(to)
+
+    tasks = set()
+
+    @app.workflow
+    async def mailing() -> None:
+        tasks.add(asyncio.create_task(mail("ann")))
+        await asyncio.sleep(0)
+
+    async with app.testing(second_pass=False) as t:
+        await (await mailing.start()).result(days(1))
+        await t.until(lambda: _given(ran), "the mail")
+
+
+async def _given(found: list[str]) -> list[str] | None:
+    return found or None
+
+
+async def test_what_a_child_gives_is_noticed_while_a_step_runs(
+    memory_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "LOOK_AGAIN_MS", 10)
+    app = memory_app
+    noticed = asyncio.Event()
+
+    @app.task
+    async def quick() -> str:
+        return "quick"
+
+    @app.step
+    async def slow() -> str:
+        await noticed.wait()
+        return "slow"
+
+    async def notice() -> str:
+        found = await quick()
+        noticed.set()
+        return found
+
+    @app.workflow
+    async def both() -> list[str]:
+        return list(await gather(slow(), notice()))
+
+    async with app, app.worker():
+        assert await (await both.start()).result(seconds(60)) == ["slow", "quick"]
+
+
+@pytest.mark.parametrize("name", ["a#2", "a!0", "a~1", "a>b", "a[b]", "sleep", "first", "ask:me", "x" * 201, "a\n"])
+def test_names_that_records_could_be_mistaken_for(memory_app: App, name: str) -> None:
+    with pytest.raises(BadOptions, match="name"):
+        memory_app.step(name=name)(lambda: None)
+    with pytest.raises(BadOptions, match="name"):
+        memory_app.task(name=name)(lambda: None)
+
+
+def test_a_step_and_a_task_have_different_names(memory_app: App) -> None:
+    memory_app.step(name="send")(lambda: None)
+    with pytest.raises(BadOptions, match="already"):
+        memory_app.task(name="send")(lambda: None)

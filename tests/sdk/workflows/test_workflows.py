@@ -135,8 +135,8 @@ async def test_a_failed_workflow_goes_on_from_its_failed_step(app: App) -> None:
     calls: Counter[str] = Counter()
 
     @app.step
-    async def first() -> int:
-        calls["first"] += 1
+    async def begin() -> int:
+        calls["begin"] += 1
         return 1
 
     @app.step
@@ -148,7 +148,7 @@ async def test_a_failed_workflow_goes_on_from_its_failed_step(app: App) -> None:
 
     @app.workflow
     async def both() -> int:
-        return await second(await first())
+        return await second(await begin())
 
     async with app.worker():
         run = await both.start()
@@ -156,7 +156,7 @@ async def test_a_failed_workflow_goes_on_from_its_failed_step(app: App) -> None:
             await run.result(seconds(30))
         await run.replay()
         assert await run.result(seconds(30)) == 2
-    assert calls == {"first": 1, "second": 2}
+    assert calls == {"begin": 1, "second": 2}
 
 
 async def test_a_fork_goes_on_from_a_step(app: App) -> None:
@@ -182,6 +182,35 @@ async def test_a_fork_goes_on_from_a_step(app: App) -> None:
         again = await run.fork(at="polish")
         assert await again.result(seconds(30)) == "draft 1, polished 2"
         assert await run.result(seconds(30)) == "draft 1, polished 1"
+
+
+async def test_a_fork_goes_on_from_the_step_that_failed(app: App) -> None:
+    """Under the name that the code gives it."""
+    calls: Counter[str] = Counter()
+
+    @app.step
+    async def charge() -> str:
+        calls["charge"] += 1
+        return f"paid {calls['charge']}"
+
+    @app.step
+    async def ship(what: str) -> str:
+        calls["ship"] += 1
+        if calls["ship"] == 1:
+            raise ValueError("no courier")
+        return f"{what}, shipped"
+
+    @app.workflow
+    async def order() -> str:
+        return await ship(await charge())
+
+    async with app.worker():
+        run = await order.start()
+        with pytest.raises(RunFailed):
+            await run.result(seconds(30))
+        again = await run.fork(at="ship")
+        assert await again.result(seconds(30)) == "paid 1, shipped"
+    assert calls == {"charge": 1, "ship": 2}
 
 
 # -- children --------------------------------------------------------------------------------------------------------
@@ -287,7 +316,7 @@ async def test_the_first_wins_and_the_others_are_cancelled(app: App) -> None:
         assert cancelled == {"slow": 1, "slower": 1, "late": 1}
     won = {step.name: read_won(step.value) for step in await run.steps() if step.name in ("first", "first#2")}
     assert {name: each.won for name, each in won.items()} == {"first": "answer[quick]", "first#2": "answer[second]"}
-    assert won["first"].lost == ["answer[broken]", "answer[slow]", "answer[slower]", "first>sleep_and_say>"]
+    assert won["first"].lost == ["answer[broken]", "answer[slow]", "answer[slower]", "first()>sleep_and_say>"]
 
 
 async def test_several_win_at_once(app: App) -> None:

@@ -248,9 +248,9 @@ class Looked:
             self.steps.append(sum(len(each.value or b"") for each in found))
             return found
 
-        async def ends(execution_ids: Any) -> Any:
+        async def ends(execution_ids: Any, **options: Any) -> Any:
             self.ends.append(len(execution_ids))
-            return await read_ends(execution_ids)
+            return await read_ends(execution_ids, **options)
 
         monkeypatch.setattr(engine, "read_steps", steps)
         monkeypatch.setattr(engine, "read_ends", ends)

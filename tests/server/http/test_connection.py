@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import uvicorn
 
 from flowfabric.server.http.connection import AHEAD_BYTES, MAX_HEAD_BYTES, Bounds, behind, guard
-from flowfabric.server.http.head import BadHead, Heads
+from flowfabric.server.http.head import MAX_HEADERS, BadHead, Heads
 from flowfabric.server.http.limits import AnswerRoom
 from flowfabric.telemetry.metrics import Counter
 
@@ -316,6 +317,24 @@ def test_a_head_is_read_in_any_pieces() -> None:
     assert buffer == b"rest"
     with pytest.raises(BadHead):
         Heads(100).take(bytearray(b"x" * 101))
+
+
+@pytest.mark.parametrize("line", [b"a:\r\n", b"x-name: value\r\n"])
+def test_a_head_of_many_headers_is_not_taken_apart(line: bytes) -> None:
+    """Their bytes are few, but what is made of them would be held for as long as nobody reads the answer."""
+    first = b"GET / HTTP/1.1\r\nhost: here\r\n"
+    head = Heads(MAX_HEAD_BYTES).take(bytearray(first + line * (MAX_HEADERS - 1) + b"\r\n"))
+    assert head is not None
+    assert len(head.headers) == MAX_HEADERS
+    many = bytearray(first + line * ((MAX_HEAD_BYTES - 100) // len(line)) + b"\r\n")
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadHead) as refused:
+            Heads(MAX_HEAD_BYTES).take(many)
+        assert tracemalloc.get_traced_memory()[1] < 4 * MAX_HEAD_BYTES
+    finally:
+        tracemalloc.stop()
+    assert refused.value.status == 431
 
 
 def test_a_head_that_is_said_again_is_the_same_and_another_is_another() -> None:

@@ -53,8 +53,8 @@ async def test_a_lost_answer_doubles_nothing(
             patch.setattr(engine, "keep_answer", lost)
             assert (await client.post(path, json=body, headers=headers)).status_code == 500
         repeated = await client.post(path, json=body, headers=headers)
-        assert repeated.status_code == 200
-        assert next(iter(repeated.json())) in ("Duplicate", "AlreadySatisfied")
+        assert repeated.status_code == 201
+        assert next(iter(repeated.json())) == "Created"
     assert len((await engine.search_executions()).executions) == 1
 
 
@@ -106,7 +106,7 @@ async def test_many_that_are_created_twice(lost: Lost, engine: Engine, monkeypat
             assert made.status_code == 500
     async with client_of(create_app(engine)) as second:
         again = (await second.post("/v1/executions/bulk", json={"executions": bodies}, headers=KEY)).json()
-    assert [next(iter(each)) for each in again["results"]] == ["Duplicate"] * 10
+    assert [next(iter(each)) for each in again["results"]] == ["Created"] * 10
     handles = [await claimed(engine) for _ in range(10)]
     contexts = await engine.read_execution_contexts([each.execution_id for each in handles])
     inputs = [contexts[each.execution_id].input_payload for each in handles]
@@ -171,8 +171,11 @@ async def test_executions_that_are_run_again_twice(lost: Lost, engine: Engine, c
     identity = await created(client)
     await fail()
     told: list[bytes] = []
+    real = engine.keep_answer
 
-    async def keep(**answer: Any) -> None:
+    async def keep(**answer: Any) -> Any:
+        if not answer["media"]:
+            return await real(**answer)  # what a bulk request is about
         # It fails again before the request is repeated.
         told.append(answer["body"])
         await fail()

@@ -96,6 +96,8 @@ async def test_starting_otherwise(client: httpx.AsyncClient, engine: Engine) -> 
     assert (await client.post(START, json={**body, "idempotency_key": "x"})).status_code == 201
     assert (await client.post(START, json={**body, "lane_id": "a\nb"})).status_code == 400
     assert (await client.post("/v1/kinds/free/start", json={})).status_code == 201
+    later = await client.post(START, json={**body, "idempotency_key": "y", "delay_until": 2**50})
+    assert await engine.read_execution_state(later.json()["Created"]["execution_id"]) == "delayed"
 
 
 JSON = {"content-type": "application/json"}

@@ -41,6 +41,7 @@ from flowfabric.model.errors import (
     Validation,
     ValidationKind,
 )
+from flowfabric.model.states import PublicState
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.access.principals import Scope
 from flowfabric.server.access.signed_handles import Envelopes
@@ -174,6 +175,21 @@ async def test_what_cannot_be_read_is_given_back(
         assert (await client.post("/v1/remote/claim", json=body)).status_code == 500
         assert (await client.post("/v1/remote/calls", json={"calls": [], "claim": body})).status_code == 500
     assert len(await claim(client, limit=limit, key="k" * 16, again=True)) == limit
+
+
+async def test_what_a_claim_was_given_goes_back(client: httpx.AsyncClient, engine: Engine) -> None:
+    for _ in range(3):
+        await engine.create_execution()
+    [kept] = await claim(client, key="a" * 16)
+    first, second = await claim(client, limit=2, key="b" * 16)
+    for _ in range(2):
+        assert await claim(client, limit=2, key="b" * 16, give_back=True) == []
+    states = [await engine.read_execution_state(each["execution_id"]) for each in (kept, first, second)]
+    assert states == [PublicState.ACTIVE, PublicState.WAITING, PublicState.WAITING]
+    assert await claim(client, limit=2, key="c" * 16, give_back=True) == [], "nothing is claimed by it"
+    refused = await client.post("/v1/remote/claim", json={**WORKER, "give_back": True})
+    assert (refused.status_code, "key" in refused.text) == (400, True)
+    assert len(await claim(client, limit=3)) == 2
 
 
 async def test_a_closing_server_sends_claimants_away(server: Server, client: httpx.AsyncClient, engine: Engine) -> None:
@@ -330,6 +346,10 @@ async def test_every_call_keeps_to_its_scopes_and_namespaces(guarded: Server, en
     for scope in Scope:
         async with client_of(guarded, await token(engine, scope, namespaces=["mine"])) as client:
             [answer] = await calls(client, (name, arguments))
+            if "execution_ids" in arguments and scope in remote.scopes:
+                assert answer["error"]["status"] == 403, "it names a namespace of others"
+                unnamed = {key: value for key, value in arguments.items() if key != "namespaces"}
+                [answer] = await calls(client, (name, unnamed))
         if scope not in remote.scopes:
             assert (answer["error"]["status"], answer["error"]["kind"]) == (403, "forbidden"), scope
         elif name == "list_namespaces":

@@ -12,6 +12,9 @@ import pytest
 from flowfabric.engine import Engine, base
 from flowfabric.engine.timers.loop import TIMERS
 from flowfabric.model.errors import Transport, Unavailable, WrongLoop
+from flowfabric.model.operations.executions import ClaimPolicy
+from flowfabric.model.states import PublicState
+from flowfabric.stores.questions import ListLeases
 
 TENANT = contextvars.ContextVar("tenant", default="nobody")
 
@@ -158,3 +161,46 @@ async def test_what_runs_beside_has_not_the_context_of_the_first_caller() -> Non
     await engine.create_execution()
     await engine.close()
     assert seen == ["nobody"]
+
+
+async def test_a_claim_that_is_given_up_while_the_engine_closes_leaves_no_lease() -> None:
+    engine = await Engine.open("memory://")
+    identity = (await engine.create_execution(lane_id="lane")).execution_id
+    run, writing, go = engine.store.run, asyncio.Event(), asyncio.Event()
+
+    async def slowly(make: Any, *, alone: bool = False) -> Any:
+        writing.set()
+        await go.wait()
+        return await run(make, alone=alone)
+
+    engine.store.run = slowly
+    claiming = asyncio.create_task(engine.claim("lane", (), ClaimPolicy("worker", "instance", 30_000)))
+    await writing.wait()
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    claiming.cancel()
+    go.set()
+    async with asyncio.timeout(20):
+        await closing
+    assert claiming.cancelled()
+    assert await engine.store.query(ListLeases("instance", await engine.now_ms(), 10)) == []
+    async with await Engine.open("memory://") as other:
+        other.store = engine.store
+        assert await other.read_execution_state(identity) is PublicState.WAITING
+
+
+async def test_what_follows_is_refused_when_all_is_over() -> None:
+    engine = await Engine.open("memory://")
+    await engine.create_execution()
+    await engine.close()
+    async with asyncio.timeout(20):
+        with pytest.raises(Unavailable):
+            await engine._batcher.follow_up(None)
+
+
+async def test_what_runs_beside_ends_with_the_engine() -> None:
+    engine = await Engine.open("memory://")
+    engine._leave_slots({"a quota that nobody waits for": 1})
+    await asyncio.sleep(0)
+    await engine.close()
+    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("flowfabric-")] == []

@@ -329,12 +329,12 @@ async def test_pages_over_several_namespaces_are_in_order(
     rows = crowd(LARGE)
     await commit(store, *rows)
     wanted = [each for each in rows if namespaces is None or each.namespace in namespaces]
-    expected = sorted(((each.created_at_ms, 0, each.uuid) for each in wanted), reverse=True)
+    expected = sorted(((each.created_at_ms, each.uuid, 0) for each in wanted), reverse=True)
     for limit in (1, 7, 50):
         found: list[Any] = []
         while True:
             page = await store.query(ask.SearchExecutions(limit, found[-1] if found else None, namespaces))
-            found += [(each.created_at_ms, each.partition, each.uuid) for each in page]
+            found += [(each.created_at_ms, each.uuid, each.partition) for each in page]
             if len(page) < limit:
                 break
         assert found == expected
@@ -349,7 +349,7 @@ async def test_the_newest_members_of_a_large_flow(store: MemoryStore) -> None:
     assert [each.uuid for each in found] == [each.uuid for each in newest[:10]]
     assert cost.most <= LARGEST_CHUNK
     last = newest[9]
-    behind = ask.SearchExecutions(10, (last.created_at_ms, 0, last.uuid), ("n3",), flow=(0, FLOW))
+    behind = ask.SearchExecutions(10, (last.created_at_ms, last.uuid, 0), ("n3",), flow=(0, FLOW))
     own = [each.uuid for each in newest[10:] if each.namespace == "n3"]
     assert [each.uuid for each in asked(store, behind)[0]] == own[:10]
 

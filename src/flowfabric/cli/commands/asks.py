@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from flowfabric.cli.application import ACTING, LOOKING, OK, application, command
-from flowfabric.cli.run_ids import read, short
+from flowfabric.cli.run_ids import read, read_any, short
 from flowfabric.cli.store_option import NOWHERE, Namespace, Where, on_store
 from flowfabric.cli.terminal import Misused, moment, say_json, shortened, show_table, told
 from flowfabric.sdk.app import App
@@ -58,7 +58,7 @@ def asks(
     ),
 )
 def approve(
-    link: Annotated[str, Parameter(help="The approver's link, or the id of a question.", converter=read)],
+    link: Annotated[str, Parameter(help="The approver's link, or the id of a question.", converter=read_any)],
     answer: Annotated[str, Parameter(help="The answer as JSON: true, false, or an object.")] = "true",
     /,
     *,

@@ -12,7 +12,7 @@ from rich.tree import Tree
 
 from flowfabric.cli import filters
 from flowfabric.cli.application import LOOKING, OK, application, command
-from flowfabric.cli.run_ids import read, short
+from flowfabric.cli.run_ids import read_any, short
 from flowfabric.cli.store_option import NOWHERE, Namespace, Where, on_store
 from flowfabric.cli.terminal import Misused, age, coloured, out, say, say_json, show_table
 from flowfabric.model.counting import counted
@@ -50,7 +50,7 @@ def flows(
         str | None,
         Parameter(
             help="The id of a run, such as 7:1f0c…, or of a flow; leave it out to list the newest flows.",
-            converter=read,
+            converter=read_any,
         ),
     ] = None,
     /,

@@ -164,7 +164,10 @@ def result(
     run: RunId,
     /,
     *,
-    wait: Annotated[bool, Parameter(help="Wait until the run ends.", negative=("--no-wait",))] = True,
+    wait: Annotated[
+        bool,
+        Parameter(help="Wait until the run ends, as by default; --no-wait answers at once.", negative=("--no-wait",)),
+    ] = True,
     timeout: Annotated[
         str, Parameter(name=("--timeout", "-t"), help="Stop waiting after this long; the run goes on: 30s, 10min.")
     ] = RESULT_LIMIT,

@@ -14,7 +14,7 @@ from flowfabric.cli.run_ids import short
 from flowfabric.cli.store_option import NOWHERE, RunId, Where, on_store
 from flowfabric.cli.terminal import age, coloured, moment, out, print_trimmed, say_json, shortened, shown, span
 from flowfabric.model.errors import EngineError
-from flowfabric.model.operations.workflows import StepRecord
+from flowfabric.model.operations.workflows import StepRecord, called
 from flowfabric.model.reads.overview import FRAMES_OF_OTHERS
 from flowfabric.sdk.app import App
 from flowfabric.sdk.errors import ENDED
@@ -152,7 +152,7 @@ def _facts(story: dict[str, Any]) -> list[tuple[str, str]]:
 def _step(step: dict[str, Any]) -> str:
     mark = "[green]✓[/green]" if step["outcome"] == "ok" else "[red]✗[/red]"
     text = escape(shortened(step["value"], 120))
-    return f"{mark} [dim]{moment(step['recorded_at_ms'])}[/dim]  {escape(step['name'])}  {text}"
+    return f"{mark} [dim]{moment(step['recorded_at_ms'])}[/dim]  {escape(called(step['name']))}  {text}"
 
 
 def _attempt(attempt: dict[str, Any], error: dict[str, Any] | None) -> str:

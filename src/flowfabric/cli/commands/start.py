@@ -20,10 +20,12 @@ from flowfabric.cli.run_ids import short
 from flowfabric.cli.store_option import NOWHERE, PATIENCE_S, Namespace, RunId, Where, is_server, on_store
 from flowfabric.cli.terminal import Misused, err, say_json, say_line, told
 from flowfabric.model.ids import ExecutionId
+from flowfabric.model.operations.executions import Duplicate
 from flowfabric.sdk.app import App
 from flowfabric.sdk.asks.raw_answers import check_signal
+from flowfabric.sdk.definitions.announce import OnlyByCode, Unfit, creation, taken
 from flowfabric.sdk.definitions.tasks import Startable
-from flowfabric.sdk.errors import RunEnded
+from flowfabric.sdk.errors import IdConflict, RunEnded
 from flowfabric.sdk.runs.run import Run
 
 Typed = Annotated[str, Parameter(help="Arguments: name=Ann, Ann, or all of them as JSON.", allow_leading_hyphen=True)]
@@ -134,7 +136,11 @@ def submit(
     namespace: Namespace = "default",
     where: Where = NOWHERE,
 ) -> int:
-    """Start a run and print its id, without waiting for it."""
+    """Start a run and print its id, without waiting for it.
+
+    A kind that a worker has announced gets the lane, policy and id that its code declares. Any other one is created
+    as it is: in lane default, without retries, limits and budgets.
+    """
     if kind or not (":" in what or what.endswith(".py")):
         return _submit_kind(what, arguments, id, lane, priority, delay, tag, namespace, where)
     target = placed(load_app(what), where)
@@ -169,6 +175,10 @@ def _submit_kind(
         until = None
         if wait is not None:
             until = await app.engine.server_time_ms() + int(wait.total_seconds() * 1000)
+        given = {"lane_id": lane, "priority": priority, "tags": _tags(tag), "delay_until": until}
+        started = await _start_announced(app, namespace, kind, payload, id, given)
+        if started is not None:
+            return started
         answer = await app.engine.create_execution(
             namespace=namespace,
             lane_id=lane or "default",
@@ -183,6 +193,37 @@ def _submit_kind(
         return str(answer.execution_id)
 
     return _started(on_store(where, go, namespace, create=True), where)
+
+
+async def _start_announced(
+    app: App, namespace: str, kind: str, payload: bytes, id: str | None, given: dict[str, Any]
+) -> str | None:
+    """Start it as its code would, if a worker has announced it: with its lane, policy and id."""
+    engine: Any = app.engine
+    if app.is_remote:
+        found: str | None = await engine.start_kind(
+            namespace, kind, {"input": msgspec.Raw(payload), "idempotency_key": id, **given}
+        )
+        return found
+    known = await app.engine.read_kind_definition(namespace, kind)
+    if known is None:
+        return None
+    try:
+        arguments = creation(known, payload, key=id, **given)
+    except OnlyByCode as error:
+        raise Misused(f"{kind} can be started only by its code: {error}; name the app before it") from None
+    except Unfit as error:
+        raise Misused(f"{kind}: invalid input: {error}") from None
+    # Budgets and limits are those of its namespace, whatever it names.
+    answer = await app.engine.limited_to((namespace,)).create_execution(**arguments)
+    if isinstance(answer, Duplicate):
+        kinds = await app.engine.read_execution_kinds([answer.execution_id])
+        key = arguments["idempotency_key"] or ""
+        holder = kinds.get(answer.execution_id, kind)
+        why = taken(known, key, answer.execution_id, holder, given=id is not None)
+        if why is not None:
+            raise IdConflict(why, run_id=answer.execution_id, id=key)
+    return str(answer.execution_id)
 
 
 def _started(run: str, where: Where) -> int:

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from flowfabric.cli.application import OK, OPERATING, PROBLEMS, RUNNING, application, command, load_app
 from flowfabric.cli.commands.start import placed
+from flowfabric.cli.run_ids import shortened
 from flowfabric.cli.store_option import NOWHERE, Where
 from flowfabric.cli.terminal import Misused, say, say_json, say_line
 from flowfabric.sdk.app import App
@@ -113,12 +114,12 @@ def check(app: Target, /, *, where: Where = NOWHERE) -> int:
         ("recorded, no longer called", report.findings),
     ):
         for each in lines:
-            say(f"[yellow]{headline}[/yellow]  {escape(str(each))}")
+            say(f"[yellow]{headline}[/yellow]  {escape(shortened(str(each)))}")
     for kind, runs in report.unknown.items():
         say(f"[yellow]unknown workflow[/yellow]  {escape(kind)}: {runs} in progress, and this code cannot run them")
     for headline, notes in (("would ask again", report.asked), ("would run in old runs", report.added)):
         for note in notes:
-            say(f"[cyan]{headline}[/cyan]  {escape(str(note))}")
+            say(f"[cyan]{headline}[/cyan]  {escape(shortened(str(note)))}")
     if report.ok:
         say(f"[green]ok[/green]  this code can continue all workflows in progress: {report.runs}")
     return OK if report.ok else PROBLEMS

@@ -8,7 +8,6 @@ some go, first in claim order first, never more than fit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -28,6 +27,7 @@ from flowfabric.model.operations.budgets import OnHardLimit, RateExceeded, read_
 from flowfabric.model.ownership import is_meant, is_name, places, shown_id
 from flowfabric.model.records.budgets import Budget, BudgetUsage, QuotaAdmitted, QuotaPolicy
 from flowfabric.model.records.executions import Execution
+from flowfabric.model.remembering import remembered_by_text
 
 _Gate = TypeVar("_Gate", Budget, QuotaPolicy)
 
@@ -53,7 +53,7 @@ class Unfinished(list[object]):
     """Nothing was found yet, but not everything was looked at: ask again."""
 
 
-@lru_cache(maxsize=8_192)
+@remembered_by_text(8_192)
 def named_budgets(budget_ids: str) -> tuple[str, ...]:
     """The budgets an execution names; what is no name names none."""
     return tuple(filter(is_name, budget_ids.split(",")))

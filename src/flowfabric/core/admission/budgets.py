@@ -117,6 +117,8 @@ def set_budget_limits(command: SetBudgetLimits, view: View, context: Context) ->
     soft = terms.soft_limits | dict(command.soft_limits)
     changed = msgspec.structs.replace(terms, hard_limits=hard, soft_limits=soft)
     wake(view, (budget,))
+    if changed == terms and budget.idle_check_at_ms is None:
+        return Decision(LimitsSet(shown_id(budget.budget_id), hard, soft))
     acts = (change(budget, policy_json=_encode(changed).decode(), updated_at_ms=context.now, idle_check_at_ms=None),)
     return Decision(LimitsSet(shown_id(budget.budget_id), hard, soft), acts)
 

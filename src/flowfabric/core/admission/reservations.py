@@ -29,7 +29,7 @@ from flowfabric.model.operations.budgets import (
     Settled,
 )
 from flowfabric.model.ownership import shown_id
-from flowfabric.model.records.budgets import LAPSED, OPEN, RELEASED, SETTLED, Budget, Reservation
+from flowfabric.model.records.budgets import LAPSED, OPEN, RELEASED, SETTLED, Budget, BudgetUsage, Reservation
 from flowfabric.model.records.executions import Attempt, Execution
 
 
@@ -142,14 +142,16 @@ def _before(
 
 
 class SettleReservation(Struct, gc=False):
-    """Charge what was really used. With an execution, the reservation must be its own."""
+    """Charge what was really used. With an execution, the reservation must be its own. ``also`` are reservations of
+    other budgets that the same amounts are charged to."""
 
     reservation_id: str
     amounts: dict[str, int]
     execution_id: str | None
+    also: tuple[str, ...] = ()
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Reservation, self.reservation_id),)
+        return tuple(Get(Reservation, each) for each in (self.reservation_id, *self.also))
 
 
 def settle_reservation(command: SettleReservation, view: View, context: Context) -> Decision:
@@ -157,14 +159,38 @@ def settle_reservation(command: SettleReservation, view: View, context: Context)
     the reservation is charged in full and the answer is the hard breach.
 
     A reservation whose lease has ended holds nothing any more, but what was used was used: it is charged if it fits.
+    Of several the answer is the first hard breach, or that of the first reservation.
     """
-    reservation = _found(view, command.reservation_id, command.execution_id)
+    found = [_found(view, each, command.execution_id) for each in (command.reservation_id, *command.also)]
+    if len(found) == 1:
+        return _settled(found[0], command.amounts, view, context)
+    # Whatever could be missing or refused is asked for before the first of them changes anything.
+    view.require(Get(Execution, _holder(each)) for each in found)
+    view.require(Get(Attempt, (_holder(each), each.attempt_index)) for each in found)
+    view.require(Get(Budget, each.budget_id) for each in found)
+    above = [view.get(Budget, each.budget_id) for each in found]
+    view.require(Get(Budget, id) for each in above if each is not None for id in charge.ancestors(each))
+    view.require(
+        Get(BudgetUsage, (budget.partition, budget.budget_id, dimension))
+        for each in found
+        for budget in levels(view, each.budget_id, None)
+        for dimension in held_by(each).keys() | command.amounts.keys()
+    )
+    answers = []
+    for each in found:
+        decision = _settled(_found(view, each.reservation_id, None), command.amounts, view, context)
+        view.fold(Decision(None, decision.acts))
+        answers.append(decision.result)
+    return Decision(next((each for each in answers if isinstance(each, HardBreach)), answers[0]))
+
+
+def _settled(reservation: Reservation, amounts: dict[str, int], view: View, context: Context) -> Decision:
     if reservation.state in (SETTLED, RELEASED):
         return Decision(AlreadyApplied())
     attempt = _lease(view, reservation)
     chain = levels(view, reservation.budget_id, None)
     held = held_by(reservation)
-    used = dict(sorted(command.amounts.items()))
+    used = dict(sorted(amounts.items()))
     counters = Counters(view, context.now)
     counters.load(chain, held.keys() | used.keys())
     give_back(counters, chain, reservation, used)
@@ -209,9 +235,13 @@ def release_reservation(command: ReleaseReservation, view: View, context: Contex
 
 def _found(view: View, reservation_id: str, execution_id: str | None) -> Reservation:
     found = view.get(Reservation, reservation_id)
-    if found is None or execution_id not in (None, f"{{fp:{found.partition}}}:{found.uuid}"):
+    if found is None or execution_id not in (None, _holder(found)):
         raise NotFound("reservation")
     return found
+
+
+def _holder(reservation: Reservation) -> str:
+    return f"{{fp:{reservation.partition}}}:{reservation.uuid}"
 
 
 def _lease(view: View, reservation: Reservation) -> Attempt | None:
@@ -219,7 +249,7 @@ def _lease(view: View, reservation: Reservation) -> Attempt | None:
     not wait for each other."""
     if reservation.state != OPEN:
         return None
-    execution_id = f"{{fp:{reservation.partition}}}:{reservation.uuid}"
+    execution_id = _holder(reservation)
     execution = view.execution(execution_id)
     return view.attempt(execution_id, reservation.attempt_index) if execution is not None else None
 

@@ -11,6 +11,11 @@ from flowfabric.model.limits import CLOCK_STEP_MS
 from flowfabric.model.records.executions import Attempt, Execution, Suspension
 
 
+def written_ms(view: View) -> int:
+    """The newest time that a process has written into executions of the batch: it had heard the store's clock."""
+    return max((at for at in _of_executions(view.loaded(Execution)) if at is not None), default=0)
+
+
 def newest_ms(view: View, now: int) -> int:
     """The newest time at which something happened to an execution of the batch; 0 if nothing did. A time further ahead
     than clocks differ is no clue: the store's clock was set right since, or somebody wrote the row by hand."""

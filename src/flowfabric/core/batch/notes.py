@@ -26,6 +26,8 @@ class Receipt(Struct, gc=False):
     kept_ms: int
     write: Callable[[Any], bytes]
     read: Callable[[bytes], Any]
+    #: Results beyond this are not kept: the same call made again does no harm.
+    most_bytes: int | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -41,6 +43,8 @@ class Note(Struct):
     #: Whether the call was decided, and whether it has changed anything: as the decision says that was made last.
     decided: bool = False
     changed: bool = False
+    #: Whether it was made before, so that its result is that of the first time.
+    remembered: bool = False
 
     def needs(self) -> tuple[Need, ...]:
         return () if self.receipt is None else (Get(KeptAnswer, self.receipt.key),)
@@ -80,7 +84,8 @@ def noted(note: Note, decision: Decision, view: View, context: Context, *, folde
         notes.append(record_act(act, view, context))
     if (receipt := note.receipt) is not None:
         data = receipt.write(decision.result)
-        kept = KeptAnswer(*receipt.key, receipt.fingerprint, RESULT, "", data, 0)
-        notes.append(keep_answer(KeepAnswer(kept, receipt.kept_ms), view, context))
+        if receipt.most_bytes is None or len(data) <= receipt.most_bytes:
+            kept = KeptAnswer(*receipt.key, receipt.fingerprint, RESULT, "", data, 0)
+            notes.append(keep_answer(KeepAnswer(kept, receipt.kept_ms), view, context))
     decision.acts = (*decision.acts, *(act for each in notes for act in each.acts))
     return decision

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from flowfabric.core.admission import release
 from flowfabric.core.batch.view import View
@@ -132,9 +133,12 @@ class Fail(Struct, gc=False):
     category: str
     retryable: bool
     jitter: float
+    #: Steps that ended last, remembered by the same commit.
+    brought: Brought | None = None
 
     def needs(self) -> tuple[Need, ...]:
-        return (Get(Execution, self.handle.execution_id),)
+        own = Get(Execution, self.handle.execution_id)
+        return (own,) if self.brought is None else (own, *self.brought.needs())
 
 
 def fail(command: Fail, view: View, context: Context) -> Decision:
@@ -149,6 +153,13 @@ def fail(command: Fail, view: View, context: Context) -> Decision:
             raise error
         return Decision(answer)
     assert execution is not None and attempt is not None
+    # First: they may be refused, and what follows may not.
+    rows = () if command.brought is None else remembered(command.brought, payload, view, context)[1]
+    decision = _given_up(command, view, context, execution, attempt)
+    return replace(decision, acts=(*decision.acts, *rows)) if rows else decision
+
+
+def _given_up(command: Fail, view: View, context: Context, execution: Execution, attempt: Attempt) -> Decision:
     if not command.retryable:
         return _failed(view, context, execution, attempt, command.message)
     policy = read_policy(execution.policy).retry_policy

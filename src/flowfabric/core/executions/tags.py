@@ -34,6 +34,8 @@ def set_execution_tags(command: SetExecutionTags, view: View, context: Context) 
     tags = fields.get("tags", {})
     if not isinstance(tags, dict):
         raise Validation(ValidationKind.CORRUPTION, "raw_fields: tags is not an object")
+    if {**tags, **command.tags} == tags:
+        return Decision(None)
     fields["tags"] = {**tags, **command.tags}
     changed: dict[str, object] = {"raw_fields": dump_document(fields), "last_mutation_at_ms": context.now}
     events: tuple[Event, ...] = ()
@@ -68,6 +70,9 @@ def set_flow_tags(command: SetFlowTags, view: View, context: Context) -> Decisio
     flow = view.get(Flow, (command.partition, command.flow_id))
     if flow is None:
         raise NotFound("flow")
-    fields = {**parse_document(flow.raw_fields, "ff_flow_core.raw_fields"), **command.tags}
+    stored = parse_document(flow.raw_fields, "ff_flow_core.raw_fields")
+    fields = {**stored, **command.tags}
+    if fields == stored:
+        return Decision(None)
     fields["last_mutation_at_ms"] = context.now
     return Decision(None, (change(flow, raw_fields=dump_document(fields)),))

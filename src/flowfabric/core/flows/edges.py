@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -26,6 +25,7 @@ from flowfabric.model.operations.flows import (
 )
 from flowfabric.model.records.executions import Execution
 from flowfabric.model.records.flows import Edge, EdgeGroup
+from flowfabric.model.remembering import remembered_by_text
 
 SUCCESS_ONLY = "success_only"
 
@@ -49,7 +49,7 @@ def passes_data(edge: Edge) -> bool:
     return bool(_reference(edge.policy))
 
 
-@lru_cache(maxsize=1024)
+@remembered_by_text(1_024)
 def _reference(policy: str) -> object:
     return parse_document(policy, "ff_edge.policy").get("data_passing_ref")
 

@@ -8,7 +8,6 @@ that the call names become names of its own namespace (``model.ownership``), so 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -36,6 +35,7 @@ from flowfabric.model.quoting import quoted
 from flowfabric.model.records.budgets import Reservation
 from flowfabric.model.records.executions import Execution
 from flowfabric.model.records.flows import Flow
+from flowfabric.model.remembering import remembered_by_text
 
 Within = frozenset[str]
 _Command = TypeVar("_Command", bound=Struct)
@@ -132,7 +132,7 @@ def _creations(
     return tuple(_creation(each, view, within) for each in commands)
 
 
-@lru_cache(maxsize=8_192)
+@remembered_by_text(8_192)
 def owned_policy(policy: str | None, namespace: str) -> str | None:
     """A policy whose budgets and quota are those of a namespace."""
     named = read_policy(policy)
@@ -298,13 +298,23 @@ def _as_own(command: _Command, execution: Execution) -> _Command:
 
 
 def _reserved(command: _Command, view: View, within: Within) -> _Command:
-    reservation = view.get(Reservation, command.reservation_id)  # type: ignore[attr-defined]
+    _own_reservation(command.reservation_id, view, within)  # type: ignore[attr-defined]
+    return command
+
+
+def _settling(command: reservations.SettleReservation, view: View, within: Within) -> reservations.SettleReservation:
+    for each in (command.reservation_id, *command.also):
+        _own_reservation(each, view, within)
+    return command
+
+
+def _own_reservation(reservation_id: str, view: View, within: Within) -> None:
+    reservation = view.get(Reservation, reservation_id)
     execution = None
     if reservation is not None:
         execution = view.execution(f"{{fp:{reservation.partition}}}:{reservation.uuid}")
     if execution is None or execution.namespace not in within:
         raise NotFound("reservation")
-    return command
 
 
 def _admission(command: quotas.CheckAdmission, view: View, within: Within) -> quotas.CheckAdmission:
@@ -397,7 +407,8 @@ CHECKS: Mapping[type, Check] = {
     budgets.CreateBudget: _new_budget,
     **_each(_charge, budgets.ReportUsage, budgets.RecordSpend, budgets.ReleaseBudget),
     reservations.ReserveBudget: _reserve,
-    **_each(_reserved, reservations.SettleReservation, reservations.ReleaseReservation),
+    reservations.SettleReservation: _settling,
+    reservations.ReleaseReservation: _reserved,
     quotas.CheckAdmission: _admission,
     quotas.ReleaseAdmission: _admission_end,
     # What a server keeps about the calls themselves.

@@ -120,6 +120,7 @@ def _parked(
         blocking_reason=_BLOCKED_BY.get(wait.reason_code, lit.WAITING_FOR_SIGNAL),
         signal_count=execution.signal_count or 0,
         last_mutation_at_ms=now,
+        suspended_at_ms=now,
         # A function that lives for months may lose many workers: only those it loses without getting on count.
         **({"lease_reclaim_count": 0} if wake_after is not None and execution.lease_reclaim_count else {}),
     )

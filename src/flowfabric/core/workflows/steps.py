@@ -7,6 +7,8 @@ once; a later call with the same name is told what is stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -36,6 +38,8 @@ from flowfabric.model.operations.workflows import (
     Step,
     StepOutcome,
     StepRecord,
+    called,
+    without_branch,
 )
 from flowfabric.model.quoting import quoted
 from flowfabric.model.records.executions import Execution, Suspension
@@ -69,6 +73,10 @@ def advance(command: Advance, view: View, context: Context) -> Decision:
     """Remember, start, park. Children that exist already were started by an earlier try and stay as they are."""
     execution, attempt = lease.held(view, command.handle, context)
     steps, acts = remembered(command.brought, command.handle, view, context)
+    if acts and execution.lease_reclaim_count:
+        # It gets on: only workers that it loses without that count against it.
+        execution = replace(execution, lease_reclaim_count=0)
+        acts.append(Change(execution, ("lease_reclaim_count",)))
     executions, events, execution = _started(command, view, context, execution)
     acts += executions
     wait = command.wait
@@ -168,11 +176,7 @@ def fork_execution(command: ForkExecution, view: View, context: Context) -> Deci
         asked = [step.sequence for step in steps if step.name.startswith(CANCEL_MARK)]
         last = min([last, *(sequence - 1 for sequence in asked)])
     if command.at is not None:
-        found = [step.sequence for step in steps if step.name == command.at]
-        if not found:
-            known = ", ".join(step.name for step in sorted(steps, key=lambda each: each.sequence)[:20]) or "none"
-            raise NotFound("step", f"{quoted(command.at)}; execution {command.source_id} remembers {known}")
-        last = found[0] - 1
+        last = _place(steps, command.at, command.source_id) - 1
     decision = create_execution(command.create, view, context)
     if not isinstance(decision.result, Created):
         raise Validation(ValidationKind.INVALID_INPUT, f"execution {command.create.execution_id} exists already")
@@ -185,6 +189,25 @@ def fork_execution(command: ForkExecution, view: View, context: Context) -> Deci
     return Decision(answer, (*decision.acts, *map(insert, kept)), decision.events)
 
 
+def _place(steps: Sequence[Step], at: str, source_id: str) -> int:
+    """Where the step stands. One that failed is found by the name of its call, and stands where it failed last; the
+    branch that makes the call need not be named if there is no other call of that name."""
+    found = [step.sequence for step in steps if step.name == at]
+    if found:
+        return found[0]
+    calls: dict[str, int] = {}
+    for step in sorted(steps, key=lambda each: each.sequence):
+        name = called(step.name)
+        if not name.startswith("!") and (step.outcome != StepOutcome.OK or step.name == name):
+            calls[name] = step.sequence
+    meant = [name for name in calls if name == at] or [name for name in calls if without_branch(name) == at]
+    if len(meant) != 1:
+        known = ", ".join((meant or list(calls))[:20]) or "none"
+        said = "calls of that name" if meant else "calls"
+        raise NotFound("step", f"{quoted(at)}; {said} that execution {source_id} remembers: {known}")
+    return calls[meant[0]]
+
+
 # -- what durable functions remember: each step once, under the fence of its caller ----------------------------------
 
 StepKey = tuple[int, str, str]
@@ -192,12 +215,12 @@ StepKey = tuple[int, str, str]
 
 class Brought(Struct, frozen=True, gc=False):
     """Steps that have ended, as the holder of an execution brings them. ``known`` is how many are remembered already,
-    as far as the holder knows."""
+    as far as the holder knows; without that number the rule looks how many there are."""
 
     partition: int
     uuid: str
     steps: tuple[NewStep, ...]
-    known: int
+    known: int | None
 
     def step_keys(self) -> list[StepKey]:
         """Keys of their rows."""
@@ -205,7 +228,10 @@ class Brought(Struct, frozen=True, gc=False):
 
     def needs(self) -> list[Need]:
         """The rows that may be there already."""
-        return [Get(Step, key) for key in self.step_keys()]
+        return [*(Get(Step, key) for key in self.step_keys()), *(self._all() if self.known is None else ())]
+
+    def _all(self) -> tuple[Need, ...]:
+        return (Select(Step, ("partition", "uuid"), (self.partition, self.uuid)),) if self.steps else ()
 
 
 def remembered(
@@ -215,6 +241,9 @@ def remembered(
     answers: list[StepRecord] = []
     acts: list[Act] = []
     sequence = brought.known
+    if sequence is None:
+        known = view.select(Step, partition=brought.partition, uuid=brought.uuid) if brought.steps else []
+        sequence = max((row.sequence for row in known), default=0)
     for step, key in zip(brought.steps, brought.step_keys(), strict=True):
         row = view.get(Step, key)
         if row is None:

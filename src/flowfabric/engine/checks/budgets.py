@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowfabric.engine.checks.values import integer, invalid, sequence, text
+from flowfabric.engine.checks.values import integer, invalid, sequence, text, uuid
 from flowfabric.model.counting import counted
-from flowfabric.model.limits import MAX_DIMENSIONS
+from flowfabric.model.limits import MAX_BATCH, MAX_DIMENSIONS
 from flowfabric.model.operations.budgets import UsageDimensions
 from flowfabric.model.quoting import quoted
 
@@ -66,6 +66,16 @@ def usage(value: Any) -> tuple[dict[str, int], dict[str, int], str]:
 def key(value: Any, name: str) -> str:
     """What makes a report repeatable; nothing or an empty text means that it is not."""
     return "" if value is None else text(value, name)
+
+
+def reservations(value: Any, name: str, beside: Any) -> tuple[str, ...]:
+    """Ids of reservations, each once and another than the one they stand beside."""
+    found = tuple(uuid(each, name) for each in sequence(value, name))
+    if len(found) >= MAX_BATCH:
+        raise invalid(f"{name}: at most {MAX_BATCH - 1} at once, got {len(found)}")
+    if len({*found, uuid(beside, "reservation_id")}) <= len(found):
+        raise invalid(f"{name}: name each reservation once")
+    return found
 
 
 def seconds(value: Any, name: str) -> int:

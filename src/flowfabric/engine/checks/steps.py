@@ -16,12 +16,12 @@ from flowfabric.model.quoting import quoted
 _OUTCOMES = tuple(StepOutcome)
 
 
-def brought(identity: ExecutionId, steps: Iterable[NewStep], known_steps: int) -> Brought:
+def brought(identity: ExecutionId, steps: Iterable[NewStep], known_steps: int | None) -> Brought:
     """Steps that have ended, each of another name."""
     told = tuple(_step(step) for step in values.sequence(steps, "steps"))
     if len({step.name for step in told}) < len(told):
         raise values.invalid("steps: a name is used twice")
-    known = values.integer(known_steps, "known_steps", 0, 2**31 - 1)
+    known = None if known_steps is None else values.integer(known_steps, "known_steps", 0, 2**31 - 1)
     return Brought(identity.partition, identity.uuid_text, told, known)
 
 

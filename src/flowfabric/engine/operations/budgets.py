@@ -213,16 +213,21 @@ class Budgets(EngineBase):
         return answer
 
     async def settle_reservation(
-        self, reservation_id: str, amounts: Mapping[str, int], handle: Handle | None = None
+        self, reservation_id: str, amounts: Mapping[str, int], handle: Handle | None = None, also: Iterable[str] = ()
     ) -> SettleResult:
         """Charge what was really used and free the rest. More than was reserved must fit; if it does not, the
         reservation is charged in full and the answer is the hard breach. With a handle, the reservation must belong to
-        its execution."""
+        its execution.
+
+        ``also`` names reservations of other budgets that the same amounts are charged to, in the same commit: all of
+        them or none. The answer is then the first hard breach, or that of ``reservation_id``.
+        """
         answer: SettleResult = await self._submit(
             SettleReservation(
                 values.uuid(reservation_id, "reservation_id"),
                 budgets.amounts(amounts, "amounts"),
                 None if handle is None else self._payload(handle).execution_id,
+                budgets.reservations(also, "also", reservation_id),
             )
         )
         if isinstance(answer, Settled) and answer.soft_breach is not None:

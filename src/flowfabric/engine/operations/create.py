@@ -22,6 +22,7 @@ from flowfabric.model.partitions import lane_partition
 from flowfabric.model.policy import PolicyInput, parse_policy, read_policy
 from flowfabric.model.quoting import quoted
 from flowfabric.model.records.flows import Flow
+from flowfabric.stores.beside import others_turn
 from flowfabric.tracing import current_trace
 
 #: Lanes whose partition an engine remembers.
@@ -94,6 +95,7 @@ class Intake(EngineBase):
                 items.append(self._creation_of(arguments))
             except Validation as error:
                 raise Validation(error.kind, f"item {position}: {error.detail}") from error
+            await others_turn(position)
         if not items:
             return []
         answers: list[CreateResult] = await self._submit(CreateExecutions(tuple(items)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +38,7 @@ from flowfabric.model.operations.flows import (
     Staged,
 )
 from flowfabric.model.quoting import quoted
+from flowfabric.stores.beside import worked
 
 
 class Flows(Intake):
@@ -172,7 +173,7 @@ class Flows(Intake):
         Ids follow from the flow's id and the nodes' names, so the same call with the same ``flow_id`` gives the same
         answer again and changes nothing.
         """
-        answer: FlowSubmitted = await self._submit(self._submission(graph))
+        answer: FlowSubmitted = await self._submit(await worked(_size_of(graph), lambda: self._submission(graph)))
         return answer
 
     def _submission(self, graph: Any) -> SubmitFlow:
@@ -276,6 +277,12 @@ class Flows(Intake):
         values.flow_id(completion.flow_id)
         answer: CascadeOutcome = await self._submit(DispatchCompletion(execution_id, strict=True))
         return answer
+
+
+def _size_of(graph: Any) -> int:
+    """How many nodes and edges there are, as far as they can be counted without going through them."""
+    parts = (getattr(graph, name, None) for name in ("nodes", "edges"))
+    return sum(len(each) for each in parts if isinstance(each, Sized))
 
 
 def _edge(value: Any, position: int) -> FlowEdge:

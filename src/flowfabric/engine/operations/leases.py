@@ -381,7 +381,12 @@ class Leases(Claiming):
     # -- ending --------------------------------------------------------------------------------------------------
 
     async def complete(
-        self, handle: Handle, payload: bytes | None = None, *, steps: Iterable[NewStep] = (), known_steps: int = 0
+        self,
+        handle: Handle,
+        payload: bytes | None = None,
+        *,
+        steps: Iterable[NewStep] = (),
+        known_steps: int | None = None,
     ) -> None:
         """End with success. Repeated after a lost reply, the same answer.
 
@@ -416,16 +421,21 @@ class Leases(Claiming):
         reason: str,
         failure_class: FailureClass | str = FailureClass.TRANSIENT,
         detail: bytes | str | None = None,
+        *,
+        steps: Iterable[NewStep] = (),
+        known_steps: int = 0,
     ) -> FailOutcome:
         """Give up this attempt: ``RetryScheduled`` or ``TerminalFailed``, as policy and class say.
 
         A non-empty ``detail`` replaces the class's name as the category that ``retryable_categories`` looks at.
+        ``steps`` and ``known_steps`` are as for ``complete``.
         """
         payload = self._payload(handle)
+        told = step_checks.brought(ExecutionId.unchecked(payload.execution_id), steps, known_steps) if steps else None
         kind = values.text(failure_class, "failure_class")
         category = _category(detail) or (kind if kind in _CLASSES else FailureClass.TRANSIENT.value)
         answer: FailOutcome = await self._submit(
-            Fail(payload, values.reason(reason), category, kind not in FINAL_CLASSES, _jitter())
+            Fail(payload, values.reason(reason), category, kind not in FINAL_CLASSES, _jitter(), told)
         )
         return answer
 

@@ -106,12 +106,16 @@ class Schedules(Timers):
         catch_up_limit: int = 100,
         jitter_ms: int = 0,
         source: str | None = None,
+        revision: int | None = None,
     ) -> AnyPutScheduleResult:
         """Create a schedule, or change it; the same content again changes nothing.
 
         A ``source`` says which program text the content comes from. Put again with the same source nothing changes
         either, so that a program that puts its schedules whenever it starts does not undo what operators have changed.
         Whether it is paused is not part of the content.
+
+        With a ``revision`` it is changed only if it still is that one, so that two who change what they have read do
+        not undo each other's changes; otherwise the error is ``Contention``: read it again.
         """
         when = _spec(spec)
         lane = values.lane(lane_id)
@@ -144,7 +148,10 @@ class Schedules(Timers):
         cron.check(when)
         self._check_open()
         wanted.next_at_ms = cron.following(when, await self.now_ms())
-        answer: AnyPutScheduleResult = await self._submit(PutSchedule(wanted))
+        read = None if revision is None else values.integer(revision, "revision", 1, 2**63 - 1)
+        answer: AnyPutScheduleResult | None = await self._submit(PutSchedule(wanted, read))
+        if answer is None:
+            raise Contention(ContentionKind.RETRY_EXHAUSTED, f"schedule {schedule_id} is not revision {read} any more")
         return answer
 
     async def pause_schedule(self, schedule_id: str, namespace: str = "default") -> SchedulePaused | AlreadySatisfied:

@@ -49,7 +49,7 @@ class Steps(Intake):
         handle: Handle,
         *,
         steps: Iterable[NewStep] = (),
-        known_steps: int = 0,
+        known_steps: int | None = None,
         children: Iterable[Mapping[str, Any]] = (),
         wait: ChildWait | None = None,
         cancel_known: bool = False,
@@ -59,7 +59,8 @@ class Steps(Intake):
         ``steps`` that have ended are remembered; one that is remembered already stays, and the answer tells what it
         holds. ``children`` (arguments of ``create_execution`` with ids in the parent's partition) are started in the
         parent's flow, each once. With ``wait`` the lease is given up until enough children have ended or the time has
-        come, unless that is so already. ``known_steps`` is how many steps the caller knows to be remembered.
+        come, unless that is so already. ``known_steps`` is how many steps the caller knows to be remembered,
+        which saves looking; without it the new ones are numbered behind those that are there.
         An execution that was asked to cancel is not parked unless the caller says with ``cancel_known`` that it knows.
         """
         payload = self._payload(handle)
@@ -173,13 +174,15 @@ class Steps(Intake):
         found = await self._ask(LiveSteps(position, size))
         return tuple(LiveStep(ExecutionId.unchecked(each), name) for each, name in found)
 
-    async def read_ends(self, execution_ids: Sequence[ExecutionId | str]) -> list[Ended]:
-        """How some executions stand, with results and failures; those that do not exist are left out."""
-        identities = [
-            values.execution_id(each, "execution_ids") for each in values.sequence(execution_ids, "execution_ids")
-        ]
-        if len(identities) > MAX_BULK:
+    async def read_ends(
+        self, execution_ids: Sequence[ExecutionId | str], *, namespaces: Iterable[str] | None = None
+    ) -> list[Ended]:
+        """How some executions stand, with results and failures; those that do not exist are left out, and with
+        ``namespaces`` also those of others."""
+        given, own = list(values.sequence(execution_ids, "execution_ids")), values.namespaces(namespaces)
+        if len(given) > MAX_BULK:
             raise LimitReached("MAX_BULK", MAX_BULK)
+        identities = [values.execution_id(each, "execution_ids") for each in given]
         if not identities:
             return []
         view = await self._view(*[GetFull(each) for each in dict.fromkeys(identities)])
@@ -194,7 +197,7 @@ class Steps(Intake):
                 row.terminal_at_ms,
             )
             for row in found
-            if row is not None
+            if row is not None and (own is None or row.namespace in own)
         ]
 
     async def fork_execution(
@@ -205,7 +208,8 @@ class Steps(Intake):
         new_execution_id: ExecutionId | str | None = None,
         input_payload: bytes | None = None,
     ) -> Forked:
-        """Start again with what an execution remembers from before the step ``at``; without ``at``, with all of it.
+        """Start again with what an execution remembers from before the step ``at``, by the name of its call; without
+        ``at``, with all of it.
 
         The new execution has the input (unless another is given), kind, lane, policy and tags of the old one, which
         stays as it is. Results of children count as steps.

@@ -180,15 +180,23 @@ class Reads(EngineBase):
         return _context(execution.payload, parse_document(execution.raw_fields, "raw_fields"), *asked)
 
     async def read_execution_contexts(
-        self, execution_ids: Iterable[ExecutionId | str], most_bytes: int | None = None
+        self,
+        execution_ids: Iterable[ExecutionId | str],
+        most_bytes: int | None = None,
+        *,
+        namespaces: Iterable[str] | None = None,
     ) -> dict[ExecutionId, ExecutionContext]:
-        """What a worker needs to start many, in one read; those that do not exist are left out.
+        """What a worker needs to start many, in one read; those that do not exist are left out, and with
+        ``namespaces`` also those of others.
 
         With ``most_bytes`` the answer ends with the input that reaches it: ask again for the others."""
-        ids = [values.execution_id(each, "execution_ids") for each in values.sequence(execution_ids, "execution_ids")]
+        given, own = list(values.sequence(execution_ids, "execution_ids")), values.sorted_namespaces(namespaces)
         most = None if most_bytes is None else values.integer(most_bytes, "most_bytes", 1, 2**62)
-        if len(ids) > MAX_CLAIM:
-            raise values.invalid(f"execution_ids: at most {MAX_CLAIM} at once, got {len(ids)}")
+        if len(given) > MAX_CLAIM:
+            raise values.invalid(f"execution_ids: at most {MAX_CLAIM} at once, got {len(given)}")
+        ids = [values.execution_id(each, "execution_ids") for each in given]
+        foreign = await self._foreign(map(str, ids), own)
+        ids = [each for each in ids if each not in foreign]
         if not ids:
             return {}
         found = await self._ask(ReadContexts(tuple(dict.fromkeys(map(str, ids))), most if len(ids) > 1 else None))
@@ -197,11 +205,13 @@ class Reads(EngineBase):
             for each, payload, raw, *asked in found
         }
 
-    async def read_execution_kinds(self, execution_ids: Iterable[ExecutionId | str]) -> dict[ExecutionId, str]:
-        """What some executions run, and nothing else of them; those that do not exist are left out."""
-        return {
-            each: found.execution_kind for each, found in (await self.read_execution_contexts(execution_ids)).items()
-        }
+    async def read_execution_kinds(
+        self, execution_ids: Iterable[ExecutionId | str], *, namespaces: Iterable[str] | None = None
+    ) -> dict[ExecutionId, str]:
+        """What some executions run, and nothing else of them; those that do not exist are left out, and with
+        ``namespaces`` also those of others."""
+        found = await self.read_execution_contexts(execution_ids, namespaces=namespaces)
+        return {each: context.execution_kind for each, context in found.items()}
 
     async def lost_leases(self, handles: Iterable[Handle]) -> list[Handle]:
         """Those of the handles whose lease was taken away or whose execution has ended, in one read. One that has
@@ -242,7 +252,8 @@ class Reads(EngineBase):
 
     async def get_execution_namespace(self, execution_id: ExecutionId | str) -> str | None:
         """The tenant an execution belongs to."""
-        _, execution, _ = await self._full(execution_id)
+        identity = values.execution_id(execution_id)
+        execution = (await self._view(Get(Execution, identity))).execution(identity)
         return None if execution is None else execution.namespace
 
     async def read_exec_core_fields(

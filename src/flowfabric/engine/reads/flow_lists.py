@@ -10,7 +10,7 @@ from flowfabric.core.flows.build import FOUNDER, number
 from flowfabric.core.flows.status import FLOW_STATES, state_seen
 from flowfabric.engine.checks import values
 from flowfabric.engine.checks.values import sorted_namespaces
-from flowfabric.engine.reads.search import Searching, place
+from flowfabric.engine.reads.search import Searching, cursor_at, place
 from flowfabric.model.decisions import Get, Select
 from flowfabric.model.errors import NotFound
 from flowfabric.model.ids import ExecutionId, FlowId, canonical_uuid
@@ -58,16 +58,15 @@ class FlowLists(Searching):
             flows: list[Flow] = await self._ask(SearchFlows(chunk + 1, behind, own))
             lines = await self._flow_lines(flows[:chunk], own)
             for flow, line in zip(flows, lines, strict=False):
-                behind = (flow.created_at_ms, flow.partition, flow.flow_id)
+                behind = (flow.created_at_ms, flow.flow_id, flow.partition)
                 if (wanted and line.public_flow_state not in wanted) or part not in _kinds(line):
                     continue
                 found.append(line)
                 if len(found) == size:
-                    is_last = flow is flows[-1]
-                    return FlowSearchPage(tuple(found), None if is_last else "{}.{}.{}".format(*behind))
+                    return FlowSearchPage(tuple(found), None if flow is flows[-1] else cursor_at(behind))
             if len(flows) <= chunk:
                 return FlowSearchPage(tuple(found), None)
-        return FlowSearchPage(tuple(found), None if behind is None else "{}.{}.{}".format(*behind))
+        return FlowSearchPage(tuple(found), cursor_at(behind))
 
     async def read_flow_tree(
         self,

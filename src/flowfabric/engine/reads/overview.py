@@ -16,10 +16,10 @@ from flowfabric.engine.checks import values
 from flowfabric.engine.checks.values import sorted_namespaces
 from flowfabric.engine.operations.workflows import FORKED_FROM
 from flowfabric.engine.reads.flow_lists import FlowLists
-from flowfabric.engine.reads.search import place
+from flowfabric.engine.reads.search import cursor_at, waiting_place
 from flowfabric.model.decisions import Get, GetFull, Select
 from flowfabric.model.errors import NotFound
-from flowfabric.model.ids import ExecutionId
+from flowfabric.model.ids import ExecutionId, FlowId
 from flowfabric.model.limits import (
     MAX_COUNTED,
     MAX_KINDS_SAMPLED,
@@ -109,14 +109,18 @@ class Overview(FlowLists):
         *,
         reasons: Iterable[BlockingReason | str] = (BlockingReason.WAITING_FOR_APPROVAL,),
         namespaces: Iterable[str] | None = None,
+        flow_id: FlowId | str | None = None,
         cursor: str | None = None,
         limit: int = 100,
     ) -> SuspendedSearchPage:
-        """Suspended executions that wait for one of these reasons, newest first."""
+        """Suspended executions that wait for one of these reasons, those that were suspended last first. One that is
+        suspended again meanwhile comes before the first page then."""
         size = values.integer(limit, "limit", 1, MAX_PAGE)
-        wanted = tuple(_reason(each) for each in values.sequence(reasons, "reasons"))
+        wanted = tuple(dict.fromkeys(_reason(each) for each in values.sequence(reasons, "reasons")))
         own = sorted_namespaces(namespaces)
-        found: list[SummaryRow] = await self._ask(SearchSuspended(size + 1, wanted, place(cursor), own))
+        flow = None if flow_id is None else values.flow_id(flow_id)
+        key = None if flow is None else (self._flow_partition(flow), flow)
+        found: list[SummaryRow] = await self._ask(SearchSuspended(size + 1, wanted, waiting_place(cursor), own, key))
         page = tuple(
             SuspendedLine(
                 ExecutionId.of(row.partition, row.uuid),
@@ -124,12 +128,13 @@ class Overview(FlowLists):
                 row.execution_kind or "",
                 row.blocking_reason or "",
                 row.created_at_ms,
+                row.suspended_at_ms,
             )
             for row in found[:size]
         )
         last = found[size - 1] if len(found) > size else None
-        following = None if last is None else f"{last.created_at_ms}.{last.partition}.{last.uuid}"
-        return SuspendedSearchPage(page, following)
+        place = None if last is None else (last.suspended_at_ms, last.uuid, last.partition)
+        return SuspendedSearchPage(page, cursor_at(place))
 
     async def read_pulse(self) -> Pulse:
         """How much there is of what has not ended, right now."""

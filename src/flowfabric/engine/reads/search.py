@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -27,6 +28,7 @@ from flowfabric.stores.questions import (
     CountExecutions,
     CountStates,
     ListNamespaces,
+    ListPlace,
     QueueDepths,
     SearchEdge,
     SearchExecutions,
@@ -38,6 +40,8 @@ from flowfabric.stores.sql.search import MOST_MERGED
 WINDOW = 10_000
 #: As many failures are grouped.
 MOST_FAILURES = 5_000
+#: Comes before all others.
+_FIRST_UUID = str(UUID(int=0))
 _FAILURES = (PublicState.FAILED, PublicState.EXPIRED)
 
 
@@ -69,8 +73,9 @@ class Searching(EngineBase):
         ``query`` is a search as people type it: ``charge tag:team=red error:"timed out" since:2h``. A tag without a dot
         in its name is also found as ``user.`` and that name. ``roots`` leaves out what others started.
 
-        A cursor stays good, and nothing is shown twice. What is created meanwhile comes before the first page, except
-        what falls into the millisecond that the cursor stands at, or is committed late: that may come behind it.
+        Those that were created in one millisecond are in the order of their ids, which ascend unless callers give
+        them. A cursor stays good, and nothing is shown twice. What is created meanwhile comes before the first page,
+        except what falls into the millisecond that the cursor stands at, or is committed late: that may come behind it.
 
         What is sought in texts (part of a kind, an error, a worker) and by its end is sought among ``WINDOW``
         executions for each page, which may be short or empty therefore and still have a cursor.
@@ -99,8 +104,8 @@ class Searching(EngineBase):
         page = tuple(map(_summary, found[:size]))
         if len(found) > size:
             last = found[size - 1]
-            edge = (last.created_at_ms, last.partition, last.uuid)
-        return SearchPage(page, None if edge is None else "{}.{}.{}".format(*edge))
+            edge = (last.created_at_ms, last.uuid, last.partition)
+        return SearchPage(page, cursor_at(edge))
 
     async def count_states(
         self,
@@ -236,9 +241,9 @@ class Searching(EngineBase):
             id_end=id_end,
         )
 
-    async def _edge(self, search: SearchExecutions) -> tuple[int, int, str] | None:
+    async def _edge(self, search: SearchExecutions) -> ListPlace | None:
         """How far a search looks that no index answers."""
-        found: tuple[int, int, str] | None = await self._ask(SearchEdge(search, WINDOW))
+        found: ListPlace | None = await self._ask(SearchEdge(search, WINDOW))
         return found
 
     async def count_executions(
@@ -296,15 +301,42 @@ def _tag(value: Any) -> tuple[tuple[tuple[str, ...], str], ...]:
     return ((tag_names(values.text(value[0], "tag", empty=False)), values.text(value[1], "tag")),)
 
 
-def place(cursor: Any) -> tuple[int, int, str] | None:
-    """Where a cursor stands."""
+def cursor_at(place: ListPlace | None) -> str | None:
+    """The cursor that stands at a place of a list."""
+    return None if place is None else "{}.{}.{}".format(*place)
+
+
+def place(cursor: Any) -> ListPlace | None:
+    """Where a cursor stands.
+
+    Earlier releases listed what was created in one millisecond by partition, and their cursors have the id at the end.
+    Such a cursor begins that millisecond again: some may come twice, none is left out.
+    """
+    found = _parts(cursor)
+    if found is None:
+        return None
+    at, uuid, partition, former = found
+    return (at + 1, _FIRST_UUID, 0) if former else (at, uuid, partition)
+
+
+def waiting_place(cursor: Any) -> ListPlace | None:
+    """Where a cursor stands among executions that are suspended. Earlier releases listed these by their creation."""
+    found = _parts(cursor)
+    if found is not None and found[3]:
+        raise values.invalid("cursor: it was made by an earlier release, whose order was another; begin at the start")
+    return None if found is None else found[:3]
+
+
+def _parts(cursor: Any) -> tuple[int, str, int, bool] | None:
+    """Time, UUID and partition of a cursor, and whether it was made by an earlier release."""
     if cursor is None:
         return None
-    parts = values.text(cursor, "cursor").split(".")
-    uuid = canonical_uuid(parts[-1])
-    if len(parts) != 3 or uuid is None or not all(_is_number(part) for part in parts[:2]):
+    at, first, second, *more = [*values.text(cursor, "cursor").split("."), "", ""]
+    former = _is_number(first)
+    partition, uuid = (first, canonical_uuid(second)) if former else (second, canonical_uuid(first))
+    if more != ["", ""] or uuid is None or not _is_number(at) or not _is_number(partition):
         raise values.invalid("cursor: not a valid cursor; pass the next_cursor of a page unchanged")
-    return values.time_ms(int(parts[0]), "cursor"), values.partition(int(parts[1])), uuid
+    return values.time_ms(int(at), "cursor"), uuid, values.partition(int(partition)), former
 
 
 def _is_number(text: str) -> bool:

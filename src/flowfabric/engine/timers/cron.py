@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
@@ -18,6 +17,7 @@ from flowfabric.engine.checks import values
 from flowfabric.model.errors import Unavailable
 from flowfabric.model.operations.schedules import CatchUp, Cron, Every, ScheduleSpec
 from flowfabric.model.quoting import quoted
+from flowfabric.model.remembering import remembered_by_text
 
 #: How long after its time a slot still counts as started in time: shorter stops and long queues lose nothing.
 LATE_MS = 30_000
@@ -101,7 +101,7 @@ def latest(spec: ScheduleSpec, slot_ms: int, now_ms: int, count: int) -> tuple[i
         look_back *= 4
 
 
-@lru_cache(maxsize=256)
+@remembered_by_text(256)
 def _zone(name: str) -> tzinfo:
     if name == "UTC":
         return UTC

@@ -302,7 +302,8 @@ class _Turns:
         if self._stopping:
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
 
     async def stop(self) -> None:
         """Finish the item under way, then end."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -13,6 +12,7 @@ from msgspec import Struct
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.operations.suspension import SuspendOutcomeDetails
+from flowfabric.model.remembering import remembered_by_text
 
 
 class OnHardLimit(StrEnum):
@@ -43,7 +43,7 @@ class BudgetTerms(Struct, frozen=True):
 _decoder = msgspec.json.Decoder(BudgetTerms)
 
 
-@lru_cache(maxsize=4_096)
+@remembered_by_text(4_096)
 def read_terms(document: str) -> BudgetTerms:
     """What a stored budget says; anything that is not a budget document is corruption."""
     try:
@@ -52,7 +52,7 @@ def read_terms(document: str) -> BudgetTerms:
         raise Validation(ValidationKind.CORRUPTION, f"ff_budget_policy.policy_json: {error}") from None
 
 
-@lru_cache(maxsize=4_096)
+@remembered_by_text(4_096)
 def read_caps(document: str) -> tuple[tuple[str, int], ...]:
     """Dimensions with a hard limit, in order."""
     return tuple(sorted((name, limit) for name, limit in read_terms(document).hard_limits.items() if limit > 0))

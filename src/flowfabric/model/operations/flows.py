@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -15,6 +14,7 @@ from msgspec import Struct
 
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.ids import EdgeId, ExecutionId, FlowId
+from flowfabric.model.remembering import remembered_by_text
 
 # -- edge policies ---------------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ def policy_text(policy: EdgePolicy) -> str:
     return msgspec.json.encode(document).decode()
 
 
-@lru_cache(maxsize=256)
+@remembered_by_text(256)
 def read_edge_policy(text: str) -> EdgePolicy:
     """The policy in a stored document; one without a kind is ``AllOf``."""
     try:

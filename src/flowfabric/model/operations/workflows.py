@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 from msgspec import Struct
@@ -12,6 +13,22 @@ from flowfabric.model.states import PublicState
 #: How the names of steps begin that say which calls of a durable function were told of a request to cancel. Whatever is
 #: remembered behind the first of them was done because of it.
 CANCEL_MARK = "!cancel "
+
+
+#: What stands before the names of calls that a branch of a function makes: ``approve#2>``. It has the names of
+#: functions, with keys and numbers, or the digest of a long path.
+_BRANCHES = re.compile(r"^(?:(?:\w+(?:\([^()>]*\))?(?:#\d+)?|\([0-9a-f]{24}\))>)+")
+
+
+def without_branch(name: str) -> str:
+    """The name of a call without the branch that makes it."""
+    return _BRANCHES.sub("", name)
+
+
+def called(name: str) -> str:
+    """What code and people call a step: its name without the mark of the trial that met its error (``ship!0``)."""
+    call, _, trial = name.rpartition("!")
+    return call if call and trial.isascii() and trial.isdigit() else name
 
 
 class StepOutcome(StrEnum):

@@ -274,10 +274,12 @@ class SuspendedLine(Struct, frozen=True):
     execution_kind: str
     blocking_reason: str
     created_at: int
+    #: When it was suspended last; servers of earlier releases do not say.
+    suspended_at: int = 0
 
 
 class SuspendedSearchPage(Struct, frozen=True):
-    """Suspended executions, newest first; ``next_cursor`` leads on."""
+    """Suspended executions, those that were suspended last first; ``next_cursor`` leads on."""
 
     executions: tuple[SuspendedLine, ...]
     next_cursor: str | None

@@ -94,6 +94,8 @@ class Execution(Struct, gc=False):
     cancel_at_ms: int | None = None
     #: Signals recorded before its last replay, which counts from zero again; their numbers continue.
     earlier_signals: int | None = None
+    #: When it was suspended last; empty if it never was, or by an earlier release.
+    suspended_at_ms: int | None = None
     #: Highest epoch among earlier attempts; worked out when the row is read, never stored.
     epoch_floor: int = 0
     payload: bytes | None | UnsetType = UNSET

@@ -61,7 +61,7 @@ ASK_KIND: Final = "$ask"
 MOST_ASKED: Final = 10
 _MAX_WHY: Final = 500
 _NOTHING: Final = object()
-_LIKE_A_NUMBER: Final = re.compile(r"[#!~]\d+$")
+_LIKE_A_NUMBER: Final = re.compile(r"[#!~]\d+\Z")
 
 
 class UnreadAnswer(BadAnswer):

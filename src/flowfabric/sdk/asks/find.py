@@ -95,8 +95,8 @@ async def _waiting_in(app: App, run: str) -> AsyncIterator[_Lines]:
             yield [(identity, info.state_vector.blocking_reason)]
         return
     async for page in pages(
-        lambda cursor: engine.search_executions(
-            flow_id=flow_id, states=(PublicState.SUSPENDED,), cursor=cursor, limit=_PAGE
+        lambda cursor: engine.search_suspended(
+            reasons=tuple(BlockingReason), flow_id=flow_id, cursor=cursor, limit=_PAGE
         )
     ):
         if page.executions:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from flowfabric.model.limits import MAX_KIND_BYTES
-from flowfabric.model.operations.kinds import KindDescription
+from flowfabric.model.operations.kinds import KindDescription, KindSnapshot
 from flowfabric.model.policy import parse_policy
+from flowfabric.model.quoting import quoted
+from flowfabric.sdk.asks.answer_checks import check_against
 from flowfabric.sdk.definitions.tasks import Startable
 from flowfabric.sdk.runs.start import policy
 from flowfabric.sdk.schemas.inputs import input_schema, leads_to_text, open_schema, text_at
@@ -122,6 +124,65 @@ def _by_code(definition: Startable[Any, Any], schema: Mapping[str, Any]) -> str 
 def _pieces(template: str) -> list[tuple[str, str | None]]:
     """The texts of a template, each with the path that follows it."""
     return [(text, path) for text, path, _, _ in _formatter.parse(template)]
+
+
+class OnlyByCode(ValueError):
+    """Only its code can start it; the text says why."""
+
+
+class Unfit(ValueError):
+    """The input does not fit what was announced; the text says where."""
+
+
+def creation(
+    known: KindSnapshot,
+    payload: bytes,
+    *,
+    lane_id: str | None = None,
+    priority: int | None = None,
+    tags: Mapping[str, str] | None = None,
+    key: str | None = None,
+    delay_until: int | None = None,
+) -> dict[str, Any]:
+    """What ``create_execution`` takes to create an execution as the code of its kind would: with the lane, priority,
+    policy and id that were announced, unless they are given. Tags are added."""
+    definition = known.definition
+    if definition.by_code is not None:
+        raise OnlyByCode(definition.by_code)
+    value = msgspec.json.decode(payload)
+    flaw = check_against(definition.input, value, whose="kind", what="input")
+    if flaw is not None:
+        raise Unfit(flaw)
+    found: dict[str, Any] = {
+        "namespace": known.namespace,
+        "lane_id": definition.lane_id if lane_id is None else lane_id,
+        "execution_kind": known.kind,
+        "input_payload": payload,
+        "payload_encoding": "json",
+        "priority": definition.priority if priority is None else priority,
+        "tags": {**definition.tags, **(tags or {})} or None,
+        "policy": definition.policy,
+        "idempotency_key": key,
+        "delay_until": delay_until,
+    }
+    if key is None:
+        try:
+            found["idempotency_key"] = id_for(definition, value)
+        except ValueError as error:
+            raise OnlyByCode(f"its id {quoted(definition.id)} cannot be worked out: {error}") from None
+        if found["idempotency_key"] is not None and definition.reuse == "after_completion":
+            found["key_reuse"] = "ended"
+    return found
+
+
+def taken(known: KindSnapshot, key: str, holder: str, kind: str, *, given: bool) -> str | None:
+    """Why an id that ``holder`` has may not stand for what was to be started; nothing if it may. ``given`` says that
+    the caller chose the id, and not the code."""
+    if kind != known.kind:
+        return f"the id {quoted(key)} belongs to an execution of {quoted(kind)}: {holder}"
+    if not given and known.definition.reuse == "reject":
+        return f"an execution with the id {quoted(key)} exists: {holder}"
+    return None
 
 
 def id_for(definition: KindDescription, value: Any) -> str | None:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from flowfabric.model.operations.workflows import StepOutcome
+from flowfabric.model.operations.workflows import StepOutcome, without_branch
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.asks.ask import MOST_ASKED, Ask, UnreadAnswer
 from flowfabric.sdk.definitions.code_reading import ASK, Passed, Source, base_name, definitions_of, names_of
 from flowfabric.sdk.definitions.tasks import Definition, Workflow
 from flowfabric.sdk.errors import ENDED, BadPayload, BadResult, SdkError
 from flowfabric.sdk.paging import pages
-from flowfabric.sdk.workflows.branches import without_branch
 
 if TYPE_CHECKING:
     from flowfabric.model.operations.executions import ExecutionContext
@@ -156,6 +155,7 @@ class _Known:
         self.file = source.file
 
     def calls(self, base: str) -> bool:
+        base = base.removesuffix(".start")
         return base in self.names or (base.startswith(ASK) and ASK in self.names)
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from flowfabric.model.operations.workflows import without_branch
 from flowfabric.sdk.asks.ask import Ask
 from flowfabric.sdk.definitions.tasks import Definition, Workflow
-from flowfabric.sdk.workflows.branches import without_branch
 from flowfabric.sdk.workflows.durable import first, sleep
 
 #: What stands before the trial of an error, the number of a question asked again, and that of a repeated call.
@@ -72,7 +72,10 @@ def _called(function: Callable[..., Any]) -> set[str]:
                 names.add(value.name)
             elif value is Ask:
                 asks = True
-        if asks:
+        written = Source(owner).questions() if asks else None
+        if written is not None:
+            names |= written
+        elif asks:
             texts = [each for each in code.co_consts if isinstance(each, str)]
             names.update(f"{ASK}{text[:200]}" for text in texts)
             if not texts or _works_texts_out(code):
@@ -142,10 +145,10 @@ class Passed(Struct, frozen=True):
 
 
 class Source:
-    """The source of a workflow's function."""
+    """The source of a workflow's function, or of another one."""
 
-    def __init__(self, workflow: Workflow[..., Any]) -> None:
-        self._function: Any = inspect.unwrap(workflow.function)
+    def __init__(self, function: Any) -> None:
+        self._function: Any = inspect.unwrap(getattr(function, "function", function))
         self.file: str = self._function.__code__.co_filename
         closure = zip(self._function.__code__.co_freevars, self._function.__closure__ or (), strict=False)
         self._scope = {**vars(builtins), **self._function.__globals__, **dict(_filled(closure))}
@@ -160,6 +163,17 @@ class Source:
             if name is not None:
                 found.setdefault(name, []).append(self._type(node))
         return {name: kinds[0] for name, kinds in found.items() if len(kinds) == 1 and kinds[0] is not None}
+
+    def questions(self) -> set[str] | None:
+        """The names of all questions; nothing if the text of one is not written out where it is asked."""
+        found = [self._question(node) for node in ast.walk(self._tree)]
+        names = [each for each in found if each is not None]
+        mentions = [
+            node
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.Name | ast.Attribute) and self._resolved(node) is Ask
+        ]
+        return set(names) if names and len(names) == len(mentions) else None
 
     def passed(self) -> list[Passed]:
         """Calls that everything behind them has made."""
@@ -272,7 +286,7 @@ def _parsed(function: Any) -> ast.AST:
         return ast.Module([], [])
     # Decorators are no part of what the function does.
     whole = tree.body[0]
-    body = whole.body if isinstance(whole, ast.AsyncFunctionDef) else []
+    body = whole.body if isinstance(whole, ast.FunctionDef | ast.AsyncFunctionDef) else []
     return ast.increment_lineno(ast.Module(body, []), start - 1)
 
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -119,12 +120,99 @@ class _Values:
         await self._stack.aclose()
 
 
+class _Kept:
+    """A value of the worker scope, in a task of its own: it begins and ends there, and neither the context nor a cancel
+    of the attempt that was the first to ask is any business of the others."""
+
+    def __init__(
+        self, make: Callable[[AsyncExitStack], Awaitable[Any]], context: Context, made: Callable[[_Kept], None]
+    ) -> None:
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self._made = made
+        self.is_made = False
+        self._known, self._over = asyncio.Event(), asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(
+            self._keep(make), name="flowfabric-dependency", context=context.copy()
+        )
+
+    async def _keep(self, make: Callable[[AsyncExitStack], Awaitable[Any]]) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                self.value = await make(stack)
+                self.is_made = True
+                self._made(self)
+                self._known.set()
+                await self._over.wait()
+        except BaseException as error:
+            # Handed on, whatever it is: some errors would end the loop.
+            self.error = error
+        finally:
+            self._known.set()
+
+    async def known(self) -> None:
+        """Return when it is made, or cannot be."""
+        await self._known.wait()
+
+    async def end(self) -> None:
+        """Let go of it, also if it is still being made. A cancel hastens that."""
+        if self._known.is_set():
+            self._over.set()
+        else:
+            self._task.cancel()
+        try:
+            await asyncio.wait((self._task,))
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            raise
+        if self.error is not None and not isinstance(self.error, asyncio.CancelledError):
+            raise self.error
+
+
+class _WorkerValues:
+    """What was made for all attempts of a worker, in the context that the worker was started in."""
+
+    def __init__(self) -> None:
+        self._context = copy_context()
+        self._kept: dict[Provider, _Kept] = {}
+        self._stack = AsyncExitStack()
+        self._closed = False
+
+    async def get(self, provider: Provider, make: Callable[[AsyncExitStack], Any]) -> Any:
+        """The value, made when the first asks, and again if that has failed."""
+        if self._closed:
+            raise asyncio.CancelledError
+        kept = self._kept.get(provider)
+        if kept is None:
+            kept = self._kept[provider] = _Kept(make, self._context, self._made)
+        await kept.known()
+        if kept.error is not None:
+            if self._kept.get(provider) is kept:
+                del self._kept[provider]
+            raise kept.error
+        return kept.value
+
+    def _made(self, kept: _Kept) -> None:
+        # What it asked for was made before it, and goes after it.
+        self._stack.push_async_callback(kept.end)
+
+    async def close(self) -> None:
+        """Let go of everything, last first."""
+        self._closed = True
+        kept, self._kept = list(self._kept.values()), {}
+        async with self._stack:
+            for each in kept:
+                if not each.is_made:
+                    self._stack.push_async_callback(each.end)
+
+
 class Dependencies:
     """The worker scope. ``async with dependencies.attempt(ctx) as scope`` opens an attempt in it."""
 
     def __init__(self, overrides: Overrides | None = None) -> None:
         self.overrides = Overrides() if overrides is None else overrides
-        self._values = _Values()
+        self._values = _WorkerValues()
 
     def attempt(self, context: Any = None) -> AttemptDependencies:
         """A scope for one attempt; ``context`` is its ``Ctx``."""
@@ -161,7 +249,8 @@ class AttemptDependencies:
                 raise BadDependency(f"{name}: there is no Ctx outside a worker; pass one: {name}=…", parameter=name)
             return self._context
         provider = self._worker.overrides.get(wanted.provider)
-        values = self._values if self._scope(provider, wanted.scope) == "attempt" else self._worker._values
+        is_own = self._scope(provider, wanted.scope) == "attempt"
+        values: _Values | _WorkerValues = self._values if is_own else self._worker._values
         return await values.get(provider, lambda stack: self._make(provider, stack))
 
     def _scope(self, provider: Provider, asked: Scope | None, above: tuple[Provider, ...] = ()) -> Scope:

@@ -150,11 +150,15 @@ class Startable(Definition[P, T]):
         if options.debounce is not None:
             check_template(self, options.debounce.key)
 
-    async def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[T]:
-        """Start a run with these arguments. It is stored when this returns."""
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Run[T]]:
+        """Start a run with these arguments. It is stored when this has been awaited. A workflow starts it once, however
+        often its code runs again."""
         from flowfabric.sdk.runs.start import start
 
-        return await start(self, args, kwargs, self.start_options)
+        workflow = CURRENT.get()
+        if workflow is None:
+            return start(self, args, kwargs, self.start_options)
+        return workflow.start_run(self, args, dict(kwargs), self.start_options)
 
     async def start_many(self, calls: Iterable[Any]) -> list[Run[T]]:
         """Start many runs, up to 100,000, in one transaction: all are stored when this returns, or none.

@@ -104,7 +104,7 @@ def refusal_of(status: int, text: str, what: str, kind: object = None) -> Except
         return Transport(BACKEND, TransportKind.PROTOCOL, f"{what}: {status} {text}")
     if status == 401:
         text = "the token is missing, wrong, expired or revoked; pass a valid one with App(…, token=…)"
-    return ServerRefused(f"{what}: the server refuses it ({status}): {text}", operation=what)
+    return ServerRefused(f"{what}: the server refuses it ({status}): {text}", operation=what, status=str(status))
 
 
 class Calls:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import secrets
-import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import Context
 from types import SimpleNamespace, TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
+from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Raw, Struct
 
+from flowfabric.ascending import ascending_uuid
 from flowfabric.engine import Engine, forks
 from flowfabric.engine.operation_table import REMOTE
 from flowfabric.engine.own_loop import OwnLoop
@@ -59,6 +62,13 @@ _log = logging.getLogger("flowfabric.remote")
 #: How long the server lets one claim wait, and how much longer we wait for its answer.
 MAX_WAIT_MS = 60_000
 SPARE_S = 15.0
+#: Answers, of a server or a proxy, that do not say whether anything was done.
+_UNTOLD = frozenset({408, 425, 429, *range(500, 600)})
+#: How long the server may take to take back what was claimed for somebody who has stopped waiting.
+GIVE_BACK_S = 5.0
+CLAIM = "/v1/remote/claim"
+#: Statuses of answers to what was done: as asked, and something created.
+_DONE: Final = (200, 201)
 
 
 class _Partitions(Struct):
@@ -133,6 +143,10 @@ class RemoteEngine:
         self._contexts: dict[str, ExecutionContext] = {}
         self._renewing: list[tuple[Handle, asyncio.Future[LeaseRenewal]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Claims that were given up, until the server has taken back what they were given.
+        self._giving_back: set[asyncio.Task[None]] = set()
+        #: The one task that closes, whoever waits for it.
+        self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._why_closed = "engine_closed"
         self._own_loop = OwnLoop()
@@ -173,11 +187,25 @@ class RemoteEngine:
             return
         self._own_loop.check()
         self._closed = True
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close(), name="flowfabric-close", context=Context()
+            )
+        try:
+            await asyncio.shield(self._closing)
+        except asyncio.CancelledError:
+            self._servers.close()
+            await asyncio.wait((self._closing,))
+            raise
+
+    async def _close(self) -> None:
+        if self._giving_back:
+            await asyncio.wait(self._giving_back, timeout=GIVE_BACK_S)
         self._servers.close()
-        for task in list(self._tasks):
+        for task in (*self._tasks, *self._giving_back):
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks := (*self._tasks, *self._giving_back):
+            await asyncio.wait(tasks)
         await self._calls.close()
 
     async def __aenter__(self) -> Self:
@@ -214,12 +242,13 @@ class RemoteEngine:
                 if isinstance(error, Lost):
                     body = after_loss or body
             else:
-                if response.status == 200:
+                if response.status in _DONE:
                     return response
                 problem = problem_of(response, path)
+                is_passing = isinstance(problem, Unavailable)
                 if not is_refused_unbegun(response):
                     body = after_loss or body
-                is_passing = isinstance(problem, Unavailable) or (after_loss is not None and response.status >= 500)
+                    is_passing = is_passing or (after_loss is not None and response.status in _UNTOLD)
                 if not is_passing or loop.time() >= until:
                     raise problem
             await patience.rest()
@@ -234,9 +263,9 @@ class RemoteEngine:
         by_hand = body_of(name).by_hand
         try:
             plain = {
-                each: self._shapes.codec(by_hand[each]).write(_plain(each, value))
+                each: self._shapes.codec(by_hand[each]).write(_plain(each, value, name))
                 if each in by_hand
-                else _plain(each, value)
+                else _plain(each, value, name)
                 for each, value in options.items()
             }
             return self._shapes.dump(plain)
@@ -288,11 +317,25 @@ class RemoteEngine:
             return dict(options)
         return {**options, "execution_id": ExecutionId.solo(lane, self.partitions)}
 
+    async def start_kind(self, namespace: str, kind: str, body: Mapping[str, Any]) -> str | None:
+        """Create an execution as the code of its kind would, as workers have announced it; its id. ``None`` if none
+        has. The same id (``idempotency_key``) gives the same execution, so only then it may be asked again."""
+        path = f"/v1/kinds/{quote(kind, safe='')}/start?{urlencode({'namespace': namespace})}"
+        again = body.get("idempotency_key") is not None
+        try:
+            response = await self._ask("POST", path, self._shapes.dump(body), 60.0, again)
+        except ServerRefused as error:
+            if error.ids.get("status") == "404":
+                return None
+            raise
+        answer: dict[str, dict[str, str]] = msgspec.json.decode(response.body)
+        return next(iter(answer.values()))["execution_id"]
+
     # -- signals -------------------------------------------------------------------------------------------------
 
     async def deliver_signal(self, **options: Any) -> Accepted | DeliverSignalResult.Duplicate:
         """Deliver a signal. Its id is made here, so that asking again after a lost answer delivers it once."""
-        minted = options if options.get("signal_id") is not None else {**options, "signal_id": str(uuid.uuid4())}
+        minted = options if options.get("signal_id") is not None else {**options, "signal_id": ascending_uuid()}
         made: list[OneCall] = []
         said = await self._called("deliver_signal", minted, made)
         answer: Accepted | DeliverSignalResult.Duplicate = self._read("deliver_signal", said)
@@ -366,10 +409,27 @@ class RemoteEngine:
             }
             first = self._shapes.dump({**body, "again": policy.again})
             again = self._shapes.dump({**body, "again": True})
-            response = await self._ask("POST", "/v1/remote/claim", first, wait_ms / 1000 + SPARE_S, True, again)
+            try:
+                response = await self._ask("POST", CLAIM, first, wait_ms / 1000 + SPARE_S, True, again)
+            except asyncio.CancelledError:
+                # What was given may be on its way, or be about to be.
+                self._give_back(self._shapes.dump({**body, "wait_ms": 0, "give_back": True}))
+                raise
             work = decoded(_claimed, response).work
             if work or left_ms <= 0:
                 return [self._taken(each) for each in work]
+
+    def _give_back(self, body: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._ask_briefly(body), name="flowfabric-given-back", context=Context()
+        )
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+
+    async def _ask_briefly(self, body: bytes) -> None:
+        """Ask for what nobody waits for; if it is in vain, leases run out."""
+        with contextlib.suppress(TimeoutError, NotReached, Lost):
+            await self._servers.request("POST", CLAIM, body, GIVE_BACK_S)
 
     def _taken(self, work: _Work) -> Handle:
         self._contexts[work.execution_id] = ExecutionContext(
@@ -378,14 +438,21 @@ class RemoteEngine:
         return unsealed(work.handle)
 
     async def read_execution_contexts(
-        self, execution_ids: Iterable[ExecutionId | str], most_bytes: int | None = None
+        self,
+        execution_ids: Iterable[ExecutionId | str],
+        most_bytes: int | None = None,
+        *,
+        namespaces: Iterable[str] | None = None,
     ) -> dict[ExecutionId, ExecutionContext]:
         """What workers need to start. What was claimed just now is known already."""
         ids = list(execution_ids)
         known = {ExecutionId(each): found for each in ids if (found := self._contexts.pop(each, None)) is not None}
         left = [each for each in ids if each not in known]
         if left:
-            known |= await self.call("read_execution_contexts", {"execution_ids": left, "most_bytes": most_bytes})
+            wanted = {"execution_ids": left, "most_bytes": most_bytes}
+            if namespaces is not None:
+                wanted["namespaces"] = list(namespaces)
+            known |= await self.call("read_execution_contexts", wanted)
         return known
 
     async def lost_leases(self, handles: Iterable[Handle]) -> list[Handle]:
@@ -412,7 +479,8 @@ class RemoteEngine:
     def _renew_all(self) -> None:
         waiting, self._renewing = self._renewing, []
         for start in range(0, len(waiting), MAX_CLAIM):
-            task = asyncio.get_running_loop().create_task(self._renew(waiting[start : start + MAX_CLAIM]))
+            some = waiting[start : start + MAX_CLAIM]
+            task = asyncio.get_running_loop().create_task(self._renew(some), context=Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -435,12 +503,17 @@ class RemoteEngine:
                 raise
 
     async def fail(
-        self, handle: Handle, reason: str, failure_class: Any = "transient", detail: bytes | str | None = None
+        self,
+        handle: Handle,
+        reason: str,
+        failure_class: Any = "transient",
+        detail: bytes | str | None = None,
+        **more: Any,
     ) -> Any:
         """Give up this attempt."""
         if isinstance(detail, bytes):
             detail = detail.decode(errors="replace")
-        options = {"handle": handle, "reason": reason, "failure_class": failure_class, "detail": detail}
+        options = {"handle": handle, "reason": reason, "failure_class": failure_class, "detail": detail, **more}
         return await self.call("fail", options)
 
     # -- following -----------------------------------------------------------------------------------------------
@@ -483,9 +556,10 @@ class RemoteEngine:
 _TAIL = tuple(inspect.signature(Engine.tail_stream).parameters)[1:]
 
 
-def _plain(name: str, value: Any) -> Any:
-    """An argument as it can be written: policies as their JSON, whatever can be gone through as a list."""
-    if name == "policy":
+def _plain(name: str, value: Any, operation: str = "") -> Any:
+    """An argument as it can be written: policies of executions as their JSON, whatever can be gone through as a
+    list."""
+    if name == "policy" and operation != "cancel_flow":
         return parse_policy(value)
     if name in ("executions", "children"):
         return [{each: _plain(each, one) for each, one in creation.items()} for creation in value]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -257,24 +257,26 @@ class Appends:
         return self._number > 0
 
     async def one(self, frame: Frame) -> None:
-        """Write one frame."""
+        """Write one frame, however often that has to be tried."""
+        engine, handle = self._job.engine, self._job.handle
         async with self._turn:
-            self._number += 1
-            await self._job.engine.append_frame(self._job.handle, frame, self._number)
+            self._number = number = self._number + 1
+            await self._patiently(lambda: engine.append_frame(handle, frame, number))
 
     async def all(self, frames: list[Frame]) -> None:
         """Write some frames together, however often that has to be tried."""
+        engine, handle = self._job.engine, self._job.handle
         async with self._turn:
-            self._number += 1
-            await self._patiently(frames, self._number)
+            self._number = number = self._number + 1
+            await self._patiently(lambda: engine.append_frames(handle, frames, number))
 
-    async def _patiently(self, frames: list[Frame], number: int) -> None:
+    async def _patiently(self, append: Callable[[], Awaitable[Any]]) -> None:
         from flowfabric.sdk.worker.renewal import is_passing
 
         patience = Patience()
         while True:
             try:
-                await self._job.engine.append_frames(self._job.handle, frames, number)
+                await append()
             except EngineError as error:
                 if not is_passing(error) or self._job.is_lost:
                     raise

@@ -96,8 +96,8 @@ class Run(Generic[T]):
         return [each for each in await self.app.engine.read_steps(self.id) if not each.name.startswith("!")]
 
     async def fork(self, at: str | None = None) -> Run[T]:
-        """Start a new run with the results this one recorded before the step ``at`` (without one: all of them); it
-        continues with the current code. This run does not change."""
+        """Start a new run with the results this one recorded before the step ``at``, which may have failed (without
+        one: all of them); it continues with the current code. This run does not change."""
         forked = await self._there(lambda: self.app.engine.fork_execution(execution_id=self.id, at=at))
         return Run(self.app, forked.execution_id, self._signature)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from flowfabric.model.errors import NotFound, Unavailable, Validation
+from flowfabric.model.errors import Contention, NotFound, Unavailable, Validation
 from flowfabric.model.operations.schedules import (
     CatchUp,
     Cron,
@@ -40,6 +40,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S", bound=Startable[..., Any])
 
+#: How often a change is made again because somebody else has changed the schedule meanwhile.
+CHANGE_TRIES = 16
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
@@ -105,6 +107,15 @@ def spec_of(cron: str | None, tz: str, every: timedelta | None, anchor: datetime
     except (Validation, Unavailable) as error:
         raise BadOptions(str(error.detail), option="cron") from None
     return spec
+
+
+def _steps_of(before: ScheduleSpec, cron: str | None, every: timedelta | None, anchor: datetime | None) -> ScheduleSpec:
+    """Equal steps, where what is not given stays as it was."""
+    if not isinstance(before, Every):
+        return spec_of(cron, "UTC", every, anchor)
+    step = timedelta(milliseconds=before.every_ms) if every is None else every
+    since = _EPOCH + timedelta(milliseconds=before.anchor_ms) if anchor is None else anchor
+    return spec_of(cron, "UTC", step, since)
 
 
 class Planned:
@@ -236,37 +247,54 @@ class Schedules:
         priority: int | None = None,
         lane: str | None = None,
     ) -> ScheduleSnapshot:
-        """Change some of its settings; the rest stays. This lasts until the schedule's definition in the program
-        changes."""
-        found = await self.get(name)
-        spec = found.spec
-        if every is not None:
-            spec = spec_of(cron, "UTC", every, anchor)
-        elif cron is not None or tz is not None:
-            before = spec if isinstance(spec, Cron) else Cron("")
-            spec = spec_of(cron or before.expression, tz or before.time_zone, None, None)
-        rules = Rules.of(
-            found.overlap if overlap is None else overlap,
-            found.catch_up if catch_up is None else catch_up,
-            found.catch_up_limit if catch_up_limit is None else catch_up_limit,
-            jitter,
-        ).arguments()
+        """Change some of its settings; the rest stays, whatever others change meanwhile. This lasts until the
+        schedule's definition in the program changes."""
+        wanted: dict[str, Any] = {
+            "priority": priority,
+            "lane_id": lane,
+            "overlap": overlap,
+            "catch_up": catch_up,
+            "catch_up_limit": catch_up_limit,
+        }
+        for left in reversed(range(CHANGE_TRIES)):
+            found = await self.get(name)
+            spec = found.spec
+            if every is not None or (anchor is not None and cron is None and tz is None):
+                spec = _steps_of(spec, cron, every, anchor)
+            elif cron is not None or tz is not None:
+                before = spec if isinstance(spec, Cron) else Cron("")
+                spec = spec_of(cron or before.expression, tz or before.time_zone, None, None)
+            try:
+                answer = await self._put_changed(found, spec, jitter, wanted)
+            except Contention:
+                # Somebody has changed it since it was read.
+                if not left:
+                    raise
+                continue
+            break
+        return found if isinstance(answer, PutScheduleResult.Unchanged) else await self.get(name)
+
+    async def _put_changed(
+        self, found: ScheduleSnapshot, spec: ScheduleSpec, jitter: timedelta | None, wanted: dict[str, Any]
+    ) -> Any:
+        """Store what was read with the changes that are wanted, if nobody has changed it meanwhile."""
+        settings = {name: getattr(found, name) if value is None else value for name, value in wanted.items()}
+        chosen = settings.pop("overlap"), settings.pop("catch_up"), settings.pop("catch_up_limit")
+        settings |= Rules.of(*chosen, jitter).arguments()
         if jitter is None:
-            rules["jitter_ms"] = found.jitter_ms
-        answer = await self._app.engine.put_schedule(
-            name,
+            settings["jitter_ms"] = found.jitter_ms
+        return await self._app.engine.put_schedule(
+            found.schedule_id,
             namespace=self._app.namespace,
             spec=spec,
             execution_kind=found.execution_kind,
-            lane_id=found.lane_id if lane is None else lane,
             input_payload=found.input_payload,
             payload_encoding=found.payload_encoding,
-            priority=found.priority if priority is None else priority,
             tags=found.tags,
             policy=found.policy,
-            **rules,
+            revision=found.revision,
+            **settings,
         )
-        return found if isinstance(answer, PutScheduleResult.Unchanged) else await self.get(name)
 
     def _unknown(self, name: str) -> UnknownSchedule:
         return UnknownSchedule(

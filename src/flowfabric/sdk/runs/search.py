@@ -22,8 +22,9 @@ _PAGE: Final = 200
 class Runs:
     """The runs of an app that match: ``async for run in app.runs(state="failed"): …``.
 
-    Newest first, and none twice. Runs that start during the iteration are not included, except now and then one that
-    starts in the very millisecond that the iteration has reached.
+    Newest first, and none twice. Runs that start during the iteration are not included, except now and then one whose
+    start was still being stored when the iteration came past its place, or that has an id of your own and starts in the
+    very millisecond that the iteration has reached.
     """
 
     def __init__(

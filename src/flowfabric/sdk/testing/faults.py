@@ -16,7 +16,7 @@ WRITES: dict[str, tuple[str, ...]] = {
     "fail": ("fail",),
     "cancel": ("cancel",),
     # The steps that were done last are remembered by the end.
-    "step": ("advance", "complete"),
+    "step": ("advance", "complete", "fail"),
     "emit": ("append_frame", "append_frames"),
     # A workflow is suspended with what it has to say.
     "suspend": ("suspend", "advance"),

@@ -84,6 +84,7 @@ class WorkerShared:
         threads: Threads,
         processes: Processes,
         renewal: Renewal,
+        main: asyncio.Task[None],
     ) -> None:
         self.app = app
         self.engine = engine
@@ -93,6 +94,12 @@ class WorkerShared:
         self.executor = threads
         self.processes = processes
         self.renewal = renewal
+        self._main = main
+
+    @property
+    def ends(self) -> bool:
+        """Whether the whole worker is cancelled, as it is with the program."""
+        return self._main.done() or self._main.cancelling() > 0
 
 
 class Job:
@@ -119,6 +126,7 @@ class Job:
         "taken_at",
         "task",
         "unanswered",
+        "untold",
         "worker",
         "writing",
     )
@@ -161,6 +169,8 @@ class Job:
         self.ended = False
         #: What the store said last to a call of our own that it never answered.
         self.unanswered: EngineError | None = None
+        #: What the end of the attempt has to remember: steps that ended last, and how many are remembered before them.
+        self.untold: tuple[Sequence[NewStep], int] = ((), 0)
 
     def __repr__(self) -> str:
         return f"<attempt {self.attempt} of {self.kind or 'nothing'} {self.execution_id}>"
@@ -328,6 +338,12 @@ class Job:
         except Validation as error:
             raise BadResult(f"{self.kind}: its result was refused: {error}", task=self.kind) from error
 
+    async def remember(self) -> None:
+        """Store what the end of the attempt would have remembered."""
+        (steps, known_steps), self.untold = self.untold, ((), 0)
+        if steps:
+            await self.repeated(lambda: self.engine.advance(self.handle, steps=steps, known_steps=known_steps))
+
     async def cancel(self, reason: str = "") -> None:
         """End as cancelled."""
         await self.conclude(lambda: self.engine.cancel(self.handle, reason))
@@ -371,7 +387,9 @@ class Job:
         """End as failed for this reason."""
         kind = FailureClass.PERMANENT if permanent else FailureClass.TRANSIENT
         text = _storable(reason)[:MAX_REASON]
-        await self.conclude(lambda: self.engine.fail(self.handle, text, kind, category or None))
+        steps, known_steps = self.untold
+        more: dict[str, Any] = {"steps": steps, "known_steps": known_steps} if steps else {}
+        await self.conclude(lambda: self.engine.fail(self.handle, text, kind, category or None, **more))
 
     async def give_back(self, reason: str = "the worker is stopping") -> None:
         """Put the execution back into its queue. The attempt goes on elsewhere under its own number; neither a
@@ -479,20 +497,18 @@ async def _interrupted(job: Job, error: BaseException) -> None:
     job.open_handler = False
     why = job.interruption
     task = job.task
-    if why is None:
-        if task is not None and task.cancelling():
-            raise error  # somebody ends the whole worker
-        await job.fail(error, category="cancelled")
-        return
     if task is not None:
         while task.cancelling():
             task.uncancel()
     if job.ended:
         return
+    if why is None and not job.worker.ends:
+        await job.fail(error, category="cancelled")
+        return
     if why is Interruption.LOST:
         _log.warning("%r lost its lease and was stopped: %s", job, job.lost_because)
         job.ended = True
-    elif why is Interruption.DRAIN:
+    elif why is Interruption.DRAIN or why is None:
         await job.give_back()
     else:
         await _timed_out(job, job.app.definitions[job.kind].options)
@@ -501,7 +517,10 @@ async def _interrupted(job: Job, error: BaseException) -> None:
 async def _timed_out(job: Job, options: TaskOptions) -> None:
     error = TimeoutError(f"the attempt took longer than {options.timeout}")
     await job.keep_error("TimeoutError", str(error), "", "timeout")
-    await job.fail_as(f"TimeoutError: {error}", permanent=options.retry.gives_up(error), category="timeout")
+    try:
+        await job.fail_as(f"TimeoutError: {error}", permanent=options.retry.gives_up(error), category="timeout")
+    except (Validation, LimitReached) as refused:
+        await _without_steps(job, refused)
 
 
 async def _failed(job: Job, error: BaseException) -> None:
@@ -513,11 +532,13 @@ async def _failed(job: Job, error: BaseException) -> None:
     if job.is_lost:
         _log.warning("%r lost its lease; its handler ended with %r", job, error)
         return
-    if error is job.unanswered:
+    if _comes_from(error, job.unanswered):
         # No fault of the function's: a worker that reaches the store goes on, and nothing is counted.
         await job.give_back("the store does not respond")
         return
     if isinstance(error, BudgetExceeded) and error.cancels:
+        with contextlib.suppress(EngineError):
+            await job.remember()
         await job.cancel(_storable(str(error))[:MAX_REASON])
         return
     if isinstance(error, SdkError) and (unknown := _not_known(job, error)):
@@ -531,15 +552,41 @@ async def _failed(job: Job, error: BaseException) -> None:
     category = getattr(error, "code", "") if isinstance(error, SdkError | LimitReached) and permanent else ""
     if not isinstance(error, Exception):
         category = "crash"
-    with contextlib.suppress(Validation):
+    try:
         if remote is not None:
             await job.keep_error(remote.type, remote.message, remote.traceback, remote.category)
             await job.fail_as(str(error), permanent=remote.permanent, category="")
         else:
             await job.fail(error, permanent=permanent, category=category)
-        return
-    # Something in it cannot be stored: say at least that.
-    await job.fail_as(f"{type(error).__name__}: (its message cannot be stored)", permanent=permanent)
+    except (Validation, LimitReached) as refused:
+        if job.untold[0]:
+            await _without_steps(job, refused)
+            return
+        # Something in it cannot be stored: say at least that.
+        await job.fail_as(f"{type(error).__name__}: (its message cannot be stored)", permanent=permanent)
+
+
+async def _without_steps(job: Job, refused: EngineError) -> None:
+    """What the function did last cannot be remembered, which is how it fails."""
+    job.untold = (), 0
+    await _failed(job, refused)
+
+
+def _comes_from(error: BaseException | None, source: BaseException | None) -> bool:
+    """Whether an error is another one, or was raised because of it: a group with it, or what an ``except`` block has
+    raised in its place."""
+    seen: set[int] = set()
+    left = [error] if source is not None else []
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        if each is source:
+            return True
+        seen.add(id(each))
+        left += [each.__cause__, each.__context__]
+        left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+    return False
 
 
 def _not_known(job: Job, error: SdkError) -> str:

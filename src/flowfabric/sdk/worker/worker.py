@@ -268,8 +268,10 @@ class Worker:
         self.watch = LoopWatch(loop)
         self.watch.start()
         stack.callback(self.watch.stop)
+        main = asyncio.current_task()
+        assert main is not None
         self._shared = WorkerShared(
-            self.app, engine, self.name, self.instance, dependencies, threads, processes, renewal
+            self.app, engine, self.name, self.instance, dependencies, threads, processes, renewal, main
         )
         return self._shared
 
@@ -424,10 +426,15 @@ class Worker:
             call = engine.claim_many(next(iter(self.lanes)), offered, policy, limit, within)
         else:
             call = engine.claim_from_lanes(self.lanes, offered, policy, limit, within)
+        at = time.monotonic()
         made = self._claim_made = asyncio.ensure_future(call)
         try:
             return await made
         except asyncio.CancelledError:
+            if made.done() and not made.cancelled() and made.exception() is None:
+                # It was answered just before.
+                await self._give_back(self._jobs(made.result(), at))
+                raise
             task = asyncio.current_task()
             if not made.cancelled() or (task is not None and task.cancelling()):
                 raise
@@ -435,10 +442,14 @@ class Worker:
         finally:
             self._claim_made = None
 
+    def _jobs(self, handles: Iterable[Handle], at: float) -> list[Job]:
+        shared, nothing = self._shared, ExecutionContext(b"", "", {})
+        assert shared is not None
+        return [Job(self.app, shared.engine, handle, nothing, shared, at) for handle in handles]
+
     async def _take(self, shared: WorkerShared, handles: list[Handle], at: float) -> bool:
         """Begin what was claimed, or keep it for a moment; whether some goes back for lack of a process."""
-        nothing = ExecutionContext(b"", "", {})
-        jobs = [Job(self.app, shared.engine, handle, nothing, shared, at) for handle in handles]
+        jobs = self._jobs(handles, at)
         for job in jobs:
             shared.renewal.add(job.lease)
         ids = [job.handle.execution_id for job in jobs]
@@ -499,15 +510,19 @@ class Worker:
         self._begin_next()
         surplus = self._surplus()
         if surplus:
-            task = asyncio.get_running_loop().create_task(
-                self._give_back(surplus, "another worker may begin it sooner")
-            )
-            self._returning.add(task)
-            task.add_done_callback(self._returning.discard)
+            self._return(surplus, "another worker may begin it sooner")
         if self._next_look is not None:
             self._next_look.cancel()
         self._next_look = asyncio.get_running_loop().call_later(AHEAD_S, self._look) if self._queue else None
         return any(map(self._needs_process, surplus))
+
+    def _return(self, jobs: list[Job], reason: str) -> None:
+        """Give back beside what else goes on."""
+        task = asyncio.get_running_loop().create_task(
+            self._give_back(jobs, reason), name="flowfabric-returning", context=contextvars.Context()
+        )
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
 
     def _surplus(self) -> list[Job]:
         """Take out of the queue what is behind all that will begin soon: when it has just come, or is overdue."""
@@ -532,7 +547,9 @@ class Worker:
         try:
             await run_attempt(job)
         except asyncio.CancelledError:
-            pass
+            # Cancelled again while it was ending.
+            if not job.ended and not job.is_lost:
+                self._return([job], "it was cancelled")
         except BaseException:
             _log.exception("%r was left until its lease expires", job)
         finally:
@@ -562,6 +579,7 @@ class Worker:
         for job in left:
             _log.warning("%r does not stop; its lease is released", job)
         await self._give_back(left)
+        await asyncio.gather(*self._returning)
 
     async def _until_idle(self, most_s: float, sooner: asyncio.Event | None = None) -> None:
         with contextlib.suppress(TimeoutError):

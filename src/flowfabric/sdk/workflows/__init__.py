@@ -1,1 +1,1 @@
-"""Durable functions: plain code whose calls are remembered by name, and whose waits hold no worker."""
+"""Durable functions: plain code whose calls are remembered, and whose waits hold no worker."""

@@ -29,9 +29,7 @@ INSIDE = ">"
 _MAX_PATH = 400
 #: Tasks of coroutines from here are no branches: their calls were named when they were made.
 _PACKAGE = str(Path(__file__).parent.parent.parent)
-#: No segment of a path has a bracket, which begins a key, or a colon, which begins a question.
-_PATH = re.compile(r"^(?:[^\[>:]+>)+")
-_NOT_IN_NAMES = str.maketrans("[]>:", "()  ")
+_NOT_IN_NAMES = re.compile(r"[^\w#]+")
 
 
 class Branch:
@@ -47,14 +45,20 @@ class Branch:
 
     def inner(self, name: str) -> Branch:
         """One more branch that is made in this one."""
-        name = name.translate(_NOT_IN_NAMES)
+        name = _NOT_IN_NAMES.sub("_", name)
         self._names[name] += 1
         number = self._names[name]
-        return self.within(name if number == 1 else f"{name}#{number}")
+        return self._within(name if number == 1 else f"{name}#{number}")
 
-    def within(self, segment: str) -> Branch:
-        """The branch of a name that is taken already."""
-        path = f"{self.path}{segment.translate(_NOT_IN_NAMES)}{INSIDE}"
+    def race(self, key: str | None, name: str) -> Branch:
+        """Where the calls of a race are made that has this key, and is recorded under this name."""
+        if key is not None and _NOT_IN_NAMES.search(key):
+            key = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        _, found, number = name.rpartition("#")
+        return self._within(f"first({key or ''})" + (f"#{number}" if found and number.isdecimal() else ""))
+
+    def _within(self, segment: str) -> Branch:
+        path = f"{self.path}{segment}{INSIDE}"
         if len(path.encode()) > _MAX_PATH:
             path = f"({blake2b(path.encode(), digest_size=12).hexdigest()}){INSIDE}"
         return Branch(path)
@@ -69,11 +73,6 @@ class Branch:
 
 
 BRANCH: ContextVar[Branch | None] = ContextVar("flowfabric_branch", default=None)
-
-
-def without_branch(name: str) -> str:
-    """The name of a call without the branch that makes it."""
-    return _PATH.sub("", name)
 
 
 def function_name(call: Any) -> str:
@@ -97,16 +96,23 @@ class _Factory:
     def __call__(self, loop: AbstractEventLoop, call: Any, **options: Any) -> asyncio.Task[Any]:
         context: Context | None = options.get("context")
         workflow: Any = CURRENT.get() if context is None else context.get(CURRENT)
-        if workflow is None or _is_ours(call):
+        if workflow is None:
             return self._make(loop, call, **options)
-        asked = _ask_in(call)
-        if asked is not None and context is None:
+        asked = None if context is not None else _ask_in(call)
+        if asked is not None:
             # Its name is taken here, in the branch that asks.
             call.close()
-            return self._make(loop, workflow.ask(asked), **options)
+            call = workflow.ask(asked)
+        if _is_ours(call):
+            task = self._make(loop, call, **options)
+            workflow.tasks.add(task)
+            return task
         parent = BRANCH.get() if context is None else context.get(BRANCH)
         branch = (parent or Branch()).inner(function_name(call))
-        return self.start(loop, call, branch, options)
+        task = self.start(loop, call, branch, options)
+        task.add_done_callback(workflow.branch_ended)
+        workflow.tasks.add(task)
+        return task
 
     def start(self, loop: AbstractEventLoop, call: Any, branch: Branch, options: dict[str, Any]) -> asyncio.Task[Any]:
         """The task of a branch."""
@@ -126,9 +132,12 @@ BRANCHES: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDic
 def start_branch(call: Coroutine[Any, Any, Any], branch: Branch) -> asyncio.Task[Any]:
     """Run a coroutine as a branch that has been named before."""
     loop = asyncio.get_running_loop()
-    factory = loop.get_task_factory()
+    factory, workflow = loop.get_task_factory(), CURRENT.get()
     assert isinstance(factory, _Factory)
-    return factory.start(loop, call, branch, {})
+    task = factory.start(loop, call, branch, {})
+    if workflow is not None:
+        workflow.tasks.add(task)
+    return task
 
 
 def _plain(loop: AbstractEventLoop, call: Any, **options: Any) -> asyncio.Task[Any]:

@@ -6,6 +6,7 @@ A call has its name when it is made, and is made when it is awaited.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from flowfabric.sdk.workflows.run_step import run_step
 if TYPE_CHECKING:
     from flowfabric.sdk.asks.ask import Ask
     from flowfabric.sdk.definitions.tasks import Startable, Step, Task, Workflow
+    from flowfabric.sdk.runs.run import Run
 
 
 class Calls(Children):
@@ -44,6 +46,17 @@ class Calls(Children):
         payload = step.signature.pack(args, kwargs)
         call = self._call(step.name, key, payload)
         return self._named(call, self._call_step(call, step, payload))
+
+    def start_run(
+        self, task: Startable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: StartOptions
+    ) -> Coroutine[Any, Any, Run[Any]]:
+        """A run that nobody waits for: it is started once, and its id is remembered."""
+        if options.tx is not None or options.debounce is not None:
+            option = "debounce" if options.tx is None else "tx"
+            raise BadOptions(f"{option}: start such a run in a step of the workflow {self.job.kind!r}", option=option)
+        payload = task.signature.pack(args, kwargs)
+        call = self._call(f"{task.name}.start", options.key, payload)
+        return self._named(call, self._start_run(call, task, payload, options))
 
     def sleep(self, duration: timedelta, key: str | None) -> Coroutine[Any, Any, None]:
         """Wait until a time that is fixed when the wait begins."""
@@ -75,7 +88,7 @@ class Calls(Children):
         # Every call has its name before any of them runs: the losers' are not made again.
         named = [self.ask(call) if isinstance(call, Ask) else call for call in calls]
         call = self._call("first", key, None)
-        inside = self._here().within(call.name.removeprefix(self._here().path))
+        inside = self._here().race(key, call.name)
         return self._named(call, durable_race(self, call, runners(self, named, inside)))
 
     def _call(self, base: str, key: str | None, arguments: bytes | None) -> Call:
@@ -109,13 +122,42 @@ class Calls(Children):
         known = await self.remembered(call, task.signature.load_result)
         if known is not None:
             return known[0]
-        with self.work():
-            from flowfabric.sdk.runs.start import prepare
+        from flowfabric.sdk.runs.start import prepare
 
-            prepared = await self.job.repeated(lambda: prepare(task, task.signature.unpack(payload), options, payload))
-            prepared.arguments.pop("idempotency_key", None)
-            child = self._start(call, prepared.arguments, task.signature.load_result)
+        self._starting += 1
+        try:
+            with self.work():
+                arguments = task.signature.unpack(payload)
+                prepared = await self.job.repeated(lambda: prepare(task, arguments, options, payload))
+                prepared.arguments.pop("idempotency_key", None)
+                child = self._start(call, prepared.arguments, task.signature.load_result)
+        finally:
+            self._starting -= 1
+            self._changed.set()
         return await self._end_of(child)
+
+    async def _start_run(
+        self, call: Call, task: Startable[..., Any], payload: bytes, options: StartOptions
+    ) -> Run[Any]:
+        from flowfabric.sdk.runs.start import prepare, refuse_taken, run_of
+
+        known = await self.remembered(call, lambda value: msgspec.json.decode(value or b"", type=str))
+        if known is not None:
+            return run_of(task, known[0])
+        if options.id is None and task.options.id is None:
+            # Started again after a crash it is the same run.
+            own = f"{self._identity.uuid_text}:{call.identity}"
+            options = dataclasses.replace(options, id=own.replace("{", "{{").replace("}", "}}"))
+        with self.work():
+            arguments = task.signature.unpack(payload)
+            prepared = await self.job.repeated(lambda: prepare(task, arguments, options, payload))
+            answer = await self.job.repeated(lambda: self._engine.create_execution(**prepared.arguments))
+            await refuse_taken(task, [prepared], [answer])
+            self.check()
+            self._progressed = True
+            data = msgspec.json.encode(str(answer.execution_id))
+            self._new_steps[call.name] = NewStep(call.name, data, arguments=call.arguments)
+        return run_of(task, answer.execution_id)
 
     async def _ask(self, call: Call, ask: Ask[Any]) -> Any:
         """The answer. One that was taken and cannot be read does not end the run: the question is asked again, under

@@ -86,8 +86,8 @@ class Children(OnePass):
         if end.state in ENDED and end.state is not PublicState.COMPLETED and not is_of_this_trial:
             self._start_another(execution_id)
             return
-        self._new_children.pop(execution_id, None)
-        self.job.repeats()
+        if self._new_children.pop(execution_id, None) is not None:
+            self.job.repeats()
         if end.state in ENDED:
             self._arrived.append(end)
         else:

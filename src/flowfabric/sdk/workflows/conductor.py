@@ -19,12 +19,19 @@ from flowfabric.sdk.errors import ENDED, CancelRequested
 from flowfabric.sdk.worker.attempt import Parked
 from flowfabric.sdk.workflows.calls import Calls
 
-#: Turns of the loop without news after which everything is taken to wait.
-QUIET_TURNS = 8
+#: Turns of the loop in which no task has moved, after which all of them are taken to wait. What one has done may reach
+#: another through a callback or two.
+QUIET_TURNS = 3
+#: Turns after which tasks that never rest are taken to wait as well.
+MOST_TURNS = 2_000
 #: How often a function that waits for all of its children looks again: it may be content with some of them.
 LOOK_AGAIN_MS = 2_000
 #: How long thrown-away code may take to let go.
 LETTING_GO_S = 1.0
+
+
+#: Tasks, and what each of them waits for.
+Standing = dict[int, int]
 
 
 class Conductor(Calls):
@@ -37,7 +44,7 @@ class Conductor(Calls):
             self._changed.clear()
             if (why := self.job.unanswered or self._refused) is not None:
                 raise why
-            if main.done():
+            if main.done() and not self._starting:
                 await self._cancel_given_up()
                 if self._new_children:
                     await self._tell(None)
@@ -57,6 +64,8 @@ class Conductor(Calls):
         untold = self._new_children or self._new_steps
         if self._savers or self._behind or (untold and (self._busy or not waits)):
             await self._tell(None)
+        elif not self._busy and self._release_losers():
+            pass
         elif self._misfits and not self._busy:
             self._settle_misfits()
         elif waits and not self._busy:
@@ -116,8 +125,10 @@ class Conductor(Calls):
         return bool(told)
 
     async def _quiet(self) -> bool:
-        """Let everything run that can; whether nothing has happened for some turns of the loop."""
-        for turn in range(QUIET_TURNS):
+        """Let everything run that can; whether nothing goes on any more."""
+        still = 0
+        before: Standing | None = None
+        for turn in range(MOST_TURNS):
             await asyncio.sleep(0)
             if self._timing:
                 # The store's clock may be far away; parked now, the run would sleep for ever.
@@ -128,19 +139,42 @@ class Conductor(Calls):
             if waiting and (turn > 0 or waiting == self._busy):
                 # Somebody waits for a step to be remembered; others that end together with it have had their turn.
                 return True
+            standing = self._standing()
+            still = still + 1 if standing is not None and standing == before else 0
+            before = standing
+            if still == QUIET_TURNS:
+                return True
         return True
 
+    def _standing(self) -> Standing | None:
+        """What each task waits for; nothing while one of them can go on."""
+        found: Standing = {}
+        for task in self.tasks:
+            if task.done():
+                continue
+            # The one thing that tells whether a task can go on, and asyncio has no other name for it.
+            awaited = getattr(task, "_fut_waiter", None)
+            if awaited is None or awaited.done():
+                return None
+            found[id(task)] = id(awaited)
+        return found
+
     async def _wait(self) -> None:
-        """Until something happens here, or the first sleep is over."""
-        timeout = None
+        """Until something happens here, a child has ended, or the first sleep is over."""
+        timeout = LOOK_AGAIN_MS / 1000 if self._children else None
         if self._sleeping:
             await self._look_at_the_clock()
             first = min((until for until, _ in self._sleeping.values()), default=self._now)
             if first <= self._now:
                 return
-            timeout = (first - self._now) / 1000
+            left = (first - self._now) / 1000
+            timeout = left if timeout is None else min(left, timeout)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
+        if not self._changed.is_set():
+            # A step takes its time, and what children give meanwhile may be wanted at once.
+            self._unknown.update(each for each in self._children if each not in self._new_children)
 
     async def _park(self) -> bool:
         """Give the lease up until something has happened; ``False`` if it has happened already."""
@@ -213,10 +247,9 @@ class Conductor(Calls):
         """What the function did last and the engine has not heard yet."""
         return tuple(self._new_steps.values())
 
-    async def failed(self) -> None:
-        """The function has raised: whatever it had caught is remembered."""
-        if self._new_steps:
-            await self._tell(None)
+    def failed(self) -> None:
+        """The function has raised: whatever it had caught is remembered by the commit that ends the attempt."""
+        self.job.untold = self.done_last(), self.memory.count
 
     async def cancelled(self) -> None:
         """The function ends because it was asked to: what it did last is remembered."""
@@ -241,6 +274,7 @@ class Conductor(Calls):
         waiting += self._cancellation.held.values()
         waiting += [] if self._catching_up is None else [self._catching_up]
         waiting += [future for _, future in self._misfits.values()]
+        waiting += [future for each in self._losers.values() for future in each]
         for future in (*waiting, *self._savers.values(), *self._stuck):
             if not future.done():
                 future.set_exception(why)
@@ -249,11 +283,16 @@ class Conductor(Calls):
         if isinstance(why, asyncio.CancelledError):
             for task in left:
                 task.cancel()
+        for task in left:
+            task.add_done_callback(_unheard)
         _, stubborn = await asyncio.wait(left, timeout=LETTING_GO_S)
         for task in stubborn:
             task.cancel()
         if stubborn:
             await asyncio.wait(stubborn, timeout=LETTING_GO_S)
-        for task in left:
-            if task.done() and not task.cancelled():
-                task.exception()
+
+
+def _unheard(task: asyncio.Task[Any]) -> None:
+    """Nobody has to hear of its error."""
+    if not task.cancelled():
+        task.exception()

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from random import random as _draw
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID, uuid4
+from weakref import WeakSet
 
 import msgspec
 
@@ -21,7 +22,7 @@ from flowfabric.sdk.durations import duration as checked
 from flowfabric.sdk.errors import BadOptions
 
 if TYPE_CHECKING:
-    from flowfabric.sdk.definitions.tasks import Step, Task, Workflow
+    from flowfabric.sdk.definitions.tasks import Startable, Step, Task, Workflow
     from flowfabric.sdk.options import StartOptions
 
 T = TypeVar("T")
@@ -31,6 +32,9 @@ __all__ = ["CURRENT", "Durable", "first", "gather", "now", "random", "sleep", "u
 
 class Durable(Protocol):
     """A running workflow: remembers what its calls gave, and parks while they wait."""
+
+    #: All tasks that its code has made.
+    tasks: WeakSet[asyncio.Task[Any]]
 
     async def call_task(
         self, task: Task[..., Any] | Workflow[..., Any], payload: bytes, options: StartOptions
@@ -48,7 +52,13 @@ class Durable(Protocol):
         self, name: str, make: Callable[[], Awaitable[Any]], read: Callable[[bytes | None], T]
     ) -> Coroutine[Any, Any, T]: ...
 
+    def start_run(
+        self, task: Startable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: StartOptions
+    ) -> Coroutine[Any, Any, Any]: ...
+
     async def time(self) -> str: ...
+
+    async def at_work(self, doing: Awaitable[T]) -> T: ...
 
     async def first(self, calls: Sequence[Awaitable[Any]], key: str | None) -> Any: ...
 

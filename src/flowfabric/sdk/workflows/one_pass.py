@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowfabric.model.ids import ExecutionId
@@ -38,6 +38,10 @@ class OnePass:
         self._changed = asyncio.Event()
         #: Calls in progress that are done here.
         self._busy = 0
+        #: Children that are being prepared.
+        self._starting = 0
+        #: All tasks that the code has made, and those of its calls.
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         #: Sleeps that have yet to hear what time it is.
         self._timing = 0
         #: What time it is in the store, as far as we have heard.
@@ -67,6 +71,8 @@ class OnePass:
         self._calls: weakref.WeakKeyDictionary[Coroutine[Any, Any, Any], Call] = weakref.WeakKeyDictionary()
         #: Calls that memory may mistake for others, until it is clear whether it does.
         self._misfits: dict[str, tuple[Call, asyncio.Future[None]]] = {}
+        #: Calls that have lost a race that the code has yet to come to.
+        self._losers: dict[str, set[asyncio.Future[None]]] = {}
         #: Calls that wait for nothing: the pass ends before they do.
         self._stuck: set[asyncio.Future[None]] = set()
         #: Why the code does not fit its memory.
@@ -88,6 +94,11 @@ class OnePass:
             self._tasks.add(task)
             task.add_done_callback(self._task_ended)
 
+    def branch_ended(self, task: asyncio.Task[Any]) -> None:
+        """One that is cut off with its pass ends with that, and nobody asks."""
+        if self._over is not None and not task.cancelled():
+            task.exception()
+
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if self._cancellation.told and not task.cancelled():
@@ -108,6 +119,11 @@ class OnePass:
             self._busy -= 1
             self._changed.set()
 
+    async def at_work(self, doing: Awaitable[Any]) -> Any:
+        """Something that is not remembered, and that the pass does not end over."""
+        with self.work():
+            return await doing
+
     # -- what is remembered --------------------------------------------------------------------------------------
 
     async def remembered(self, call: Call, read: Callable[[bytes | None], Any]) -> tuple[Any] | None:
@@ -116,9 +132,9 @@ class OnePass:
         self._cancellation.check(call.name)
         step = self.memory.find(call.name)
         if step is None:
-            if self.memory.lost and self.memory.is_lost(call):
+            while self.memory.lost and (race := self.memory.lost_in(call)) is not None:
                 # The race was lost before this was done; its end is near.
-                await self._never()
+                await self._until_the_race(race)
             if self.memory.misfit(call) is not None:
                 await self._until_it_fits(call)
             return None
@@ -184,6 +200,29 @@ class OnePass:
         finally:
             self._stuck.discard(future)
         raise asyncio.CancelledError
+
+    async def _until_the_race(self, race: str) -> None:
+        """It ends what waits here; or nobody runs it."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._losers.setdefault(race, set())
+        waiting.add(future)
+        self._changed.set()
+        try:
+            await future
+        finally:
+            waiting.discard(future)
+        self.check()
+
+    def _release_losers(self) -> bool:
+        """An earlier trial has run a race, and this one has not come to it: whether there was one."""
+        races = [each for each, waiting in self._losers.items() if waiting and not self.memory.was_called(each)]
+        for race in races:
+            self.memory.forget_race(race)
+            for future in self._losers.pop(race):
+                if not future.done():
+                    future.set_result(None)
+            self._changed.set()
+        return bool(races)
 
     async def _until_it_fits(self, call: Call) -> None:
         """Calls that are remembered may still be made, and then this one is new."""

@@ -33,8 +33,8 @@ _SHOWN = 160
 _NO_ARGUMENTS = b"{}"
 #: Stands for the arguments of a race.
 RACE = "race"
-_NUMBER = re.compile(r"(#\d+)?(!\d+)?$")
-_ERROR = re.compile(r"!\d+$")
+_NUMBER = re.compile(r"#\d+\Z")
+_ERROR = re.compile(r"!\d+\Z")
 
 
 class Call(NamedTuple):
@@ -122,14 +122,14 @@ class Memory:
             self._own_since = self._steps[own_marks[0]].sequence if own_marks else self._since
         self._known: dict[str, _Known] = {}
         self._begun: dict[str, tuple[str, bool]] = {}
-        #: Calls and branches that have lost a race of this trial.
-        self.lost: set[str] = set()
+        #: Calls and branches that have lost a race, and which.
+        self.lost: dict[str, str] = {}
         for step in known:
             self._read(step)
         self._groups: defaultdict[str, list[str]] = defaultdict(list)
         self._by_arguments: dict[tuple[str, str], str] = {}
         for name, each in self._known.items():
-            group = _NUMBER.sub("", name)
+            group = _NUMBER.sub("", name) if "#" in name else name
             self._groups[group].append(name)
             if each.arguments is not None:
                 self._by_arguments.setdefault((group, _digest_of(each.arguments)), name)
@@ -152,9 +152,9 @@ class Memory:
                 if step.sequence > self._own_since:
                     self._begun[each.name] = (each.uuid, current)
         elif not step.name.startswith("!"):
-            self._know(_ERROR.sub("", step.name), step.arguments, current)
-            if current and step.arguments == RACE:
-                self.lost.update(read_won(step.value).lost)
+            self._know(_ERROR.sub("", step.name) if "!" in step.name else step.name, step.arguments, current)
+            if step.arguments == RACE:
+                self.lost |= dict.fromkeys(read_won(step.value).lost, step.name)
 
     def _know(self, name: str, arguments: str | None, current: bool) -> None:
         known = self._known.setdefault(name, _Known())
@@ -235,10 +235,17 @@ class Memory:
                 return shown_arguments(known.arguments)
         return None
 
-    def is_lost(self, call: Call) -> bool:
-        """Whether it belongs to what has lost a race."""
+    def lost_in(self, call: Call) -> str | None:
+        """The race that it has lost, or the branch that makes it."""
         name = call.name
-        return name in self.lost or any(name.startswith(each) for each in self.lost if each.endswith(">"))
+        found = self.lost.get(name)
+        return found or next(
+            (race for each, race in self.lost.items() if each[-1] == ">" and name.startswith(each)), None
+        )
+
+    def forget_race(self, race: str) -> None:
+        """It is not run in this trial, so nobody has lost it."""
+        self.lost = {name: each for name, each in self.lost.items() if each != race}
 
     # -- what calls gave -----------------------------------------------------------------------------------------
 

@@ -54,9 +54,11 @@ async def _try(job: Job, call: Call, step: Step[..., Any], payload: bytes) -> by
     plain = CURRENT.set(None)
     try:
         return step.signature.dump_result(await _called(job, call, step, step.signature.unpack(payload)))
-    except SystemExit as error:
+    except (SystemExit, KeyboardInterrupt) as error:
         # It would end the loop, and all that runs on it.
-        raise StepFailed(f"SystemExit: {error}", step=call.name, type="builtins.SystemExit") from error
+        kind = type(error)
+        said = f"{kind.__name__}: {error}" if str(error) else kind.__name__
+        raise StepFailed(said, step=call.name, type=f"{kind.__module__}.{kind.__qualname__}") from error
     finally:
         CURRENT.reset(plain)
 

@@ -79,13 +79,14 @@ async def _run(
         contained(workflow.function(*args, **kwargs)), name=f"workflow {workflow.name}", context=surroundings
     )
     conductor.root.runs_in(main)
+    conductor.tasks.add(main)
     try:
         await conductor.conduct(main)
     except BaseException as error:
         why = error if isinstance(error, Parked | asyncio.CancelledError) else asyncio.CancelledError()
         await conductor.let_go(main, why)
         if conductor.job.interruption is Interruption.TIMEOUT:
-            await conductor.failed()
+            conductor.failed()
         raise
     try:
         result = main.result()
@@ -97,7 +98,7 @@ async def _run(
             await conductor.cancelled()
             raise error if isinstance(error, CancelRequested) else CancelRequested(_reason(error)) from error
         if isinstance(left, Exception):
-            await conductor.failed()
+            conductor.failed()
         if left is error:
             raise
         raise left from error
@@ -118,9 +119,10 @@ async def _run_again(workflow: Workflow[..., Any], conductor: Conductor, data: b
 
 
 class Exited(BaseException):
-    """``sys.exit()`` in a task: raised as itself it would end the loop, and all that runs on it."""
+    """``sys.exit()`` or a ``KeyboardInterrupt`` in a task: raised as itself it would end the loop, and all that runs on
+    it."""
 
-    def __init__(self, exit: SystemExit) -> None:
+    def __init__(self, exit: SystemExit | KeyboardInterrupt) -> None:
         super().__init__(*exit.args)
         self.exit = exit
 
@@ -129,7 +131,7 @@ async def contained(call: Coroutine[Any, Any, T]) -> T:
     """What the call gives; it does not end the loop."""
     try:
         return await call
-    except SystemExit as error:
+    except (SystemExit, KeyboardInterrupt) as error:
         raise Exited(error) from None
 
 

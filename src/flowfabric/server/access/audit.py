@@ -58,6 +58,8 @@ class Account:
 
     async def settle(self, note: Note, result: Any = None) -> None:
         """The act is done, with what the note says, or there was none."""
+        if note.remembered or self._call.idle:
+            return
         if not note.decided and (act := self.of(result)) is not None:
             await self._store(act)
         if self._act is not None and (note.changed or not note.decided):
@@ -65,9 +67,12 @@ class Account:
             record(self._act.act, self._act.who, status=self._act.status, **told)
 
     async def _store(self, act: RecordAct) -> None:
-        told = msgspec.json.decode(act.subject)
+        told, engine = msgspec.json.decode(act.subject), self._call.server.engine
+        if self._call.receipt is not None and not self._call.unfinished:
+            # Once for a request that is made again under its key.
+            engine = engine.noting(Note(receipt=self._call.receipt("record_act", "account")))
         try:
-            await self._call.server.engine.record_act(who=act.who, act=act.act, subject=told, status=act.status)
+            await engine.record_act(who=act.who, act=act.act, subject=told, status=act.status)
         except EngineError as error:
             if not self._operation.many:
                 raise

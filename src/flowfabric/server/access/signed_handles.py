@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import time
 from collections.abc import Iterable
+from contextvars import Context
 
 import msgspec
 
@@ -61,7 +62,7 @@ class Envelopes:
         now = time.monotonic()
         while self._looked_at <= now:
             if self._looking is None:
-                self._looking = asyncio.create_task(self._look_in_turn())
+                self._looking = asyncio.get_running_loop().create_task(self._look_in_turn(), context=Context())
             await asyncio.shield(self._looking)
         assert self._keys is not None
         return self._keys.keys.get(kid)

@@ -38,7 +38,6 @@ class Exchange:
         "_complete",
         "_connection",
         "_done",
-        "_gone",
         "_head",
         "_keep",
         "_left",
@@ -47,6 +46,7 @@ class Exchange:
         "_streams",
         "_waiting",
         "begun",
+        "gone",
         "held",
     )
 
@@ -63,7 +63,8 @@ class Exchange:
         #: Bytes that came and were not read.
         self.held = 0
         self._waiting: asyncio.Future[None] | None = None
-        self._gone = False
+        #: Whether the client has hung up.
+        self.gone = False
         self._start: Any = None
         self._streams = False
         self._length: int | None = None
@@ -129,7 +130,7 @@ class Exchange:
 
     async def receive(self) -> dict[str, Any]:
         """What the client sends: its body, then that it has hung up."""
-        while not self._gone and not self._done:
+        while not self.gone and not self._done:
             if self._body or (self._complete and self.held >= 0):
                 data = self._taken()
                 if not self._complete:
@@ -146,7 +147,7 @@ class Exchange:
 
     def whole(self) -> bytes | None:
         """The whole body, if all of it is there and nobody has read any of it."""
-        if not self._complete or self.held < 0 or self._gone:
+        if not self._complete or self.held < 0 or self.gone:
             return None
         return self._taken()
 
@@ -157,7 +158,7 @@ class Exchange:
 
     def disconnected(self) -> None:
         """Nobody listens any more."""
-        self._gone = True
+        self.gone = True
         self._wake()
 
     def last(self) -> None:
@@ -190,7 +191,11 @@ class Exchange:
             return
         except Exception:
             _log.exception("%s failed", head.method)
-        if self._done or self._gone:
+        except BaseException:
+            # Cancelled by a server that stops: whoever waits for the answer hears at once that there will be none.
+            connection.transport.abort()
+            raise
+        if self._done or self.gone:
             return
         # Without an answer, or with half of one, nothing can follow on this connection.
         if not self.begun:
@@ -200,7 +205,7 @@ class Exchange:
     async def send(self, message: dict[str, Any]) -> None:
         """What the application answers: a start, then a body in one piece or several; ``Gone`` if nobody is there any
         more and it would go on."""
-        if self._gone:
+        if self.gone:
             if message.get("more_body"):
                 raise Gone
             return
@@ -231,7 +236,7 @@ class Exchange:
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, shared: bool = False
     ) -> None:
         """A whole answer, for an application that knows whom it talks to: the same as two messages."""
-        if self._gone:
+        if self.gone:
             return
         self._connection.out.write(*self._first(status, headers, body, False), shared=shared)
         self._end(keep=self._keep)

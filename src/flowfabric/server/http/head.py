@@ -15,6 +15,8 @@ _FIRST = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([!-~\x80-\xff]{1,655
 #: All lines of headers: names of the allowed characters, values without control characters.
 _HEADERS = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*\r\n)*")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
+#: Headers of one request. Taken apart, a short one takes many times the memory of its bytes.
+MAX_HEADERS = 100
 #: Bytes of a head that a connection remembers.
 _MOST_KEPT = 1_024
 #: Headers that say how a request is to be read, who sends it and what it is about; there is at most one of each.
@@ -104,6 +106,8 @@ def _parsed(raw: bytes) -> Head:
     found = _FIRST.fullmatch(first)
     if found is None:
         raise BadHead("the first line is not an HTTP/1.1 request line")
+    if lines.count(b"\r\n") > MAX_HEADERS:
+        raise BadHead(f"more than {MAX_HEADERS} headers", 431, "Request Header Fields Too Large")
     if _HEADERS.fullmatch(lines) is None:
         raise BadHead("the headers are malformed")
     headers: list[tuple[bytes, bytes]] = []

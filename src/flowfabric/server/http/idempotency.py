@@ -46,8 +46,9 @@ async def once(call: Call, scope: MutableMapping[str, Any], data: bytes, act: Ac
     call.receipt = partial(_receipt, call.server.performer.shapes, owner, key, fingerprint)
     try:
         answer = await act(call)
-        if isinstance(answer, Answer) and len(answer.body) <= MAX_KEPT_BYTES:
-            await call.engine.keep_answer(
+        if isinstance(answer, Answer) and not call.unfinished and len(answer.body) <= MAX_KEPT_BYTES:
+            # Not through the call's engine: what is noted there belongs to what the request does.
+            await call.server.engine.keep_answer(
                 owner=owner,
                 idempotency_key=key,
                 fingerprint=fingerprint,

@@ -13,13 +13,11 @@ from typing import Protocol
 from flowfabric.engine.wire.error_codec import NOT_BEGUN
 from flowfabric.model.errors import ResourceExhausted, Unavailable
 from flowfabric.server.access.principals import Principal
-from flowfabric.server.http.head import ONCE
+from flowfabric.server.http.head import MAX_HEADERS, ONCE
 from flowfabric.server.http.problems import UNBEGUN, Refused, refused
 
 #: Callers whose rate is remembered; the one that has not called for longest is forgotten first.
 MAX_CALLERS = 10_000
-#: Headers of one request.
-MAX_HEADERS = 100
 #: Bytes of the largest body, for which there is always a share; and of a body that count as moving on.
 LARGEST_BODY = 16_777_216
 MOVED_BYTES = 16_384

@@ -21,6 +21,8 @@ from flowfabric.server.http.validation import NAME_PATTERN, Flaw, flaw_of
 BULK, LARGE, MEDIUM, CONTROL = LARGEST_BODY, 1_048_576, 262_144, 65_536
 #: How deep JSON may nest; fields of a query.
 MAX_DEPTH = 64
+#: Objects and lists in one body: each takes many times the memory of its bytes, and the shortest have two.
+MAX_PARTS = 1_000_000
 MAX_QUERY_FIELDS = 100
 
 Message = MutableMapping[str, Any]
@@ -73,6 +75,8 @@ async def read_json(data: bytes, kind: Any) -> Any:
     """A body as what it should be. A large one is looked at a piece at a time, so that others get their turn."""
     if len(data) <= BLOCK_BYTES or not may_nest_deeper(data, MAX_DEPTH):
         return decode(data, kind)
+    if len(data) > MAX_PARTS and may_nest_deeper(data, MAX_PARTS):
+        raise refused(400, f"invalid_input: the body has more than {MAX_PARTS:,} objects and lists")
     nesting = Nesting(MAX_DEPTH)
     for block in blocks_of(data):
         if nesting.feed(block):

@@ -143,7 +143,8 @@ class AnswerTaken(Struct, frozen=True, omit_defaults=True):
     at: int | None = None
 
 
-def _taken(answered: Answered) -> Answer:
+def _taken(call: Call, answered: Answered) -> Answer:
+    call.idle = answered.repeated
     return plain(AnswerTaken(answered.said, answered.repeated, answered.at_ms))
 
 
@@ -289,7 +290,7 @@ async def give(call: Call) -> Answer:
             first = await first_answer(call.engine, str(call.execution_id), waitpoint)
             if first is None:
                 raise _not_open()
-            return _taken(repeated(first, payload))
+            return _taken(call, repeated(first, payload))
         answered = await send(
             call.engine,
             call.execution_id,
@@ -304,7 +305,7 @@ async def give(call: Call) -> Answer:
         )
     except SdkError as error:
         raise unfit(error) from None
-    return _taken(answered)
+    return _taken(call, answered)
 
 
 async def link(call: Call) -> Answer:
@@ -362,7 +363,7 @@ async def answer(call: Call) -> Answer:
         raise _no_link()
     body: AnswerBody = call.body
     try:
-        return _taken(await answer_link(call.engine, body.link, body.value, identity=body.identity))
+        return _taken(call, await answer_link(call.engine, body.link, body.value, identity=body.identity))
     except SdkError as error:
         raise unfit(error) from None
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 from msgspec import Raw, Struct, field
 
+from flowfabric.core.batch.notes import Note
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.operations.executions import Created, Duplicate
 from flowfabric.model.operations.kinds import KindSnapshot, KnownKindPage
 from flowfabric.model.quoting import quoted
-from flowfabric.sdk.asks.answer_checks import check_against
-from flowfabric.sdk.definitions.announce import id_for
+from flowfabric.sdk.definitions.announce import OnlyByCode, Unfit, creation, taken
 from flowfabric.server.http.problems import Refused, refused
-from flowfabric.server.http.request import I32, LARGE
+from flowfabric.server.http.request import I32, LARGE, Millis
 from flowfabric.server.http.response import Answer, plain, tagged
 from flowfabric.server.operations import Call, Route, Variants
 from flowfabric.server.routes.schedules import NamespaceQuery
@@ -30,6 +27,7 @@ class StartBody(Struct, kw_only=True):
     priority: I32 | None = None
     tags: dict[str, str] | None = None
     idempotency_key: str | None = None
+    delay_until: Millis | None = None
 
 
 async def list_kinds(call: Call) -> Answer:
@@ -59,39 +57,37 @@ async def start(call: Call) -> Answer:
     """Create an execution as the code of its kind would."""
     known = await _known(call)
     body: StartBody = call.body
-    definition = known.definition
-    if definition.by_code is not None:
-        raise _by_code(known, definition.by_code)
-    value = msgspec.json.decode(body.input)
-    flaw = check_against(definition.input, value, whose="kind", what="input")
-    if flaw is not None:
-        raise refused(422, f"invalid input: {flaw}", kind="validation", retryable=False)
-    lane = definition.lane_id if body.lane_id is None else body.lane_id
+    own = body.idempotency_key
+    try:
+        given = creation(
+            known,
+            bytes(body.input),
+            lane_id=body.lane_id,
+            priority=body.priority,
+            tags=body.tags,
+            key=own,
+            delay_until=body.delay_until,
+        )
+    except OnlyByCode as error:
+        raise _by_code(known, str(error)) from None
+    except Unfit as error:
+        raise refused(422, f"invalid input: {error}", kind="validation", retryable=False) from None
     identity = None
     if call.key is not None:
-        identity = ExecutionId.solo(lane, call.engine.partitions, uuid=call.mint("execution"))
-    bound = body.idempotency_key is None
-    key = _id(known, value) if bound else body.idempotency_key
-    given: dict[str, Any] = {
-        "execution_id": identity,
-        "namespace": known.namespace,
-        "lane_id": lane,
-        "execution_kind": known.kind,
-        "input_payload": bytes(body.input),
-        "payload_encoding": "json",
-        "priority": definition.priority if body.priority is None else body.priority,
-        "tags": {**definition.tags, **(body.tags or {})} or None,
-        "policy": definition.policy,
-        "creator_identity": call.principal.name,
-        "idempotency_key": key,
-    }
-    if bound and key is not None and definition.reuse == "after_completion":
-        given["key_reuse"] = "ended"
+        identity = ExecutionId.solo(given["lane_id"], call.engine.partitions, uuid=call.mint("execution"))
     # Budgets and limits are those of its namespace, no matter who starts it: a worker of one namespace must not have an
     # operator spend another's.
-    result = await call.server.engine.limited_to((known.namespace,)).create_execution(**given)
+    engine = call.server.engine.limited_to((known.namespace,))
+    if call.receipt is not None:
+        engine = engine.noting(Note(receipt=call.receipt("create_execution")))
+    result = await engine.create_execution(**given, execution_id=identity, creator_identity=call.principal.name)
     if isinstance(result, Duplicate) and result.execution_id != identity:
-        await _check_taken(call, known, result, key or "", bound=bound)
+        info = await call.engine.read_execution_info(result.execution_id)
+        if info is not None:
+            key = given["idempotency_key"] or ""
+            why = taken(known, key, result.execution_id, info.execution_kind, given=own is not None)
+            if why is not None:
+                raise refused(409, why, kind="id_conflict", retryable=False)
     return tagged(result, 201 if isinstance(result, Created) else 200)
 
 
@@ -103,24 +99,6 @@ def _by_code(known: KindSnapshot, reason: str) -> Refused:
         kind="by_code",
         retryable=False,
     )
-
-
-def _id(known: KindSnapshot, value: Any) -> str | None:
-    try:
-        return id_for(known.definition, value)
-    except ValueError as error:
-        raise _by_code(known, f"its id {quoted(known.definition.id)} cannot be worked out: {error}") from None
-
-
-async def _check_taken(call: Call, known: KindSnapshot, taken: Duplicate, key: str, *, bound: bool) -> None:
-    """An id that is taken is an error if the kind says so, and if it is another kind's execution that has it."""
-    info = await call.engine.read_execution_info(taken.execution_id)
-    if info is not None and info.execution_kind != known.kind:
-        text = f"the id {quoted(key)} belongs to an execution of {quoted(info.execution_kind)}: {taken.execution_id}"
-        raise refused(409, text, kind="id_conflict", retryable=False)
-    if bound and known.definition.reuse == "reject":
-        text = f"an execution with the id {quoted(key)} exists: {taken.execution_id}"
-        raise refused(409, text, kind="id_conflict", retryable=False)
 
 
 _ONE = "/v1/kinds/{kind}"

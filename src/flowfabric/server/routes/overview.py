@@ -164,7 +164,7 @@ async def attention(call: Call) -> Answer:
     if waiting.executions:
         count, more = len(waiting.executions), "" if waiting.next_cursor is None else " or more"
         questions = "question is waiting" if count == 1 else f"questions{more} are waiting"
-        oldest = min(each.created_at for each in waiting.executions)
+        oldest = min(each.suspended_at for each in waiting.executions)
         found.append(Matter("asks", "", f"{count} {questions} for an answer", count, oldest))
     whole = call.principal.namespaces is None
     found += await _stuck(call, own)

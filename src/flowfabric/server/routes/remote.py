@@ -23,13 +23,14 @@ from flowfabric.model.secrets import Discreet
 from flowfabric.server.http.limits import Made
 from flowfabric.server.http.pieces import PIECE_BYTES, STEP_BYTES, Pieces, in_pieces, sliced
 from flowfabric.server.http.problems import UNBEGUN, refused, unauthorized
-from flowfabric.server.http.request import BULK, LARGE
+from flowfabric.server.http.request import BULK, LARGE, Gone
 from flowfabric.server.http.response import Answer, Streamed, encode, plain
-from flowfabric.server.operations import Call, Route, check_caller
+from flowfabric.server.operations import Call, Route, check_caller, given_up
 from flowfabric.server.remote_calls import own_of
 
 #: How long one claim waits for work at most.
 MAX_WAIT_MS = 60_000
+NOBODY_WAITS = "nobody waits for it"
 #: Calls of one request.
 MAX_CALLS = 1_000
 #: Bytes that a call takes beyond its arguments, until the answer is sent.
@@ -83,6 +84,8 @@ class ClaimBody(Discreet, Struct, kw_only=True):
     #: held.
     key: Annotated[str, Meta(min_length=MIN_KEY, max_length=128)] | None = None
     again: bool = False
+    #: Claim nothing; whatever the claim under this key was given goes back, because nobody waits for it any more.
+    give_back: bool = False
 
 
 class Work(Discreet, Struct, frozen=True):
@@ -191,8 +194,10 @@ async def calls(call: Call) -> Answer | Streamed:
         if len(acted) == len(body.calls) and claiming is None and sum(map(len, acted.values())) <= PIECE_BYTES:
             made.close()
             return Answer(200, b'{"answers":[%b]}' % b",".join(acted.values()))
-        fallen = None if claiming is None else claiming.give_back
-        return await in_pieces(_answered(call, acted, watched, made, claiming), made, fallen)
+        pieces = _answered(call, acted, watched, made, claiming)
+        if claiming is None:
+            return await in_pieces(pieces, made)
+        return await in_pieces(_taken_whole(pieces, claiming), made, claiming.give_back)
     except BaseException:
         made.close()
         raise
@@ -298,12 +303,16 @@ class _Claiming:
         self.within = own_of(call, body.namespaces)
         self.handles: list[Handle] = []
 
+    def _policy(self, wait_ms: int = 0) -> ClaimPolicy:
+        body = self._body
+        who = (body.worker_id, body.worker_instance_id, body.lease_ttl_ms)
+        return ClaimPolicy(*who, wait_ms or None, body.key, body.again)
+
     async def claim(self, wait_ms: int) -> list[Handle]:
         """Claim, now or within some time."""
         body, engine = self._body, self._call.engine
         lanes = body.lanes or {"default": 1}
-        who = (body.worker_id, body.worker_instance_id, body.lease_ttl_ms)
-        policy = ClaimPolicy(*who, wait_ms or None, body.key, body.again)
+        policy = self._policy(wait_ms)
         if len(lanes) == 1:
             lane = next(iter(lanes))
             self.handles = await engine.claim_many(lane, body.capabilities, policy, body.limit, self.within)
@@ -315,6 +324,15 @@ class _Claiming:
         """Leave no lease with somebody who may not have it."""
         await _given_back(self._call, self.handles, "the credential it was claimed with is no longer valid")
 
+    async def leave(self) -> None:
+        """Leave no lease with somebody who has stopped waiting."""
+        await _given_back(self._call, self.handles, NOBODY_WAITS)
+
+    async def undo(self) -> None:
+        """The same for what an earlier request with the same key was given."""
+        self.handles = await self._call.engine.claimed_under(self._policy(), self._body.limit, self.within)
+        await self.leave()
+
 
 async def _given_back(call: Call, handles: list[Handle], why: str) -> None:
     """Leases that nobody is told of. One that cannot be given back now runs out."""
@@ -325,18 +343,45 @@ async def claim(call: Call) -> Answer | Streamed:
     """Claim, now or as soon as there is something; the caller gets what to do along with its handles."""
     body: ClaimBody = call.body
     claiming = _Claiming(call, body)
-    if not body.wait_ms:
+    if body.give_back:
+        await claiming.undo()
+        return await in_pieces(_work(call, [], claiming.within, b"{"))
+    try:
+        answer = await _claimed(call, claiming)
+    except BaseException:
+        await claiming.leave()
+        raise
+    if call.is_gone:
+        await claiming.leave()
+        raise Gone
+    return answer
+
+
+async def _claimed(call: Call, claiming: _Claiming) -> Answer | Streamed:
+    wait_ms = call.body.wait_ms
+    if not wait_ms:
         work = _work(call, await claiming.claim(0), claiming.within, b"{")
-        return await in_pieces(work, fallen=claiming.give_back)
+        return await in_pieces(_taken_whole(work, claiming), fallen=claiming.give_back)
     async with call.holding() as standing:
-        handles = await _while_open(call, claiming.claim(body.wait_ms))
-        work = _work(call, handles, claiming.within, b"{")
+        handles = await _while_open(call, claiming.claim(wait_ms))
+        work = _taken_whole(_work(call, handles, claiming.within, b"{"), claiming)
         answer = await in_pieces(work, fallen=claiming.give_back)
         if not await call.server.gate.stands(standing):
-            await work.aclose()
             await claiming.give_back()
+            await work.aclose()
             raise unauthorized()
         return answer
+
+
+async def _taken_whole(pieces: Pieces, claiming: _Claiming) -> Pieces:
+    """These pieces; if not all of them are taken the work in them goes back."""
+    try:
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                yield piece
+    except BaseException:
+        await claiming.leave()
+        raise
 
 
 async def _while_open(call: Call, claiming: Any) -> list[Handle]:
@@ -351,11 +396,7 @@ async def _while_open(call: Call, claiming: Any) -> list[Handle]:
         raise refused(503, text, kind="unavailable", retryable=True, **UNBEGUN)
     finally:
         closing.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,))
-            if not task.cancelled():
-                task.exception()  # nobody is left to hear of it
+        await given_up(task)
 
 
 async def _work(call: Call, handles: list[Handle], within: list[str] | None, before: bytes) -> Pieces:

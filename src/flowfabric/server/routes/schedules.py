@@ -65,6 +65,7 @@ class PutBody(Struct, kw_only=True):
     catch_up_limit: Count | None = None
     jitter_ms: Millis | None = None
     source: str | None = None
+    revision: Count | None = None
 
 
 #: A snapshot whose rhythm is either ``{"expression", "time_zone"}`` or ``{"every_ms", "anchor_ms"}``.

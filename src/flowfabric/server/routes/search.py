@@ -6,17 +6,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from flowfabric.core.batch.notes import Note
-from flowfabric.model.errors import EngineError
-from flowfabric.model.ids import ExecutionId
+from flowfabric.engine import Engine
+from flowfabric.model.errors import EngineError, Transport
+from flowfabric.model.ids import ExecutionId, decode_hook
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.reads.search import FailureGroups, SearchPage, StateCounts
 from flowfabric.model.states import PublicState
 from flowfabric.server.http.problems import as_sent, refused, told
 from flowfabric.server.http.request import Millis
-from flowfabric.server.http.response import Answer, plain
+from flowfabric.server.http.response import Answer, encode, plain
 from flowfabric.server.operations import Call, Route, missing
 from flowfabric.server.routes.flow_graphs import Edges
 
@@ -265,13 +267,46 @@ async def _to_all(call: Call, states: tuple[PublicState, ...], act: Callable[[Ex
             cursor=body.cursor,
             limit=body.limit,
         )
-    ids = [each.execution_id for each in page.executions]
-    answers = [] if body.dry_run else await asyncio.gather(*(_tried(act, each) for each in ids))
+    ids, following = [each.execution_id for each in page.executions], page.next_cursor
+    if call.receipt is not None and not body.dry_run:
+        ids, following = await _planned(call, ids, following)
+    answers = [] if body.dry_run else await asyncio.gather(*(_tried(call, act, each) for each in ids))
     failed = tuple(each for each in answers if each is not None)
     unhelped = {each.execution_id for each in failed}
     done = () if body.dry_run else tuple(each for each in ids if each not in unhelped)
     call.told = {**_named(wanted), "done": str(len(done))}
-    return plain(BulkDone(len(ids), done, failed, page.next_cursor))
+    return plain(BulkDone(len(ids), done, failed, following))
+
+
+class _Plan(Struct, array_like=True):
+    ids: list[ExecutionId]
+    following: str | None
+
+
+_plan = msgspec.json.Decoder(_Plan, dec_hook=decode_hook)
+
+
+async def _planned(call: Call, ids: list[ExecutionId], following: str | None) -> tuple[list[ExecutionId], str | None]:
+    """What a request is about that is made again under its key: what it found the first time. Much of that is done
+    since, and would not be found again."""
+    assert call.receipt is not None
+    key = call.receipt("request_cancel", "plan")
+    kept = await call.server.engine.keep_answer(
+        owner=key.owner,
+        idempotency_key=key.idempotency_key,
+        fingerprint=key.fingerprint,
+        status=200,
+        media="",
+        body=encode(_Plan(ids, following)),
+    )
+    found = _plan.decode(kept.body or b"")
+    return found.ids, found.following
+
+
+def _noting(call: Call, operation: str, identity: ExecutionId) -> Engine:
+    """The engine for one of many acts, which is made once under the key of the request."""
+    receipt = None if call.receipt is None else call.receipt(operation, identity)
+    return call.engine.noting(Note(receipt=receipt))
 
 
 def _named(wanted: Filter) -> dict[str, str]:
@@ -284,10 +319,12 @@ def _named(wanted: Filter) -> dict[str, str]:
     return {name: str(value) for name, value in told.items()}
 
 
-async def _tried(act: Callable[[ExecutionId], Awaitable[Any]], identity: ExecutionId) -> Failure | None:
+async def _tried(call: Call, act: Callable[[ExecutionId], Awaitable[Any]], identity: ExecutionId) -> Failure | None:
     try:
         await act(identity)
     except EngineError as error:
+        # Asked again under its key, the request goes on with what the store was not there for.
+        call.unfinished = call.unfinished or isinstance(error, Transport)
         return Failure(identity, told(error)[1]["error"])
     return None
 
@@ -295,7 +332,11 @@ async def _tried(act: Callable[[ExecutionId], Awaitable[Any]], identity: Executi
 async def cancel_all(call: Call) -> Answer:
     """Cancel those that fit and have not ended; workflows clean up first."""
     reason = call.body.reason
-    return await _to_all(call, _UNENDED, lambda each: call.engine.request_cancel(execution_id=each, reason=reason))
+
+    def cancel(each: ExecutionId) -> Awaitable[Any]:
+        return _noting(call, "request_cancel", each).request_cancel(execution_id=each, reason=reason)
+
+    return await _to_all(call, _UNENDED, cancel)
 
 
 async def replay_all(call: Call) -> Answer:
@@ -304,8 +345,7 @@ async def replay_all(call: Call) -> Answer:
     states = _REPLAYED if wanted is None else wanted
 
     def replay(each: ExecutionId) -> Awaitable[Any]:
-        receipt = None if call.receipt is None else call.receipt("replay_execution", each)
-        return call.engine.noting(Note(receipt=receipt)).replay_execution(execution_id=each, states=states)
+        return _noting(call, "replay_execution", each).replay_execution(execution_id=each, states=states)
 
     return await _to_all(call, _REPLAYED, replay)
 

@@ -21,6 +21,7 @@ from flowfabric.server.http.request import BULK, I32, Blob, Count, Millis, argum
 from flowfabric.server.http.response import Answer, plain, variant
 from flowfabric.server.operations import Call, Route
 from flowfabric.server.routes.executions import CreateBody, creation
+from flowfabric.stores.beside import others_turn, worked
 
 
 class BulkBody(Struct):
@@ -97,7 +98,10 @@ async def create_many(call: Call) -> Answer:
     """Store many executions in one transaction."""
     for each in call.body.executions:
         call.check_namespace(each.namespace)
-    wanted = [creation(call, each, position) for position, each in enumerate(call.body.executions)]
+    wanted = []
+    for position, each in enumerate(call.body.executions):
+        wanted.append(creation(call, each, position))
+        await others_turn(position)
     found = await call.engine.create_executions(wanted)
     return plain({"results": [variant(each) for each in found]})
 
@@ -106,16 +110,21 @@ async def submit_flow(call: Call) -> Answer:
     """Store a whole flow in one transaction."""
     body: FlowBody = call.body
     call.check_namespace(body.namespace)
-    graph = FlowGraph(
+    flow_id = call.mint("flow") if body.flow_id is None else body.flow_id
+    graph = await worked(len(body.nodes) + len(body.edges) + len(body.groups), lambda: _graph(body, flow_id))
+    return plain(await call.engine.submit_flow(graph), 201)
+
+
+def _graph(body: FlowBody, flow_id: str) -> FlowGraph:
+    return FlowGraph(
         {name: arguments(node) for name, node in body.nodes.items()},
         [FlowEdge(**arguments(edge)) for edge in body.edges],
         {name: edge_policy(policy) for name, policy in body.groups.items()},
-        call.mint("flow") if body.flow_id is None else body.flow_id,
+        flow_id,
         body.flow_kind,
         body.namespace,
         tuple(body.budget_ids),
     )
-    return plain(await call.engine.submit_flow(graph), 201)
 
 
 ROUTES = (

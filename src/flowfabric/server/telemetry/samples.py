@@ -121,7 +121,8 @@ class Sampler:
             except Exception:
                 _log.exception("a sample for the charts failed")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(closing.wait(), max(STEP_MS / 1000, self._cost_s * SHARE))
+                async with asyncio.timeout(max(STEP_MS / 1000, self._cost_s * SHARE)):
+                    await closing.wait()
 
     async def latest(self) -> Present:
         """The newest sample; a new one if it is old."""

@@ -50,6 +50,7 @@ from flowfabric.model.records.past_leases import PastLease
 from flowfabric.model.records.starts import Burst, Schedule
 from flowfabric.model.records.streams import FrameRow, StreamHead, StreamSummary
 from flowfabric.stores.keyed.records import Dispatch
+from flowfabric.stores.questions import ListPlace
 
 Entry: TypeAlias = tuple[Any, Any, Any]
 
@@ -93,10 +94,11 @@ SUSPENDED = "suspended"
 #: Every execution and every flow by ``(partition, uuid)``.
 EXECUTIONS = "executions"
 FLOWS = "flows"
-#: Every execution by ``(creation time, partition, uuid, id)``, a run for each namespace; those that are suspended; and
-#: every flow by ``(creation time, partition, uuid)``.
+#: Every execution by ``(creation time, uuid, partition, id)``, a run for each namespace; every flow by ``(creation
+#: time, uuid, partition)``; and executions that are suspended, by ``(time of that, uuid, partition, id)``, a run for
+#: each blocking reason.
 CREATED = "created"
-SUSPENDED_CREATED = "suspended_created"
+WAITING_SINCE = "waiting_since"
 FLOWS_CREATED = "flows_created"
 #: Executions that have not ended and were started by another one, by their ids.
 CHILDREN = "children"
@@ -264,13 +266,12 @@ def _queue_entries(record: Execution) -> list[Entry]:
 
 def _execution_entries(record: Execution) -> list[Entry]:
     key, created = record.execution_id, record.created_at_ms
-    listed = (created, record.partition, record.uuid, key)
     claimable = lit.is_claimable(record.lifecycle_phase, record.eligibility_state)
     entries: list[Entry] = _queue_entries(record) if claimable else []
     if not claimable and record.terminal_at_ms is None and record.ownership_state != lit.LEASED:
         entries.append((ASIDE, record.namespace, (record.lane_id, created, key)))
     if record.lifecycle_phase == lit.SUSPENDED:
-        entries.append((SUSPENDED_CREATED, None, listed))
+        entries.append((WAITING_SINCE, record.blocking_reason, (*suspended_place(record), key)))
     if record.flow_id is not None or record.parent is not None:
         entries += _related_entries(record)
     # A member that waits for others keeps its own wake time; it counts once nothing else holds the member back.
@@ -322,14 +323,28 @@ def _related_entries(record: Execution) -> list[Entry]:
 
 def _listed_entries(record: Execution) -> list[Entry]:
     """Where an execution stands in lists, from its first moment to its last."""
-    place = (record.partition, record.uuid)
-    listed = (record.created_at_ms, *place, record.execution_id)
-    return [(EXECUTIONS, None, place), (CREATED, record.namespace, listed)]
+    listed = (*created_place(record), record.execution_id)
+    return [(EXECUTIONS, None, (record.partition, record.uuid)), (CREATED, record.namespace, listed)]
+
+
+def created_place(record: Execution) -> ListPlace:
+    """Where an execution stands in lists that begin with the newest."""
+    return (record.created_at_ms, record.uuid, record.partition)
+
+
+def suspended_at(record: Execution) -> int:
+    """When it was suspended last; when it was created if that is not known."""
+    return record.created_at_ms if record.suspended_at_ms is None else record.suspended_at_ms
+
+
+def suspended_place(record: Execution) -> ListPlace:
+    """Where an execution stands among those that are suspended."""
+    return (suspended_at(record), record.uuid, record.partition)
 
 
 def _flow_entries(record: Flow) -> list[Entry]:
-    place = (record.partition, record.flow_id)
-    return [(FLOWS, None, place), (FLOWS_CREATED, None, (record.created_at_ms, *place))]
+    listed = (record.created_at_ms, record.flow_id, record.partition)
+    return [(FLOWS, None, (record.partition, record.flow_id)), (FLOWS_CREATED, None, listed)]
 
 
 def _attempt_entries(record: Attempt) -> list[Entry]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from heapq import nlargest
 from typing import Any
 
+from flowfabric.model import states as lit
 from flowfabric.model.reads.samples import SampleRow
 from flowfabric.model.records.executions import Execution, Worker
 from flowfabric.model.records.flows import CancelBacklogMember, Flow
 from flowfabric.model.records.starts import Schedule
 from flowfabric.stores import questions as ask
 from flowfabric.stores.keyed import entries as index
-from flowfabric.stores.keyed.reads import All, Count, Names, Range, Reading, Rows, Size, walk
+from flowfabric.stores.keyed.reads import All, Count, Names, Range, Reading, Rows, Size, visit, walk, walk_merged
 from flowfabric.stores.keyed.search import summaries
 from flowfabric.stores.sql.overview import SET_ASIDE
 
@@ -26,7 +28,7 @@ def _list_namespaces(question: ask.ListNamespaces) -> Reading[list[str]]:
 
 def _search_flows(question: ask.SearchFlows) -> Reading[list[Flow]]:
     def judge(entries: list[Any]) -> Reading[list[Flow]]:
-        flows = yield Rows(Flow, [entry[1:] for entry in entries], True)
+        flows = yield Rows(Flow, [(partition, uuid) for _, uuid, partition in entries], True)
         return [
             each
             for each in flows
@@ -40,22 +42,46 @@ def _search_flows(question: ask.SearchFlows) -> Reading[list[Flow]]:
 
 def _search_suspended(question: ask.SearchSuspended) -> Reading[list[ask.SummaryRow]]:
     def fits(each: Execution) -> bool:
-        return each.blocking_reason in question.reasons and (
-            question.namespaces is None or each.namespace in question.namespaces
+        return (
+            each.lifecycle_phase == lit.SUSPENDED
+            and each.blocking_reason in question.reasons
+            and (question.namespaces is None or each.namespace in question.namespaces)
         )
 
-    run = Range(index.SUSPENDED_CREATED, high=question.after, backwards=True, loose=True, rows=Execution)
-    return (yield from walk(run, summaries(fits), question.limit))
+    judge = summaries(fits)
+
+    if question.flow is not None:
+        found: list[ask.SummaryRow] = []
+
+        def look(ids: list[str]) -> Reading[None]:
+            nonlocal found
+            fitting = yield from judge([(each,) for each in ids])
+            behind = [each for each in fitting if question.after is None or _waiting(each) < question.after]
+            found = nlargest(question.limit, [*found, *behind], key=_waiting)
+
+        yield from visit(Range(index.MEMBERS, question.flow, loose=True, rows=Execution), look)
+        return found
+    runs = [
+        Range(index.WAITING_SINCE, reason, high=question.after, backwards=True, loose=True, rows=Execution)
+        for reason in question.reasons
+    ]
+    return (yield from walk_merged(runs, judge, question.limit))
+
+
+def _waiting(each: ask.SummaryRow) -> ask.ListPlace:
+    return (each.suspended_at_ms, each.uuid, each.partition)
 
 
 def _count_unended(question: ask.CountUnended) -> Reading[tuple[int, ...]]:
-    whole = (index.LEASE_EXPIRY, index.SUSPENDED_CREATED, index.DELAY, index.WAITING_CHILDREN)
-    leased, suspended, delayed, dependent, *aside, to_cancel = yield [
+    whole = (index.LEASE_EXPIRY, index.DELAY, index.WAITING_CHILDREN)
+    leased, delayed, dependent, to_cancel, *parts = yield [
         *(Count(family, loose=True) for family in whole),
-        *(Count(index.BLOCKED, state, loose=True) for state in SET_ASIDE),
         Size(CancelBacklogMember),
+        *(Count(index.BLOCKED, state, loose=True) for state in SET_ASIDE),
+        *(Count(index.WAITING_SINCE, reason.value, loose=True) for reason in lit.BlockingReason),
     ]
-    counts = (leased, suspended, delayed, sum(aside), dependent, to_cancel)
+    aside, suspended = parts[: len(SET_ASIDE)], parts[len(SET_ASIDE) :]
+    counts = (leased, sum(suspended), delayed, sum(aside), dependent, to_cancel)
     return tuple(min(each, question.limit) for each in counts)
 
 

@@ -56,6 +56,7 @@ def summary(each: Execution) -> ask.SummaryRow:
         _text(each.cancellation_reason),
         _json(index.document_field(each, "tags")),
         each.parent,
+        index.suspended_at(each),
     )
 
 
@@ -105,8 +106,8 @@ def _is_alike(question: ask.SearchExecutions, each: Execution) -> bool:
         and (question.id_end is None or each.uuid.endswith(question.id_end))
         and (question.ended_from_ms is None or _at_least(each.terminal_at_ms, question.ended_from_ms))
         and (question.ended_before_ms is None or _before(each.terminal_at_ms, question.ended_before_ms))
-        and (question.down_to is None or (each.created_at_ms, each.partition, each.uuid) >= question.down_to)
-        and (question.after is None or (each.created_at_ms, each.partition, each.uuid) < question.after)
+        and (question.down_to is None or _place(each) >= question.down_to)
+        and (question.after is None or _place(each) < question.after)
     )
 
 
@@ -192,7 +193,7 @@ def _by_id(ids: tuple[tuple[int, ...], str, str]) -> Reading[list[str]]:
     return [wire_id(partition, uuid) for entries in found for partition, uuid in entries][:MOST_BY_ID]
 
 
-def _edge(question: ask.SearchEdge) -> Reading[tuple[int, int, str] | None]:
+def _edge(question: ask.SearchEdge) -> Reading[ask.ListPlace | None]:
     runs = [run._replace(rows=None) for run in (yield from _by_age(question.search))]
     found = yield from walk_merged(runs, at_once, question.rows)
     return None if len(found) < question.rows else tuple(found[-1][:3])
@@ -274,8 +275,8 @@ def _search_family(question: ask.SearchExecutions) -> Reading[list[ask.SummaryRo
     return newest
 
 
-def _place(each: Execution | ask.SummaryRow) -> tuple[int, int, str]:
-    return (each.created_at_ms, each.partition, each.uuid)
+def _place(each: Execution | ask.SummaryRow) -> ask.ListPlace:
+    return (each.created_at_ms, each.uuid, each.partition)
 
 
 def _list_credentials(question: ask.ListCredentials) -> Reading[list[Credential]]:

@@ -38,6 +38,7 @@ class MemoryStore:
     parallel = 1
     event_poll_s = 5.0
     numbers_without_breaks = True
+    pauses = False
 
     def __init__(self, counts: PartitionCounts | None = None, clock: Callable[[], int] | None = None) -> None:
         self.counts = PartitionCounts() if counts is None else counts

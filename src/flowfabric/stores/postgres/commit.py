@@ -45,6 +45,7 @@ _UNIFORM = frozenset(
         "namespace",
         "instance_tag",
         "last_mutation_at_ms",
+        "suspended_at_ms",
         "total_attempt_count",
         "retry_count",
         "budget_ids",
@@ -135,13 +136,14 @@ class Statement:
             self._arguments.append(encoded(column.type, [getattr(record, column.field) for record in records]))
         self._shape.append(("delete", table.name, keys))
 
-    def check(self, table: Table, keys: list[Key], versions: list[int]) -> None:
-        """Rows that were decided upon but not written must still have their versions."""
+    def check(self, table: Table, keys: list[Key], versions: list[int], *, locked: bool = False) -> None:
+        """Rows that were decided upon but not written must still have their versions; with ``locked``, until the
+        commit, and nobody may be about to change them."""
         columns = stored_fields(table, table.key)
         for position in range(len(columns)):
             self._arguments.append([key_values(table.kind, key)[position] for key in keys])
         self._arguments.append(versions)
-        self._shape.append(("check", table.name, columns))
+        self._shape.append(("check", table.name, columns, locked))
         self._expected.append(len(keys))
 
     def mark_dispatched(self, marks: list[MarkDispatched]) -> None:
@@ -235,13 +237,16 @@ class _Text:
                     f"FROM unnest({partitions}, {uuids}) AS i(k0, k1) WHERE t.partition_key = i.k0 "
                     "AND t.execution_id = i.k1 AND t.dispatched_at_ms IS NULL)"
                 )
-            case ("check", table, keys):
+            case ("check", table, keys, locked):
                 self.counted.append(name)
                 arrays, names, where = self._keys(keys)
                 arrays.append(self.mark("xid", array=True))
                 source = f"unnest({', '.join(arrays)}) AS i({', '.join(names)}, version)"
                 where.append("t.xmin = i.version")
-                return f"{name} AS (SELECT 1 FROM {source} JOIN {table} t ON {' AND '.join(where)})"
+                # A weaker lock would let changes pass that leave the key alone, which is what all changes do. It is not
+                # waited for: the batch is decided again, with locks from the beginning.
+                lock = " FOR SHARE OF t NOWAIT" if locked else ""
+                return f"{name} AS (SELECT 1 FROM {source} JOIN {table} t ON {' AND '.join(where)}{lock})"
             case _:
                 raise AssertionError(part)
 
@@ -292,8 +297,11 @@ def statement(
     versions: dict[tuple[Any, Key], int],
     held: Versions,
     unlocked: Sequence[tuple[Any, Key]] = (),
+    fenced: Sequence[tuple[Any, Key]] = (),
 ) -> Statement:
-    """The statement that writes a batch. What was read without a lock is checked even if it is not written."""
+    """The statement that writes a batch. What was read without a lock is checked even if it is not written; what is
+    ``fenced`` is held still as well, since whoever is changing it may have read what this batch writes before it was
+    there."""
     built = Statement()
 
     def version(kind: Any, key: Key) -> int:
@@ -318,6 +326,9 @@ def statement(
             families.setdefault(type(event), []).append(event)
         for kind, family in families.items():
             built.insert(OUTBOXES[kind], OUTBOXES[kind].columns, family)
+    if not writes.empty:
+        # Last: whoever changes several of these rows has locked the execution first.
+        _add_locking_checks(built, writes, versions, fenced)
     return built
 
 
@@ -337,8 +348,18 @@ def _add_checks(
             found = held.version(kind, key)
             if found is not None:
                 believed.setdefault(kind, []).append((key, found))
+            elif held.record(kind, key) is not None:
+                raise Conflict(f"{kind.__name__} {key}: no version to check")
     for kind, entries in believed.items():
         built.check(TABLES[kind], [key for key, _ in entries], [found for _, found in entries])
+
+
+def _add_locking_checks(
+    built: Statement, writes: Writes, versions: dict[tuple[Any, Key], int], fenced: Sequence[tuple[Any, Key]]
+) -> None:
+    for kind, key in fenced:
+        if not writes.puts.get(kind, {}).get(key):
+            built.check(TABLES[kind], [key], [versions[(kind, key)]], locked=True)
 
 
 def _add_puts(

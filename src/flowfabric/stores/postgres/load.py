@@ -89,6 +89,8 @@ class Loader:
         self._moved: list[str] = []
         #: Rows that were read without a lock and decide: the commit checks them, written or not.
         self.unlocked: list[tuple[Any, Key]] = []
+        #: Those of them that nobody may be changing when they are checked.
+        self.fenced: list[tuple[Any, Key]] = []
         self.claimed_alone = False
 
     async def _fetch(self, sql: str, *arguments: Any) -> list[Any]:
@@ -308,7 +310,7 @@ class Loader:
         versions = await load_waits.load(self._fetch, three, view, self._put)
         self._locked = True
         self._versions.update(versions)
-        self.unlocked += [key for key in ((Execution, three.execution.key), *versions) if key in self._versions]
+        self.fenced += [key for key in ((Execution, three.execution.key), *versions) if key in self._versions]
 
     async def _downstream(self, needs: list[Downstream], view: Filling) -> bool:
         """Load what waits for some members; whether all of it really waits."""

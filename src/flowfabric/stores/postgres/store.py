@@ -17,9 +17,10 @@ from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.records.streams import StreamHead
 from flowfabric.stores import migrate as migrations, questions
+from flowfabric.stores.beside import worked
 from flowfabric.stores.postgres.address import bad_address
 from flowfabric.stores.postgres.codec import DIALECT
-from flowfabric.stores.postgres.commit import statement
+from flowfabric.stores.postgres.commit import Statement, statement
 from flowfabric.stores.postgres.connect import DRIVER_ERRORS, OPTIONS, STATEMENT_S, connect, connected, keep_alive
 from flowfabric.stores.postgres.errors import cannot_open, refusal
 from flowfabric.stores.postgres.feed import PostgresFeed
@@ -134,6 +135,7 @@ class PostgresStore:
     sends_hints = False
     event_poll_s = 5.0
     numbers_without_breaks = False
+    pauses = True
 
     def __init__(self, dsn: str, pool: Any, clock: Callable[[], int] | None, parallel: int) -> None:
         self._dsn = dsn
@@ -268,7 +270,8 @@ class PostgresStore:
                 connection.terminate()
                 return
             if transaction.begun:
-                await asyncio.wait_for(connection.execute("ROLLBACK"), 5)
+                async with asyncio.timeout(5):
+                    await connection.execute("ROLLBACK")
             self._keep(connection)
         except Exception:
             connection.terminate()
@@ -395,7 +398,8 @@ class PostgresStore:
             with contextlib.suppress(Exception):
                 await connection.close(timeout=5)
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._pool.close(), 10)
+            async with asyncio.timeout(10):
+                await self._pool.close()
 
 
 class _PostgresTransaction:
@@ -405,6 +409,7 @@ class _PostgresTransaction:
         self._connection = connection
         self._versions: dict[tuple[Any, Key], int] = {}
         self._unlocked: list[tuple[Any, Key]] = []
+        self._fenced: list[tuple[Any, Key]] = []
         self.begun = False
         self.claims_alone = False
         #: From here on a lost connection leaves the outcome unknown.
@@ -424,6 +429,7 @@ class _PostgresTransaction:
         if self._trusting:
             left = await loader.load_unlocked(left, view, now, self._store.seems_alone and not self.begun)
             self._unlocked += loader.unlocked
+            self._fenced += loader.fenced
             self.claims_alone = self.claims_alone or loader.claimed_alone
         if left:
             await self._begin()
@@ -433,7 +439,7 @@ class _PostgresTransaction:
         return self._versions.get((kind, key))
 
     async def commit(self, writes: Writes, held: Versions) -> int | None:
-        built = statement(writes, self._versions, held, self._unlocked)
+        built, compiled = await worked(writes.size, lambda: self._compiled(writes, held))
         version: int | None = None
         if writes.trims or writes.purges or writes.purged_flows:
             await self._begin()
@@ -445,7 +451,7 @@ class _PostgresTransaction:
         if writes.purges:
             await self._purge(writes.purges)
         if not built.empty:
-            text, arguments = built.compiled()
+            text, arguments = compiled
             text = self._store.replanning.mark(text)
             self.committing = not self.begun
             row = await self._connection.fetchrow(text, *arguments)
@@ -457,6 +463,10 @@ class _PostgresTransaction:
             await self._trim(key, writes)
         await self.finish()
         return version
+
+    def _compiled(self, writes: Writes, held: Versions) -> tuple[Statement, tuple[str, list[Any]]]:
+        built = statement(writes, self._versions, held, self._unlocked, self._fenced)
+        return built, ("", []) if built.empty else built.compiled()
 
     async def _begin(self) -> None:
         if not self.begun:

@@ -9,7 +9,7 @@ from flowfabric.model import states as lit
 from flowfabric.stores import questions as ask
 from flowfabric.stores.sql.flows import Asked, Text
 from flowfabric.stores.sql.rows import Dialect, KindRows
-from flowfabric.stores.sql.search import SearchQuestions, one_of
+from flowfabric.stores.sql.search import SUSPENDED_AT, SearchQuestions, one_of
 
 #: Those that have an index; what an operator blocked is told by name only.
 SET_ASIDE = (lit.BLOCKED_BY_BUDGET, lit.BLOCKED_BY_QUOTA, lit.BLOCKED_BY_ROUTE, lit.BLOCKED_BY_LANE_STATE)
@@ -51,20 +51,27 @@ class OverviewQuestions(SearchQuestions):
             kind = self._dialect.derived["execution_kind"].replace("e.raw_fields", "t.raw_fields")
             text.add(one_of(kind.replace("execution_kind", "namespace"), q.namespaces, text))
         if q.after is not None:
-            created, partition, uuid = q.after
-            marks = f"{text.mark(created)}, CAST({text.mark(partition)} AS integer), {text.mark(self._uuid(uuid))}"
-            text.add(f"(t.created_at_ms, t.partition_key, t.flow_id) < ({marks})")
+            text.add(f"(t.created_at_ms, t.flow_id, t.partition_key) < ({self._marks(q.after, text)})")
         sql = (
             f"SELECT {self._flows.select_list} FROM ff_flow_core t WHERE {text.where()} "
-            f"ORDER BY t.created_at_ms DESC, t.partition_key DESC, t.flow_id DESC LIMIT {int(q.limit)}"
+            f"ORDER BY t.created_at_ms DESC, t.flow_id DESC, t.partition_key DESC LIMIT {int(q.limit)}"
         )
         return Asked(sql, text.params, lambda rows: [self._flows.read(row) for row in rows])
 
     def _SearchSuspended(self, q: ask.SearchSuspended) -> Asked:  # noqa: N802
         text = Text()
         text.add(f"e.lifecycle_phase = '{lit.SUSPENDED}'")
-        text.add(one_of("e.blocking_reason", q.reasons, text))
-        return self._newest(q.namespaces, q.after, q.limit, text, merged=False)
+        if q.flow is not None:
+            text.add(f"e.partition_key = CAST({text.mark(q.flow[0])} AS integer)")
+            text.add(f"e.flow_id = {text.mark(self._uuid(q.flow[1]))}")
+        if q.namespaces is not None:
+            text.add(one_of("e.namespace", q.namespaces, text))
+        if q.after is not None:
+            # SQLite finds a place among the values of an expression by that alone.
+            text.add(f"{SUSPENDED_AT} <= {text.mark(q.after[0])}")
+        return self._newest(
+            "e.blocking_reason", q.reasons, q.after, q.limit, text, merged=q.flow is None, time=SUSPENDED_AT
+        )
 
     def _CountUnended(self, q: ask.CountUnended) -> Asked:  # noqa: N802
         most, waits = int(q.limit), lit.BLOCKED_BY_DEPENDENCIES

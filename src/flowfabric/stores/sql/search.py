@@ -13,6 +13,8 @@ from flowfabric.stores.sql.rows import Dialect, KindRows
 MOST_MERGED = 40
 #: How many executions the beginning of an id may stand for.
 MOST_BY_ID = 10_000
+#: When an execution was suspended last; the index of who waits for whom is in the order of this very expression.
+SUSPENDED_AT = "coalesce(e.suspended_at_ms, e.created_at_ms)"
 #: The message of the last failure.
 ERROR = "coalesce(nullif(e.failure_reason, ''), nullif(e.last_failure_message, ''))"
 
@@ -29,7 +31,7 @@ class SearchQuestions:
     def _SearchExecutions(self, q: ask.SearchExecutions) -> Asked:  # noqa: N802
         text = Text()
         self._fitting(q, text)
-        return self._newest(q.namespaces, q.after, q.limit, text, merged=q.flow is None, ids=q.ids)
+        return self._newest("e.namespace", q.namespaces, q.after, q.limit, text, merged=q.flow is None, ids=q.ids)
 
     def _CountExecutions(self, q: ask.CountExecutions) -> Asked:  # noqa: N802
         text = Text()
@@ -60,16 +62,17 @@ class SearchQuestions:
         read = self._dialect.read.get("uuid", "{}").format
         source, where = "ff_exec_core e", text.where()
         if search.namespaces is not None and 1 < len(search.namespaces) <= MOST_MERGED:
-            source, where = f"({self._merged(search.namespaces, q.rows, text)}) e", "1 = 1"
+            merged = self._merged("e.namespace", search.namespaces, "e.created_at_ms", q.rows, text)
+            source, where = f"({merged}) e", "1 = 1"
         elif search.namespaces is not None:
             where = f"{where} AND {one_of('e.namespace', search.namespaces, text)}"
         sql = (
-            f"SELECT e.created_at_ms, e.partition_key, {read('e.execution_id')} FROM {source} WHERE {where} "
-            "ORDER BY e.created_at_ms DESC, e.partition_key DESC, e.execution_id DESC "
+            f"SELECT e.created_at_ms, {read('e.execution_id')}, e.partition_key FROM {source} WHERE {where} "
+            f"ORDER BY {_newest('e.created_at_ms')} "
             f"LIMIT 1 OFFSET {int(q.rows) - 1}"
         )
         decode = self._dialect.decode.get("uuid", str)
-        return Asked(sql, text.params, lambda rows: (*rows[0][:2], decode(rows[0][2])) if rows else None)
+        return Asked(sql, text.params, lambda rows: (rows[0][0], decode(rows[0][1]), rows[0][2]) if rows else None)
 
     def _by_id(self, ids: tuple[tuple[int, ...], str, str], text: Text) -> str:
         """Rows whose UUIDs lie between two: found in each partition by the primary key, before anything is sorted."""
@@ -82,11 +85,14 @@ class SearchQuestions:
         )
         return f"({found}) k JOIN ff_exec_core e USING (partition_key, execution_id)"
 
-    def _place(self, sign: str, place: tuple[int, int, str], text: Text) -> str:
+    def _place(self, sign: str, place: ask.ListPlace, text: Text, time: str = "e.created_at_ms") -> str:
         """A condition on where a row stands in the order of lists."""
-        created, partition, uuid = place
-        marks = f"{text.mark(created)}, CAST({text.mark(partition)} AS integer), {text.mark(self._uuid(uuid))}"
-        return f"(e.created_at_ms, e.partition_key, e.execution_id) {sign} ({marks})"
+        columns = ", ".join((time, "e.execution_id", "e.partition_key"))
+        return f"({columns}) {sign} ({self._marks(place, text)})"
+
+    def _marks(self, place: ask.ListPlace, text: Text) -> str:
+        at, uuid, partition = place
+        return f"{text.mark(at)}, {text.mark(self._uuid(uuid))}, CAST({text.mark(partition)} AS integer)"
 
     def _tagged(self, names: tuple[str, ...], value: str, text: Text) -> None:
         wanted = text.mark(value)
@@ -146,49 +152,46 @@ class SearchQuestions:
 
     def _newest(
         self,
-        namespaces: tuple[str | None, ...] | None,
-        after: tuple[int, int, str] | None,
+        column: str,
+        wanted: tuple[str | None, ...] | None,
+        after: ask.ListPlace | None,
         limit: int,
         text: Text,
         *,
         merged: bool,
+        time: str = "e.created_at_ms",
         ids: tuple[tuple[int, ...], str, str] | None = None,
     ) -> Asked:
-        """Lines of what fits, newest first, behind a place. Each of a few namespaces is read in order from the index,
-        and the newest of them all are taken (``merged``)."""
+        """Lines of what fits and has one of the ``wanted`` values in a column, newest first, behind a place. Each of a
+        few values is read in order from an index, and the newest of them all are taken (``merged``)."""
         if after is not None:
-            text.add(self._place("<", after, text))
+            text.add(self._place("<", after, text, time))
         source, where = "ff_exec_core e", text.where()
         if ids is not None:
             source, merged = self._by_id(ids, text), False
-        if merged and namespaces is not None and 1 < len(namespaces) <= MOST_MERGED:
-            source = (
-                f"({self._merged(namespaces, limit, text)}) k JOIN ff_exec_core e USING (partition_key, execution_id)"
-            )
-            where = "1 = 1"
-        elif namespaces is not None:
-            where = f"{where} AND {one_of('e.namespace', namespaces, text)}"
+        if merged and wanted is not None and 1 < len(wanted) <= MOST_MERGED:
+            found = self._merged(column, wanted, time, limit, text)
+            source, where = f"({found}) k JOIN ff_exec_core e USING (partition_key, execution_id)", "1 = 1"
+        elif wanted is not None:
+            where = f"{where} AND {one_of(column, wanted, text)}"
         read = self._dialect.read.get("uuid", "{}").format
         sql = (
             f"SELECT e.partition_key, {read('e.execution_id')}, {self._dialect.derived['namespace']}, e.lane_id, "
             f"{self._dialect.derived['execution_kind']}, e.public_state, e.priority, e.created_at_ms, "
             f"e.started_at_ms, e.terminal_at_ms, e.attempt_index, {read('e.flow_id')}, e.blocking_reason, "
-            f"{ERROR}, e.cancellation_reason, {self._dialect.tags}, {read('e.parent_eid')} "
-            f"FROM {source} WHERE {where} "
-            f"ORDER BY e.created_at_ms DESC, e.partition_key DESC, e.execution_id DESC LIMIT {int(limit)}"
+            f"{ERROR}, e.cancellation_reason, {self._dialect.tags}, {read('e.parent_eid')}, {SUSPENDED_AT} "
+            f"FROM {source} WHERE {where} ORDER BY {_newest(time)} LIMIT {int(limit)}"
         )
         return Asked(sql, text.params, lambda rows: [self._summary(row) for row in rows])
 
-    def _merged(self, namespaces: tuple[str | None, ...], limit: int, text: Text) -> str:
+    def _merged(self, column: str, wanted: tuple[str | None, ...], time: str, limit: int, text: Text) -> str:
         where = text.where()
         parts = []
-        for number, namespace in enumerate(namespaces):
-            own = "e.namespace IS NULL" if namespace is None else f"e.namespace = {text.mark(namespace)}"
+        for number, value in enumerate(wanted):
+            own = f"{column} IS NULL" if value is None else f"{column} = {text.mark(value)}"
             parts.append(
                 "SELECT * FROM (SELECT e.created_at_ms, e.partition_key, e.execution_id "
-                f"FROM ff_exec_core e WHERE {where} AND {own} "
-                "ORDER BY e.created_at_ms DESC, e.partition_key DESC, e.execution_id DESC "
-                f"LIMIT {int(limit)}) n{number}"
+                f"FROM ff_exec_core e WHERE {where} AND {own} ORDER BY {_newest(time)} LIMIT {int(limit)}) n{number}"
             )
         return " UNION ALL ".join(parts)
 
@@ -232,6 +235,10 @@ class SearchQuestions:
         for place in (11, 16):
             values[place] = None if values[place] is None else decode(values[place])
         return ask.SummaryRow(*values)
+
+
+def _newest(time: str) -> str:
+    return f"{time} DESC, e.execution_id DESC, e.partition_key DESC"
 
 
 def one_of(column: str, values: tuple[str | None, ...], text: Text) -> str:

@@ -56,6 +56,7 @@ class SqliteStore:
     parallel = 1
     event_poll_s = 5.0
     numbers_without_breaks = True
+    pauses = False
 
     def __init__(self, location: Location, synchronous: str, clock: Callable[[], int] | None) -> None:
         self.location = location

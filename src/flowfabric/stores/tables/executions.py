@@ -47,6 +47,7 @@ EXECUTION = Table(
         parent=UUID,
         cancel_at_ms=BIG,
         earlier_signals=INT,
+        suspended_at_ms=BIG,
         payload=BYTES,
         result=BYTES,
         raw_fields=JSON,

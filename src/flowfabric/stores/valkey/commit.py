@@ -64,6 +64,8 @@ class Message:
         self._counts: list[CountCheck] = []
         self._told: tuple[bytes, bytes] | tuple[()] = ()
         self.checks_only = True
+        #: How many records it writes.
+        self.size = 0
 
     def _kind(self, kind: Any) -> _Kind:
         found = self._kinds.get(kind)
@@ -87,6 +89,7 @@ class Message:
     def add(self, changes: Changes, reader: Reader) -> set[tuple[Any, Key]]:
         """Everything that a plan changes; the records that are written."""
         self.checks_only = False
+        self.size = len(changes.moves)
         self._move_all(changes.moves, reader)
         for record in changes.if_absent:
             self._put_if_absent(record)

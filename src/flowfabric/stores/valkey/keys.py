@@ -8,7 +8,7 @@ from typing import Any
 from flowfabric.model.events import CompletionEvent, InstanceTagEvent, LeaseEvent, OperatorEvent, SignalEvent
 from flowfabric.stores.keyed.entries import CLAIM, CREATED, ENDED, GATED, RANK
 from flowfabric.stores.valkey.codec import shape_of
-from flowfabric.stores.valkey.sort_keys import encode, encoded_name
+from flowfabric.stores.valkey.sort_keys import REMEMBERED_NAMES, encode, encoded_name
 
 _LOGS = {
     LeaseEvent: b"lease",
@@ -50,7 +50,7 @@ class Keys:
         self.losses = self._tag + b"losses"
         #: Where nothing stays: a hash, a sorted set, a set and a stream.
         self.rehearsal = [self._tag + b"rehearsal:" + each for each in (b"hash", b"sorted", b"set", b"stream")]
-        self._run = lru_cache(maxsize=65_536)(self._named_run)
+        self._run = lru_cache(maxsize=REMEMBERED_NAMES)(self._named_run)
 
     def rows(self, kind: Any) -> bytes:
         """The hash of all records of a kind."""

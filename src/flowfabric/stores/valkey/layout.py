@@ -11,7 +11,7 @@ from flowfabric.stores.valkey.errors import checked, lost
 from flowfabric.stores.valkey.keys import Keys
 
 #: How the values are laid out; another layout has another number.
-LAYOUT = 3
+LAYOUT = 4
 
 
 def stored_facts(answer: list[bytes]) -> dict[str, str]:

@@ -20,6 +20,8 @@ _PACKED_NUMBER = struct.Struct(">BQ").pack
 _USUAL = range(-_MIDDLE, _MIDDLE)
 #: How many ids are remembered with their bytes. Each is needed several times while it is worked on.
 _REMEMBERED = 32_768
+#: Names of runs, of a kilobyte and more where callers choose them.
+REMEMBERED_NAMES = 16_384
 _BYTES, _TEXT, _NONE, _TUPLE, _BARE, _NUMBER, _WIRE, _LAST = (
     b"\x01",
     b"\x02",
@@ -159,7 +161,7 @@ def _decoded(data: bytes, place: int) -> tuple[Any, int]:
     raise ValueError(f"an entry holds a value of an unknown sort ({tag!r})")
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=REMEMBERED_NAMES)
 def encoded_name(family: Any, name: Any) -> bytes:
     """A run's family and name as bytes. Families of indexed equalities begin with a kind of record."""
     parts = family if isinstance(family, tuple) else (family,)

@@ -17,6 +17,7 @@ from flowfabric.model.handles import BackendTag
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.records.executions import Execution
 from flowfabric.stores import migrate as migrations
+from flowfabric.stores.beside import worked
 from flowfabric.stores.event_questions import ReadEvents
 from flowfabric.stores.feeds import SingleWriterFeed
 from flowfabric.stores.keyed.changes import planned, trimmed
@@ -44,6 +45,8 @@ _LIBRARY = ("functions.lua", "histories.lua")
 #: Bytes of a version that count the commits of one process; the others are chance.
 _COUNTER = 4
 _MOST_COMMITS = 2 ** (8 * _COUNTER)
+#: Names of runs that are known to be in their lists; of others that is said again, which changes nothing.
+_MOST_REGISTERED = 50_000
 
 
 def _functions() -> tuple[str, str]:
@@ -65,6 +68,7 @@ class ValkeyStore:
     parallel = 2
     event_poll_s = 5.0
     numbers_without_breaks = True
+    pauses = True
 
     def __init__(self, address: Address, connection: Connection, clock: Callable[[], int] | None) -> None:
         self.address = address
@@ -197,7 +201,8 @@ class ValkeyStore:
     async def _commit(self, message: Message) -> None:
         await self._examine()
         under = await self._histories.settle(self._id)
-        arguments = message.arguments(self._id, self._histories.name)
+        name = self._histories.name
+        arguments = await worked(message.size, lambda: message.arguments(self._id, name))
         if self.address.durability == "replicated" and not message.checks_only:
             found = await call_replicated(self.connection, "commit", [self.keys.meta], arguments, under=under)
         else:
@@ -208,6 +213,8 @@ class ValkeyStore:
         if found[0] == b"elsewhere":
             self._histories.doubt()
             raise Conflict("the data is that of another server")
+        if len(self._registered) > _MOST_REGISTERED:
+            self._registered.clear()
         self._registered |= message.registering
         self._heard(found[1])
         self._histories.committed(message.logs, found[2])
@@ -338,7 +345,7 @@ class _ValkeyTransaction:
         written: set[tuple[Any, Key]] = set()
         if not writes.empty:
             [changes] = await reader.carry_out([planned(writes, copied=False)])
-            written = message.add(changes, reader)
+            written = await worked(writes.size, lambda: message.add(changes, reader))
         message.check_read(reader, written)
         if writes.hints:
             message.tell(*store._wakeups.message(writes.hints))
@@ -360,5 +367,5 @@ class _ValkeyTransaction:
                 seen[(kind, key)] = Seen(held.record(kind, key), version)
                 if place >= len(written):
                     self._reader.strict.add((kind, key))
-            elif place < len(written):
+            elif place < len(written) or held.record(kind, key) is not None:
                 raise Conflict(f"{kind.__name__} {key}: no version to check")

@@ -178,7 +178,7 @@ export function rowsOf({ info, history, steps, children }) {
         tone: step.outcome === "ok" ? "accent" : "failed",
         label: stepName(step.name),
         title: `${stepName(step.name)}: ${step.outcome === "ok" ? "ok" : "failed"}`,
-        step: step.sequence,
+        step: step.place,
       })),
     });
   }

@@ -20,15 +20,15 @@ export const keyOf = (row) => {
   return { at: row.created_at, partition: Number(partition), uuid };
 };
 /** The place right behind a key, as the server writes it. */
-const cursor = (key) => (key ? `${key.at}.${key.partition}.${key.uuid}` : undefined);
+const cursor = (key) => (key ? `${key.at}.${key.uuid}.${key.partition}` : undefined);
 /** Below zero if the first of them is the newer one, which comes first. */
-const order = (a, b) => b.at - a.at || b.partition - a.partition || (a.uuid === b.uuid ? 0 : a.uuid > b.uuid ? -1 : 1);
+const order = (a, b) => b.at - a.at || (a.uuid === b.uuid ? b.partition - a.partition : a.uuid > b.uuid ? -1 : 1);
 /** Whether a key lies behind one and not behind another; nothing stands for the beginning and the end of the list. */
 const within = (key, after, until) => (!after || order(key, after) > 0) && (!until || order(key, until) <= 0);
 /** How far a page reaches: to where the next one begins, which may be behind its last row, or to the end. */
 const reach = (page) => {
   if (page.next_cursor === null) return null;
-  const [at, partition, uuid] = page.next_cursor.split(".");
+  const [at, uuid, partition] = page.next_cursor.split(".");
   return { at: Number(at), partition: Number(partition), uuid };
 };
 

@@ -26,7 +26,7 @@ from flowfabric.model.streams.restarts import RESTART_FRAME, is_restart
 from flowfabric.server.access.principals import Standing
 from flowfabric.server.http.problems import refused, told
 from flowfabric.server.http.response import Streamed, encode, variant
-from flowfabric.server.operations import Call, Route
+from flowfabric.server.operations import Call, Route, given_up
 from flowfabric.server.routes.live.streams import wire
 
 #: How often a stream that has nothing to tell says that it is there.
@@ -153,10 +153,8 @@ async def _events(call: Call, subscription: Any) -> AsyncGenerator[bytes, None]:
         except EngineError as error:
             yield event("error", encode(told(error)[1]))
         finally:
-            if pending is not None and not pending.done():
-                pending.cancel()
-                with contextlib.suppress(asyncio.CancelledError, EngineError, StopAsyncIteration):
-                    await pending
+            if pending is not None:
+                await given_up(pending)
 
 
 def shown(found: Any) -> tuple[str, Any]:
@@ -192,9 +190,7 @@ class Listening:
         if task.done() and not self._standing.fell:
             return task.result()
         if any(each.done() for each in ends):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, EngineError, StopAsyncIteration):
-                await task
+            await given_up(task)
             raise Stopped
         raise TimeoutError
 

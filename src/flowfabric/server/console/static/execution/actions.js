@@ -42,7 +42,7 @@ export function actionsOf({ id, info, steps, refresh }) {
           label: "From step",
           value: wanted ?? "",
           options: [
-            ...options.map((step) => [step.name, `${step.sequence}. ${stepLabel(step)}`]),
+            ...options.map((step) => [step.name, `${step.place}. ${stepLabel(step)}`]),
             ["", "After the last step"],
           ],
         },

@@ -46,9 +46,9 @@ export function Steps({ steps, open, history, children, forkFrom }) {
     <div class="steps-list">
       ${steps.map(
         (step, index) => html`
-          <details class="step" key=${step.sequence} open=${open === step.sequence}>
+          <details class="step" key=${step.place} open=${open === step.place}>
             <summary>
-              <span class="faint number right">${step.sequence}</span>
+              <span class="faint number right">${step.place}</span>
               <span class="clip" title=${stepKey(step.name)}>${stepName(step.name)}</span>
               <${Badge} tone=${step.outcome === "ok" ? "good" : "bad"}>${step.outcome === "ok" ? "ok" : "failed"}</${Badge}>
               <span class="soft small number" data-took title=${times[index].child ? "The child's own time" : "Since the step before it"}>

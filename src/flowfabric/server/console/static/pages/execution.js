@@ -34,7 +34,7 @@ async function load(id) {
     info,
     explained,
     history,
-    steps: steps.steps.filter((step) => !isInternal(step.name)),
+    steps: steps.steps.filter((step) => !isInternal(step.name)).map((step, index) => ({ ...step, place: index + 1 })),
     children,
     others: (members?.members || []).filter((member) => !own.has(member.execution_id)).reverse(),
   };

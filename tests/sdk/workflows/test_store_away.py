@@ -1,0 +1,159 @@
+"""A workflow whose store does not answer one of its calls, whichever it is: it ends as ever, has done everything once,
+and nothing is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowfabric import App, Limit, first, gather, hours, seconds, sleep
+from flowfabric.model.errors import Transport, TransportKind
+from flowfabric.sdk.context import Ctx
+from flowfabric.sdk.definitions.depends import injected
+from flowfabric.sdk.errors import CancelRequested, RunCancelled
+from flowfabric.sdk.options import Budget
+
+#: What attempts ask of an engine.
+ASKED = (
+    "advance", "append_frame", "append_frames", "cancel_child", "complete", "create_quota_policy", "fail", "now_ms",
+    "progress", "read_ends", "read_exec_core_fields", "read_steps", "release_reservation", "reserve_budget",
+    "settle_reservation",
+)  # fmt: skip
+SOON = seconds(60)
+
+
+class Away:
+    """An engine that does not answer the call with a number, whether it has done what was asked or not."""
+
+    def __init__(self, engine: Any, at: int, done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._at = at
+        self._done = done
+        self._numbers = itertools.count(1)
+        self.called: list[str] = []
+        for name in ASKED:
+            monkeypatch.setattr(engine, name, self._call(name, getattr(engine, name)), raising=False)
+
+    def _call(self, name: str, real: Any) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            # The engine calls itself, too, and is not what is tested.
+            if not sys._getframe(1).f_globals["__name__"].startswith("flowfabric.sdk."):
+                return await real(*args, **kwargs)
+            self.called.append(name)
+            if next(self._numbers) != self._at:
+                return await real(*args, **kwargs)
+            if self._done:
+                await real(*args, **kwargs)
+            raise Transport("test", TransportKind.TRANSPORT, f"{name} was not answered")
+
+        return call
+
+
+async def _run(at: int, done: bool, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Run it all with one call that is not answered; what was asked for."""
+    app, counts = App("memory://"), Counter[str]()
+
+    @app.step
+    async def add(number: int) -> int:
+        counts["add"] += 1
+        return number + 1
+
+    @app.step
+    async def refuse() -> None:
+        counts["refuse"] += 1
+        raise ValueError("no")
+
+    @app.step
+    async def pay(ctx: Ctx = injected) -> None:
+        counts["pay"] += 1
+        await ctx.emit("paying")
+        async with ctx.spend(tokens=10) as call:
+            await ctx.progress(50)
+            call.settle(tokens=7)
+
+    @app.task(limits=[Limit(5, key="number")])
+    async def double(number: int) -> int:
+        counts["double"] += 1
+        return number * 2
+
+    @app.workflow
+    async def waits() -> int:
+        await sleep(hours(1))
+        return 0
+
+    @app.workflow
+    async def everything() -> int:
+        total = await add(1)
+        try:
+            await refuse()
+        except ValueError:
+            total += 1
+        await pay()
+        total += await first(double(3), waits())
+        await sleep(timedelta(milliseconds=20))
+        return total + sum(await gather(double(1), double(2)))
+
+    team = Budget("team", tokens=100)
+    async with app, app.worker():
+        budget = await app.gates.budget(team)
+        with monkeypatch.context() as patch:
+            away = Away(app.engine, at, done, patch)
+            run = await everything.using(budget=team).start()
+            assert await run.result(SOON) == 15, away.called[at - 1 :]
+        assert await app.engine.read_current_attempt_index(run.id) == 0
+        status = await app.engine.get_budget_status(budget, app.namespace)
+        assert (status.usage, status.reserved) == ({"tokens": 7}, {}), away.called[at - 1 :]
+        assert counts == {"add": 1, "refuse": 1, "pay": 1, "double": 3}, away.called[at - 1 :]
+    return away.called
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+async def test_whatever_is_not_answered(done: bool, full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = await _run(0, done, monkeypatch)
+    assert set(ASKED) - set(called) <= {"fail", "append_frame", "release_reservation"}, "it asks for everything"
+    # In a plain run one call of each operation.
+    last = (len(called) - called[::-1].index(name) for name in called)
+    places = {called.index(name) + 1 for name in called} if done else set(last)
+    for place in range(1, len(called) + 1) if full else sorted(places):
+        await _run(place, done, monkeypatch)
+
+
+async def test_a_request_to_cancel_whose_reason_is_not_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, told = App("memory://"), list[str]()
+    begun = asyncio.Event()
+
+    @app.step
+    async def work(ctx: Ctx = injected) -> None:
+        begun.set()
+        while not ctx.cancelled:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    @app.workflow
+    async def working() -> None:
+        try:
+            await work()
+            await sleep(hours(1))
+        except CancelRequested as error:
+            told.append(error.reason)
+            raise
+
+    async with app, app.worker():
+        run = await working.start()
+        await begun.wait()
+        real, calls = app.engine.read_execution_contexts, itertools.count()
+
+        async def once_away(*args: Any, **kwargs: Any) -> Any:
+            if sys._getframe(1).f_globals["__name__"].endswith("workflows.cancellation") and not next(calls):
+                raise Transport("test", TransportKind.TRANSPORT, "the connection was lost")
+            return await real(*args, **kwargs)
+
+        monkeypatch.setattr(app.engine, "read_execution_contexts", once_away)
+        await run.cancel("not wanted")
+        with pytest.raises(RunCancelled):
+            await run.result(SOON)
+    assert (told, next(calls)) == (["not wanted"], 2)
