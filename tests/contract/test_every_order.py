@@ -234,9 +234,7 @@ def _created(each: Any) -> Any:
 
 PAGED = {
     "search_executions": Paged(lambda page: page.executions, _created, True),
-    "read_flow_tree": Paged(
-        lambda page: page.members, _created, True, lambda scene: {"flow_id": scene["flow"]}
-    ),
+    "read_flow_tree": Paged(lambda page: page.members, _created, True, lambda scene: {"flow_id": scene["flow"]}),
     "search_flows": Paged(lambda page: page.flows, lambda each: (each.created_at, str(each.flow_id)), True),
     "search_suspended": Paged(
         lambda page: page.executions, lambda each: (each.suspended_at, each.execution_id.uuid_text), True
@@ -321,7 +319,7 @@ PAGED = {
 #: What has a limit and gives no pages: it picks, counts, or looks as far as it says.
 UNPAGED = {
     *("claim_many", "claim_from_lanes", "scan_eligible_executions", "promote_submitted", "run_due", "run_timer"),
-    *("group_failures", "list_schedule_runs", "examine"),
+    *("group_failures", "list_schedule_runs", "examine", "read_stream"),
 }
 
 
@@ -341,7 +339,8 @@ async def through(site: Site, name: str, size: int, **asked: Any) -> list[Any]:
     found: list[Any] = []
     while True:
         page = await getattr(site.next, name)(**asked, **{way.size: size})
-        assert len(own := list(way.items(page))) <= size
+        own = list(way.items(page))
+        assert len(own) <= size
         found += own
         assert len(found) < 1_000, f"{name} goes round in circles"
         behind = way.behind(page)
@@ -363,7 +362,7 @@ async def filled(site: Site) -> dict[str, Any]:
         await site.create_budget(budget_id=ascending_uuid())
         await site.create_quota_policy(quota_policy_id=ascending_uuid(), max_concurrent=1)
         await site.create_credential(name="c", scopes=[Scope.READ])
-        await site.announce_kinds(namespace, {f"kind {number}": {}})
+        await site.announce_kinds(namespace, {f"kind {number}": {"noun": "task"}})
         await site.put_schedule(f"s{number}", spec=Every(HOUR), execution_kind="op", namespace=namespace)
         await site.put_schedule(f"s{number}", spec=Every(HOUR), execution_kind="op")
         draft = site.draft_request({"lane_id": LANE})
@@ -422,7 +421,7 @@ async def test_pages_of_any_size_are_one_list(site: Site) -> None:
 
 
 async def test_a_page_goes_on_where_it_was(site: Site) -> None:
-    """Whatever is created, suspended or recorded meanwhile: nothing is told twice, and what was there is not left out."""
+    """Whatever is created, suspended or recorded meanwhile: nothing comes twice, and what was there is not left out."""
     await filled(site)
     for name in ("search_executions", "search_flows", "search_suspended", "list_audit"):
         way = PAGED[name]

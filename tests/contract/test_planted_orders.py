@@ -123,9 +123,11 @@ async def test_it_is_found(
 ) -> None:
     plant, kind, drive = CASES[bug]
     url = STORES[kind.rpartition(" ")[2]](request, tmp_path)
-    async with await Engine.open(url, single_node=True, clock=clock) as engine:
-        async with await Engine.open(url, single_node=True, clock=lambda: clock() - every.BEHIND_MS) as behind:
-            two = kind.startswith("two")
-            plant(monkeypatch)
-            with pytest.raises(FOUND):
-                await drive(Site(clock, engine, behind) if two else Site(clock, engine), clock)
+    async with (
+        await Engine.open(url, single_node=True, clock=clock) as engine,
+        await Engine.open(url, single_node=True, clock=lambda: clock() - every.BEHIND_MS) as behind,
+    ):
+        plant(monkeypatch)
+        site = Site(clock, engine, behind) if kind.startswith("two") else Site(clock, engine)
+        with pytest.raises(FOUND):
+            await drive(site, clock)

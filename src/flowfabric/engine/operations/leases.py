@@ -381,7 +381,12 @@ class Leases(Claiming):
     # -- ending --------------------------------------------------------------------------------------------------
 
     async def complete(
-        self, handle: Handle, payload: bytes | None = None, *, steps: Iterable[NewStep] = (), known_steps: int | None = None
+        self,
+        handle: Handle,
+        payload: bytes | None = None,
+        *,
+        steps: Iterable[NewStep] = (),
+        known_steps: int | None = None,
     ) -> None:
         """End with success. Repeated after a lost reply, the same answer.
 
