@@ -127,7 +127,7 @@ async def test_it_is_found(
         await Engine.open(url, single_node=True, clock=clock) as engine,
         await Engine.open(url, single_node=True, clock=lambda: clock() - every.BEHIND_MS) as behind,
     ):
-        two = kind.startswith("two")
         plant(monkeypatch)
+        site = Site(clock, engine, behind) if kind.startswith("two") else Site(clock, engine)
         with pytest.raises(FOUND):
-            await drive(Site(clock, engine, behind) if two else Site(clock, engine), clock)
+            await drive(site, clock)
