@@ -152,7 +152,7 @@ async def test_nothing_is_done_for_each_name_of_a_long_list(text: str, same: boo
     [
         "remote search_suspended body reasons",
         "remote read_exec_core_fields body fields",
-        "http create_flow body budget_ids",
+        "http submit_flow body budget_ids",
     ],
 )
 async def test_the_same_again_and_again_is_refused(text: str) -> None:
