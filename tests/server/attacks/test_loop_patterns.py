@@ -125,6 +125,8 @@ OUTSIDE: dict[str, Meets] = {
     "execution/names.js: ^(?:(?:\\w+(?:\\([^()>]*\\))?(?:#\\d+)?|\\([0-9a-f]{24}\\))>)+": Meets(
         "sub", LOG, "", "a(b)#1"
     ),
+    "model/operations/workflows.py:_BRANCHES": Meets("sub", PATH, "", "a(b)#1"),
+    "cli/run_ids.py:shortened": Meets("sub", TOLD, "", "{fp:0"),
     "sdk/workflows/branches.py:_NOT_IN_NAMES": Meets("sub", PATH, "", "a."),
     "sdk/workflows/recorded_steps.py:_NUMBER": Meets("sub", PATH, "", "#1"),
     "sdk/workflows/recorded_steps.py:_ERROR": Meets("sub", PATH, "", "!1"),
