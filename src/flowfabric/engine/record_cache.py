@@ -21,7 +21,7 @@ from flowfabric.stores.protocol import Version
 
 #: Running executions one process keeps in mind; beyond that the oldest are read again when needed.
 CAPACITY = 20_000
-#: Lanes that it keeps in mind: whoever creates executions makes as many as it likes.
+#: Lanes that it keeps in mind: callers that create executions make as many as they like.
 MOST_LANES = 10_000
 
 

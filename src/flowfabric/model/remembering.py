@@ -16,7 +16,7 @@ MAX_REMEMBERED: Final = 4_096
 
 
 def remembered_by_text(entries: int) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Remember the results of a function for so many calls of late."""
+    """Remember the results of a function for so many recent calls."""
 
     def remembering(work: Callable[_P, _T]) -> Callable[_P, _T]:
         known = lru_cache(maxsize=entries)(work)

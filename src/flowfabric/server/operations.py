@@ -220,7 +220,7 @@ class Call:
 
 
 async def given_up(task: asyncio.Future[Any]) -> None:
-    """Cancel something and return when it has ended, whatever comes of it. Whoever waits here may be cancelled, too."""
+    """Cancel something and return when it has ended, whatever comes of it. The caller may be cancelled, too."""
     task.cancel()
     await asyncio.wait((task,))
     if not task.cancelled():

@@ -109,7 +109,7 @@ class Running:
                 self._listener.force_exit = cancelled is not None
                 cancelled = error
                 self.stop()
-        # Whoever was not done within the grace.
+        # Those not done within the grace.
         for connection in list(self._listener.server_state.connections):
             connection.transport.abort()
         if cancelled is not None:

@@ -1,7 +1,7 @@
 """What a database is told after it was restored from a backup.
 
 The numbers of the events that were lost are given to other events otherwise, and a subscriber that has seen the lost
-ones would pass over those without a word. So numbers go on far behind any that were ever handed out, and whoever comes
+ones would pass over those without a word. So numbers go on far behind any that were ever handed out, and a reader
 with an older one is told of a gap.
 """
 

@@ -49,7 +49,7 @@ class ForgetBudget(Struct, gc=False):
 
 
 def forget_budget(command: ForgetBudget, view: View, context: Context) -> Decision:
-    """Deleted with its counters if nothing uses it, else looked at again later. Whoever charges it holds its row, so
+    """Deleted with its counters if nothing uses it, else looked at again later. A charge holds its row, so
     what was charged is seen here however late it came."""
     budget = view.get(Budget, command.budget_id)
     if budget is None or budget.idle_check_at_ms is None or budget.idle_check_at_ms > context.now:

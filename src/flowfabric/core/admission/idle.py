@@ -2,7 +2,7 @@
 
 Apps make one for each value of a limit's key, and one for each budget that a start names. These are looked at from time
 to time, and deleted if nothing uses them: no kept execution names them, no admission is in a window, no counter of a
-budget has moved in its period, nobody waits, and nothing stands under them. Whoever is about to use one makes it
+budget has moved in its period, nobody waits, and nothing stands under them. An app that is about to use one makes it
 first, which puts the next look off. Those that somebody has made or changed by hand stay.
 """
 

@@ -51,7 +51,7 @@ class Step(Struct, gc=False):
     outcome: str
     value: bytes | None
     recorded_at_ms: int
-    #: What the call is recognised by, besides its name; nobody but those who call looks into it.
+    #: What the call is recognised by beside its name; nobody but those who call looks into it.
     arguments: str | None = None
 
     @property

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context
 from types import SimpleNamespace, TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -21,7 +21,6 @@ from flowfabric.engine import Engine, forks
 from flowfabric.engine.operation_table import REMOTE
 from flowfabric.engine.own_loop import OwnLoop
 from flowfabric.engine.wire.codec import Shapes, body_of, result_of
-from flowfabric.engine.wire.protocol import PROTOCOL
 from flowfabric.model.errors import EngineError, Transport, TransportKind, Unavailable, Validation, ValidationKind
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
@@ -38,10 +37,10 @@ from flowfabric.model.operations.suspension import Accepted, DeliverSignalResult
 from flowfabric.model.partitions import PartitionCounts
 from flowfabric.model.policy import parse_policy
 from flowfabric.model.records.past_leases import LeaseLook
-from flowfabric.model.secrets import Discreet
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.backoff import Patience
 from flowfabric.sdk.errors import BadOptions, ServerRefused
+from flowfabric.sdk.remote.answers import CLAIMED, HELLO, LOST, Work, check_protocol
 from flowfabric.sdk.remote.calls import (
     BACKEND,
     LONGEST_PAUSE_S,
@@ -71,63 +70,6 @@ CLAIM = "/v1/remote/claim"
 _DONE: Final = (200, 201)
 
 
-class _Partitions(Struct):
-    flow: int
-    budget: int
-    quota: int
-
-
-class _Hello(Struct):
-    version: str
-    store: str
-    backend: str
-    partitions: _Partitions
-    protocol: int = 0
-    oldest_protocol: int = 0
-
-
-class _Work(Discreet, Struct):
-    HIDDEN: ClassVar[frozenset[str]] = frozenset({"handle"})
-    handle: str
-    execution_id: str
-    execution_kind: str
-    input_payload: bytes
-    tags: dict[str, str]
-    cancel_at: int | None = None
-    cancel_reason: str = ""
-    replays: int = 0
-
-
-class _Claimed(Struct):
-    work: list[_Work]
-
-
-class _Lost(Struct):
-    lost: list[int]
-    cancelling: list[int] = []
-
-
-_hello = msgspec.json.Decoder(_Hello)
-_claimed = msgspec.json.Decoder(_Claimed)
-_lost = msgspec.json.Decoder(_Lost)
-
-
-def _check_protocol(hello: _Hello) -> None:
-    """Refuse a server that does not understand this release any more, and say if it may not yet."""
-    if hello.oldest_protocol > PROTOCOL:
-        raise BadOptions(
-            f"the server (flowfabric {hello.version}) understands protocol {hello.oldest_protocol} and later, and this "
-            f"release speaks protocol {PROTOCOL}: upgrade flowfabric here",
-            option="url",
-        )
-    if hello.protocol < PROTOCOL:
-        _log.warning(
-            "the server (flowfabric %s) is older than this release: upgrade servers first; what it does not "
-            "understand is retried",
-            hello.version,
-        )
-
-
 class RemoteEngine:
     """An engine behind one of several servers (``url`` may name some, separated by commas)."""
 
@@ -145,7 +87,7 @@ class RemoteEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         #: Claims that were given up, until the server has taken back what they were given.
         self._giving_back: set[asyncio.Task[None]] = set()
-        #: The one task that closes, whoever waits for it.
+        #: The one task that closes, no matter how many wait for it.
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._why_closed = "engine_closed"
@@ -160,8 +102,8 @@ class RemoteEngine:
         """Reach a server and hear what its store is."""
         engine = cls(url, token, **options)
         try:
-            hello = decoded(_hello, await engine._ask("GET", "/v1/remote", None, 30.0, True))
-            _check_protocol(hello)
+            hello = decoded(HELLO, await engine._ask("GET", "/v1/remote", None, 30.0, True))
+            check_protocol(hello)
         except BaseException:
             engine._servers.close()
             raise
@@ -415,7 +357,7 @@ class RemoteEngine:
                 # What was given may be on its way, or be about to be.
                 self._give_back(self._shapes.dump({**body, "wait_ms": 0, "give_back": True}))
                 raise
-            work = decoded(_claimed, response).work
+            work = decoded(CLAIMED, response).work
             if work or left_ms <= 0:
                 return [self._taken(each) for each in work]
 
@@ -431,7 +373,7 @@ class RemoteEngine:
         with contextlib.suppress(TimeoutError, NotReached, Lost):
             await self._servers.request("POST", CLAIM, body, GIVE_BACK_S)
 
-    def _taken(self, work: _Work) -> Handle:
+    def _taken(self, work: Work) -> Handle:
         self._contexts[work.execution_id] = ExecutionContext(
             work.input_payload, work.execution_kind, work.tags, work.cancel_at, work.cancel_reason, work.replays
         )
@@ -464,7 +406,7 @@ class RemoteEngine:
         given = list(handles)
         body = self._shapes.dump({"handles": given})
         response = await self._ask("POST", "/v1/remote/lost", body, SPARE_S, True)
-        found = decoded(_lost, response)
+        found = decoded(LOST, response)
         return LeaseLook([given[place] for place in found.lost], [given[place] for place in found.cancelling])
 
     async def renew(self, handle: Handle) -> LeaseRenewal:

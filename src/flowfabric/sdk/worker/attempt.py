@@ -22,7 +22,6 @@ from flowfabric.model.streams.frames import MAX_FRAME_BYTES, Frame, FrameContent
 from flowfabric.model.trace import PARENT_TAG, TraceContext
 from flowfabric.sdk.backoff import Patience
 from flowfabric.sdk.context import Stream
-from flowfabric.sdk.definitions.depends import Dependencies
 from flowfabric.sdk.definitions.tasks import Task, Workflow
 from flowfabric.sdk.errors import (
     BadArguments,
@@ -39,14 +38,13 @@ from flowfabric.sdk.options import TaskOptions
 from flowfabric.sdk.runs.frames import Appends
 from flowfabric.sdk.runs.logs import Logs
 from flowfabric.sdk.worker.calls import run_task
-from flowfabric.sdk.worker.renewal import Lease, Renewal, is_passing
+from flowfabric.sdk.worker.renewal import Lease, is_passing
+from flowfabric.sdk.worker.shared import WorkerShared
 from flowfabric.sdk.worker.tracebacks import told_of
 from flowfabric.telemetry.spans import span, telemetry
 
 if TYPE_CHECKING:
     from flowfabric.sdk.app import App
-    from flowfabric.sdk.worker.processes import Processes
-    from flowfabric.sdk.worker.threads import Threads
 
 _log = logging.getLogger("flowfabric.worker")
 T = TypeVar("T")
@@ -69,37 +67,6 @@ class Interruption(StrEnum):
 
 class Parked(BaseException):
     """The attempt is over without an end of its own: its execution was suspended meanwhile."""
-
-
-class WorkerShared:
-    """What all attempts of a worker use."""
-
-    def __init__(
-        self,
-        app: App,
-        engine: Engine,
-        name: str,
-        instance: str,
-        dependencies: Dependencies,
-        threads: Threads,
-        processes: Processes,
-        renewal: Renewal,
-        main: asyncio.Task[None],
-    ) -> None:
-        self.app = app
-        self.engine = engine
-        self.name = name
-        self.instance = instance
-        self.dependencies = dependencies
-        self.executor = threads
-        self.processes = processes
-        self.renewal = renewal
-        self._main = main
-
-    @property
-    def ends(self) -> bool:
-        """Whether the whole worker is cancelled, as it is with the program."""
-        return self._main.done() or self._main.cancelling() > 0
 
 
 class Job:

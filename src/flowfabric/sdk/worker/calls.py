@@ -11,7 +11,8 @@ from flowfabric.sdk.definitions.tasks import Definition, Task
 from flowfabric.sdk.worker.processes import Facts
 
 if TYPE_CHECKING:
-    from flowfabric.sdk.worker.attempt import Job, WorkerShared
+    from flowfabric.sdk.worker.attempt import Job
+    from flowfabric.sdk.worker.shared import WorkerShared
 
 
 async def run_task(job: Job, task: Task[..., Any]) -> bytes:

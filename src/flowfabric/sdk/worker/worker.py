@@ -30,20 +30,21 @@ from flowfabric.model.errors import EngineError
 from flowfabric.model.handles import Handle
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.limits import MAX_CLAIM
-from flowfabric.model.operations.executions import ClaimPolicy, ExecutionContext, NotRegistered
+from flowfabric.model.operations.executions import ClaimPolicy, ExecutionContext
 from flowfabric.sdk.backoff import Patience
-from flowfabric.sdk.definitions.announce import Definitions, announce, announced
 from flowfabric.sdk.definitions.depends import Dependencies
 from flowfabric.sdk.definitions.tasks import Definition
 from flowfabric.sdk.durations import milliseconds
 from flowfabric.sdk.errors import BadOptions
 from flowfabric.sdk.middleware import Layered
 from flowfabric.sdk.options import FREE_PROCESS
-from flowfabric.sdk.worker.attempt import Interruption, Job, WorkerShared, run_attempt
+from flowfabric.sdk.worker.attempt import Interruption, Job, run_attempt
 from flowfabric.sdk.worker.health import LoopWatch
 from flowfabric.sdk.worker.pace import Pace
+from flowfabric.sdk.worker.presence import Presence
 from flowfabric.sdk.worker.processes import Processes
 from flowfabric.sdk.worker.renewal import Renewal, is_passing
+from flowfabric.sdk.worker.shared import WorkerShared
 from flowfabric.sdk.worker.threads import Threads
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ MOST_AHEAD = 4
 LONGEST_PAUSE_S = 5.0
 #: How long no work is claimed, at most, when what came last had to go back for lack of a process.
 LONGEST_CROWDED_S = 5.0
-#: How often a worker announces again what it runs, so that its kinds stay known however long it runs.
-ANNOUNCE_S = 86_400.0
 #: How long cancelled handlers may take to unwind.
 UNWIND_S = 5.0
 
@@ -135,8 +134,6 @@ class Worker:
         self._shared: WorkerShared | None = None
         #: The context the worker was started in: every attempt begins in a copy of it.
         self._context = contextvars.Context()
-        self._kinds: Definitions = {}
-        self._announced_at = 0.0
         self.watch: LoopWatch | None = None
 
     def __repr__(self) -> str:
@@ -249,20 +246,17 @@ class Worker:
         stack.callback(threads.close)
         processes = Processes(self._process_count, self._changed_room)
         stack.push_async_callback(processes.close)
-        liveness_ms = max(2 * self._lease_ms, 10_000)
+        presence = Presence(self, max(2 * self._lease_ms, 10_000))
         renewal = Renewal(
             loop,
             self._lease_ms / 1000,
             self._open_engine if _can_be_shared(self.app.url, engine) else None,
             engine,
-            [
-                (liveness_ms / 3000, lambda own: self._heartbeat(own, liveness_ms)),
-                (ANNOUNCE_S / 24, self._announce_again),
-            ],
+            presence.chores,
         )
-        await self._register(engine, liveness_ms)
-        stack.push_async_callback(self._leave, engine)
-        self._kinds, self._announced_at = await announced(self.app), time.monotonic()
+        await presence.register(engine)
+        stack.push_async_callback(presence.leave, engine)
+        await presence.announced()
         renewal.start()
         stack.push_async_callback(renewal.stop)
         self.watch = LoopWatch(loop)
@@ -287,33 +281,6 @@ class Worker:
         if self.metrics is not None and getattr(engine, "observer", self) is None:
             engine.observer = self.metrics.engine
 
-    async def _register(self, engine: Engine, liveness_ms: int) -> None:
-        await engine.register_worker(
-            worker_id=self.name,
-            worker_instance_id=self.instance,
-            lanes=list(self.lanes),
-            capabilities=self._offered(self._knows_processes()),
-            liveness_ttl_ms=liveness_ms,
-            namespace=self.app.namespace,
-            slots=self.concurrency,
-        )
-
-    async def _heartbeat(self, engine: Engine, liveness_ms: int) -> None:
-        answer = await engine.heartbeat_worker(worker_instance_id=self.instance, namespace=self.app.namespace)
-        if isinstance(answer, NotRegistered):
-            await self._register(engine, liveness_ms)
-
-    async def _announce_again(self, engine: Engine) -> None:
-        if time.monotonic() - self._announced_at >= ANNOUNCE_S:
-            self._announced_at = time.monotonic()
-            await announce(engine, self.app.namespace, self._kinds)
-
-    async def _leave(self, engine: Engine) -> None:
-        with contextlib.suppress(EngineError):
-            await engine.mark_worker_dead(
-                worker_instance_id=self.instance, namespace=self.app.namespace, reason="stopped"
-            )
-
     # -- claiming ------------------------------------------------------------------------------------------------
 
     def _ahead(self) -> int:
@@ -330,10 +297,11 @@ class Worker:
         abandoned = self._shared.executor.abandoned if self._shared is not None else 0
         return self.concurrency - len(self._running) - abandoned
 
-    def _offered(self, processes: bool) -> tuple[str, ...]:
+    def offered(self, processes: bool) -> tuple[str, ...]:
+        """Its capabilities, with or without processes."""
         return (*self.capabilities, FREE_PROCESS) if processes else self.capabilities
 
-    def _knows_processes(self) -> bool:
+    def knows_processes(self) -> bool:
         """Whether the app has tasks that run in processes."""
         return any(map(_in_process, self.app.definitions.values()))
 
@@ -399,7 +367,7 @@ class Worker:
 
     def _process_room(self) -> int:
         """How many more to take that need a process."""
-        if not self._knows_processes():
+        if not self.knows_processes():
             return MAX_CLAIM
         waiting = sum(map(self._needs_process, self._queue))
         return self._free_processes() + self._processes_ahead() - waiting
@@ -421,7 +389,7 @@ class Worker:
     async def _claim(self, engine: Engine, policy: ClaimPolicy, limit: int) -> list[Handle]:
         # Only here may the claimer be cancelled: a claim that is given up while it waits leaves no lease behind.
         # Only work of the app's own namespace: others may share the lane, and know nothing of its tasks.
-        within, offered = (self.app.namespace,), self._offered(self._for_processes)
+        within, offered = (self.app.namespace,), self.offered(self._for_processes)
         if len(self.lanes) == 1:
             call = engine.claim_many(next(iter(self.lanes)), offered, policy, limit, within)
         else:

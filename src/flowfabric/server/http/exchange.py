@@ -192,7 +192,7 @@ class Exchange:
         except Exception:
             _log.exception("%s failed", head.method)
         except BaseException:
-            # Cancelled by a server that stops: whoever waits for the answer hears at once that there will be none.
+            # Cancelled by a server that stops: the waiting client hears at once that there will be no answer.
             connection.transport.abort()
             raise
         if self._done or self.gone:

@@ -110,7 +110,7 @@ UNDISPATCHED = "undispatched"
 #: Who waits for a budget or quota, in claim order; who names a budget and waits for a worker.
 GATED = "gated"
 NAMING_BUDGET = "naming_budget"
-#: Who names a budget or quota at all, a run for each id, whoever owns it.
+#: Who names a budget or quota at all, a run for each id, no matter who owns it.
 NAMED_GATE = "named_gate"
 #: Who holds a slot of a quota.
 SLOTS = "slots"

@@ -300,7 +300,7 @@ def statement(
     fenced: Sequence[tuple[Any, Key]] = (),
 ) -> Statement:
     """The statement that writes a batch. What was read without a lock is checked even if it is not written; what is
-    ``fenced`` is held still as well, since whoever is changing it may have read what this batch writes before it was
+    ``fenced`` is held still as well, since a batch changing it may have read what this batch writes before it was
     there."""
     built = Statement()
 
@@ -327,7 +327,7 @@ def statement(
         for kind, family in families.items():
             built.insert(OUTBOXES[kind], OUTBOXES[kind].columns, family)
     if not writes.empty:
-        # Last: whoever changes several of these rows has locked the execution first.
+        # Last: a batch that changes several of these rows has locked the execution first.
         _add_locking_checks(built, writes, versions, fenced)
     return built
 

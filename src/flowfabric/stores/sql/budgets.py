@@ -34,7 +34,7 @@ SELECT gate FROM gates WHERE gate IS NOT NULL) found""",
     ),
 }
 
-#: What uses a quota policy ``p``, or a budget ``b``. Texts that begin with its id are names of it: whoever owns it, and
+#: What uses a quota policy ``p``, or a budget ``b``. Texts that begin with its id are names of it: its owner, and
 #: whatever else is named behind it.
 _QUOTA_USERS = (
     "ff_exec_core e WHERE e.quota_policy_id IN (p.quota_policy_id, substr(p.quota_policy_id, 1, 36))",
