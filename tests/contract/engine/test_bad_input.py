@@ -474,7 +474,8 @@ NOTHING_TO_GIVE = {
     "leave_to_parent",
     "list_waitpoint_hmac_kids",
     "next_due_ms",
-    # What it is given, a server has made.
+    # What they are given, a server has made.
+    "claimed_under",
     "noting",
     "now_ms",
     "ping",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from contextvars import Context
@@ -148,21 +149,16 @@ class Calls:
                 return
             task = asyncio.get_running_loop().create_task(self._send(batch), context=Context())
             self._under_way.add(task)
-            task.add_done_callback(self._sent)
+            task.add_done_callback(functools.partial(self._sent, batch))
 
-    def _sent(self, task: asyncio.Task[None]) -> None:
+    def _sent(self, batch: list[OneCall], task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
+        # Cancelled because the engine closes, in a pause or before it began: nobody waits for what will not come.
+        _fail(batch, out_of_reach(Lost("the engine was closed")))
         if self._queue:
             self._pump()
 
     async def _send(self, batch: list[OneCall]) -> None:
-        try:
-            await self._send_patiently(batch)
-        finally:
-            # Cancelled because the engine closes, in a pause as well: nobody waits for what will not come.
-            _fail(batch, out_of_reach(Lost("the engine was closed")))
-
-    async def _send_patiently(self, batch: list[OneCall]) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_s
         patience = Patience(LONGEST_PAUSE_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import logging
 import secrets
@@ -424,7 +425,13 @@ class RemoteEngine:
             some = waiting[start : start + MAX_CLAIM]
             task = asyncio.get_running_loop().create_task(self._renew(some), context=Context())
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(functools.partial(self._renewed, some))
+
+    def _renewed(self, renewals: list[tuple[Handle, asyncio.Future[LeaseRenewal]]], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        for _, future in renewals:
+            if not future.done():  # cancelled before it began
+                future.set_exception(out_of_reach(Lost("closed")))
 
     async def _renew(self, renewals: list[tuple[Handle, asyncio.Future[LeaseRenewal]]]) -> None:
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine
+import functools
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from flowfabric.model.handles import HandleKind
@@ -76,7 +77,9 @@ async def _run(
     loop = asyncio.get_running_loop()
     branch_out(loop)
     main = loop.create_task(
-        contained(workflow.function(*args, **kwargs)), name=f"workflow {workflow.name}", context=surroundings
+        contained(functools.partial(workflow.function, *args, **kwargs)),
+        name=f"workflow {workflow.name}",
+        context=surroundings,
     )
     conductor.root.runs_in(main)
     conductor.tasks.add(main)
@@ -127,10 +130,10 @@ class Exited(BaseException):
         self.exit = exit
 
 
-async def contained(call: Coroutine[Any, Any, T]) -> T:
+async def contained(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """What the call gives; it does not end the loop."""
     try:
-        return await call
+        return await call()
     except (SystemExit, KeyboardInterrupt) as error:
         raise Exited(error) from None
 
