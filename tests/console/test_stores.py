@@ -20,8 +20,9 @@ async def test_every_page(store: str, request: pytest.FixtureRequest, pages: Pag
     seeded = apart(seed(url, 60))
     with serving(url) as server:
         watched = await pages.of(server.url)
+        await watched.go()
         for place, text in PAGES.items():
-            await shown(watched, place, text)
+            await shown(watched, place, text, loaded=False)
         await watched.go(f"flows/{seeded.flow}")
         await expect(watched.at("canvas")).to_have_attribute("data-drawn", "14")
         await watched.open(seeded.delayed)

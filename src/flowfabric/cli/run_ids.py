@@ -12,7 +12,6 @@ from cyclopts import Token
 from flowfabric.cli.terminal import Misused
 
 _WHOLE = re.compile(r"\{fp:(\d+)\}:(.+)", re.DOTALL)
-_IN_TEXT = re.compile(r"\{fp:(\d+)\}:")
 _SHORT = re.compile(r"(\d{1,5}):([0-9A-Fa-f]{8}(?:-?[0-9A-Fa-f]{4}){3}-?[0-9A-Fa-f]{12})")
 
 
@@ -24,7 +23,7 @@ def short(run: str) -> str:
 
 def shortened(text: str) -> str:
     """A text with all ids in it as they are printed."""
-    return _IN_TEXT.sub(r"\1:", text)
+    return re.sub(r"\{fp:(\d+)\}:", r"\1:", text)
 
 
 def whole(typed: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from flowfabric import CreateBudgetResult, CreateQuotaPolicyResult, ExecutionId
 from flowfabric.engine import Engine
 from flowfabric.model.limits import BUDGET_IDLE_MS, GATE_KNOWN_MS, QUOTA_IDLE_MS, RETENTION_MS
 from flowfabric.model.ownership import owned_name
+from flowfabric.model.records.starts import EnqueueRequest
 from tests.conftest import full_run
 from tests.contract.admission.test_budgets import ONE, THREE, TWO
 from tests.contract.probe import ManualClock, Probe, create, policy, unchanged
+from tests.contract.seeding import seed
 
 FOUR = ONE[:-1] + "4"
 HOUR, DAY = 3_600_000, 86_400_000
@@ -178,6 +181,20 @@ async def test_what_is_changed_by_hand_stays(engine: Engine, clock: ManualClock)
     await budget(engine, TWO)
     await engine.set_budget_limits(budget_id=TWO, hard_limits={"usd": 5}, namespace="n")
     assert await left(engine, clock, 2 * BUDGET_IDLE_MS) == {ONE, TWO}
+
+
+async def test_a_start_that_was_written_down_long_ago_finds_its_limit(engine: Engine, clock: ManualClock) -> None:
+    """Nothing has made executions of requests for two days, and the first timer that runs again is this one."""
+    await quota(engine, ONE)
+    wanted = json.dumps({"lane_id": "one", "namespace": "n", "policy": {"quota_policy_id": ONE}})
+    await seed(engine, EnqueueRequest(FOUR, clock.now_ms, None, wanted))
+    assert await left(engine, clock, 2 * QUOTA_IDLE_MS) == {ONE}
+    await engine.run_timer("enqueue_requests")
+    assert await left(engine, clock, 2 * QUOTA_IDLE_MS) == {ONE}
+    await ended(engine)
+    clock.advance(2 * RETENTION_MS)
+    await engine.run_timer("retention_trimmer")
+    assert await left(engine, clock, QUOTA_IDLE_MS) == set()
 
 
 async def test_each_is_looked_at_once_in_a_while(

@@ -38,7 +38,7 @@ async def test_a_worker_that_dies_at_the_end_of_a_failed_trial(when: str) -> Non
 
 
 async def test_what_was_done_last_is_remembered_by_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    app, calls = App("memory://"), list[str]()
+    app, calls, commits = App("memory://"), list[str](), list[str]()
 
     @app.step
     async def fetch() -> str:
@@ -48,19 +48,17 @@ async def test_what_was_done_last_is_remembered_by_the_failure(monkeypatch: pyte
     @app.workflow(retry=Retry(1))
     async def publishing() -> str:
         text = await fetch()
-        calls.append("publish")
-        if calls.count("publish") == 1:
+        if not commits:
             raise RuntimeError("not yet")
         return text
 
     async with app.testing() as t:
-        commits: list[str] = []
         for name in ("advance", "fail"):
             _noted(app, name, commits, monkeypatch)
         run = await publishing.start()
         assert await run.result() == "text"
         assert await t.steps(run) == {"fetch": "text"}
-    assert (calls, commits) == (["fetch", "publish", "publish"], ["fail"])
+    assert (calls, commits) == (["fetch"], ["fail"])
 
 
 def _noted(app: App, name: str, commits: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +83,7 @@ async def test_what_cannot_be_remembered_is_why_it_fails(monkeypatch: pytest.Mon
         await fetch()
         raise RuntimeError("not yet")
 
-    monkeypatch.setattr(steps, "MAX_STEPS_PER_EXECUTION", 1)
+    monkeypatch.setattr(steps, "MAX_STEPS_PER_EXECUTION", 0)
     async with app.testing() as t:
         run = await publishing.start()
         with pytest.raises(RunFailed, match="LimitReached"):

@@ -81,7 +81,6 @@ OUTSIDE: dict[str, Meets] = {
     "core/leases/grant_keys.py:_DIGEST": Meets("fullmatch", BODY, "", "0"),
     "core/leases/grant_keys.py:_TIME": Meets("fullmatch", BODY, "", "0"),
     "engine/credential_tokens.py:_FORM": Meets("fullmatch", HEAD, "ff_", "0"),
-    "cli/run_ids.py:_IN_TEXT": Meets("sub", TOLD, "", "{fp:0", "}:"),
     "cli/filters.py:_DURATION": Meets("fullmatch", TOLD, "", "0"),
     "stores/environment.py:_valkey_url": Meets("fullmatch", TOLD, "", "a", "/"),
     "stores/valkey/address.py:_PREFIX": Meets("fullmatch", TOLD),
@@ -126,7 +125,8 @@ OUTSIDE: dict[str, Meets] = {
     "execution/names.js: ^(?:(?:\\w+(?:\\([^()>]*\\))?(?:#\\d+)?|\\([0-9a-f]{24}\\))>)+": Meets(
         "sub", LOG, "", "a(b)#1"
     ),
-    "model/operations/workflows.py:_BRANCHES": Meets("sub", PATH, "", "a(a)#0>", "a(a"),
+    "model/operations/workflows.py:_BRANCHES": Meets("sub", PATH, "", "a(b)#1"),
+    "cli/run_ids.py:shortened": Meets("sub", TOLD, "", "{fp:0"),
     "sdk/workflows/branches.py:_NOT_IN_NAMES": Meets("sub", PATH, "", "a."),
     "sdk/workflows/recorded_steps.py:_NUMBER": Meets("sub", PATH, "", "#1"),
     "sdk/workflows/recorded_steps.py:_ERROR": Meets("sub", PATH, "", "!1"),

@@ -107,9 +107,9 @@ def migrate(*, where: Where = NOWHERE) -> int:
 
 @command(db, shows=("flowfabric db restored", "flowfabric db restored --url postgresql://localhost/work"))
 def restored(*, where: Where = NOWHERE) -> int:
-    """Tell a database that it was restored from a backup, before anything uses it again.
+    """Mark a database as restored from a backup, before anything uses it again.
 
-    Events get new numbers from now on, and subscribers that know events which the backup lacks are told of a gap.
+    Events get new numbers from now on, and subscribers that know events which the backup lacks get a gap.
     Stop all servers, workers and apps before you restore.
     """
     asyncio.run(go_on_behind(only_store(where, "db restored")))

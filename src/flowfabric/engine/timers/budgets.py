@@ -13,6 +13,7 @@ from flowfabric.core.admission.forget import ForgetBudget, ForgetQuota
 from flowfabric.core.admission.quotas import ReconcileQuota, ReleaseAdmission
 from flowfabric.engine.base import EngineBase
 from flowfabric.model.decisions import Get
+from flowfabric.model.limits import GATE_KNOWN_MS
 from flowfabric.model.records.budgets import Budget, QuotaPolicy
 from flowfabric.stores.questions import Due, ExpiredGuards, IdleGates, ListGates, PendingRequests, TrimAdmission
 
@@ -63,8 +64,9 @@ class BudgetTimers(EngineBase):
         """Delete quotas and budgets that apps made and nothing uses any more."""
         now = await self.now_ms()
         due = {what: await self._ask(IdleGates(what, now, limit)) for what in ("quotas", "budgets")}
-        if not any(due.values()) or await self._ask(PendingRequests(1)):
-            # What a request names is used by nobody until it is an execution.
+        oldest = await self._ask(PendingRequests(1)) if any(due.values()) else ()
+        if any(request.requested_at_ms <= now - GATE_KNOWN_MS for request in oldest):
+            # What a request names is used by nobody until it is an execution, and this one is late.
             return 0
         commands: list[Any] = [ForgetQuota(*each) for each in due["quotas"]]
         await self._submit_each(commands + [ForgetBudget(*each) for each in due["budgets"]])

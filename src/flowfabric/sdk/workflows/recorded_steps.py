@@ -23,7 +23,7 @@ from flowfabric.model.operations.workflows import CANCEL_MARK, NewStep, StepReco
 #: What marks where a later trial, or a fork, begins; no call has such a name.
 _TRIAL = "!trial "
 #: What tells which children were started.
-_BEGUN = "!begun "
+_BEGUN = "!started "
 #: What marks that the children of calls which were told of a request to cancel have been given up.
 _GIVEN_UP = "!given_up "
 #: Calls that one mark of a request to cancel names.

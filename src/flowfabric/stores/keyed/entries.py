@@ -94,9 +94,9 @@ SUSPENDED = "suspended"
 #: Every execution and every flow by ``(partition, uuid)``.
 EXECUTIONS = "executions"
 FLOWS = "flows"
-#: Every execution by ``(creation time, uuid, partition, id)``, a run for each namespace; every flow by ``(creation
-#: time, uuid, partition)``; and executions that are suspended, by ``(time of that, uuid, partition, id)``, a run for
-#: each blocking reason.
+#: Every execution by ``(creation time, uuid, partition, id)``, a run for each namespace; those that are suspended by
+#: ``(time of that, uuid, partition, id)``, a run for each blocking reason; every flow by ``(creation time, uuid,
+#: partition)``.
 CREATED = "created"
 WAITING_SINCE = "waiting_since"
 FLOWS_CREATED = "flows_created"

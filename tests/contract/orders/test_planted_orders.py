@@ -17,8 +17,8 @@ from flowfabric.engine import Engine, transact
 from flowfabric.engine.reads import search
 from flowfabric.stores.keyed import entries
 from flowfabric.stores.sql import overview as sql_overview, search as sql_search
-from tests.contract import test_every_order as every, test_history_order as histories, test_list_order as lists
 from tests.contract.conftest import STORES
+from tests.contract.orders import test_every_order as every, test_history_order as histories, test_list_order as lists
 from tests.contract.probe import ManualClock, Probe
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -127,7 +127,7 @@ async def test_it_is_found(
         await Engine.open(url, single_node=True, clock=clock) as engine,
         await Engine.open(url, single_node=True, clock=lambda: clock() - every.BEHIND_MS) as behind,
     ):
-        two = kind.startswith("two")
         plant(monkeypatch)
+        site = Site(clock, engine, behind) if kind.startswith("two") else Site(clock, engine)
         with pytest.raises(FOUND):
-            await drive(Site(clock, engine, behind) if two else Site(clock, engine), clock)
+            await drive(site, clock)

@@ -319,7 +319,7 @@ PAGED = {
 #: What has a limit and gives no pages: it picks, counts, or looks as far as it says.
 UNPAGED = {
     *("claim_many", "claim_from_lanes", "scan_eligible_executions", "promote_submitted", "run_due", "run_timer"),
-    *("group_failures", "list_schedule_runs", "examine"),
+    *("group_failures", "list_schedule_runs", "examine", "read_stream", "claimed_under"),
 }
 
 
@@ -362,7 +362,7 @@ async def filled(site: Site) -> dict[str, Any]:
         await site.create_budget(budget_id=ascending_uuid())
         await site.create_quota_policy(quota_policy_id=ascending_uuid(), max_concurrent=1)
         await site.create_credential(name="c", scopes=[Scope.READ])
-        await site.announce_kinds(namespace, {f"kind {number}": {}})
+        await site.announce_kinds(namespace, {f"kind {number}": {"noun": "task"}})
         await site.put_schedule(f"s{number}", spec=Every(HOUR), execution_kind="op", namespace=namespace)
         await site.put_schedule(f"s{number}", spec=Every(HOUR), execution_kind="op")
         draft = site.draft_request({"lane_id": LANE})
@@ -421,7 +421,7 @@ async def test_pages_of_any_size_are_one_list(site: Site) -> None:
 
 
 async def test_a_page_goes_on_where_it_was(site: Site) -> None:
-    """Whatever is created, suspended or recorded meanwhile: nothing is told twice, and nothing is left out."""
+    """Whatever is created, suspended or recorded meanwhile: nothing comes twice, and what was there is not left out."""
     await filled(site)
     for name in ("search_executions", "search_flows", "search_suspended", "list_audit"):
         way = PAGED[name]
