@@ -27,6 +27,8 @@ from flowfabric.model.quoting import quoted
 
 MAX_LANE_BYTES: Final = 64
 MAX_CAPABILITY_TOKENS: Final = 256
+#: Tokens of a list that are looked at, however often it says the same ones.
+_MOST_GIVEN: Final = 16 * MAX_CAPABILITY_TOKENS
 MAX_CAPABILITY_BYTES: Final = 4096
 
 _HYPHENATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -320,12 +322,12 @@ def check_capabilities(tokens: Iterable[object], side: Literal["required", "work
     if isinstance(tokens, (str, bytes, Mapping)) or not isinstance(tokens, Iterable):
         raise Validation(ValidationKind.INVALID_CAPABILITIES, f"{side}:not_array")
     distinct: set[str] = set()
-    for token in tokens:
+    for position, token in enumerate(tokens):
         if problem := _capability_problem(token):
             raise Validation(ValidationKind.INVALID_CAPABILITIES, f"{side}:{problem}")
         distinct.add(str(token))
-    if len(distinct) > MAX_CAPABILITY_TOKENS:
-        raise Validation(ValidationKind.INVALID_CAPABILITIES, f"{side}:too_many_tokens")
+        if len(distinct) > MAX_CAPABILITY_TOKENS or position == _MOST_GIVEN:
+            raise Validation(ValidationKind.INVALID_CAPABILITIES, f"{side}:too_many_tokens")
     ordered = tuple(sorted(distinct))
     if len(",".join(ordered).encode()) > MAX_CAPABILITY_BYTES:
         raise Validation(ValidationKind.INVALID_CAPABILITIES, f"{side}:too_many_bytes")

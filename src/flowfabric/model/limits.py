@@ -65,6 +65,8 @@ MAX_JSON_DEPTH: Final = 128
 MAX_FRAMES: Final = 1_000
 #: Levels of budgets above each other, and dimensions of one budget or charge.
 MAX_BUDGET_DEPTH: Final = 8
+#: Budgets that one policy or flow may name: each is looked at whenever somebody claims.
+MAX_NAMED_BUDGETS: Final = 256
 MAX_DIMENSIONS: Final = 64
 #: Lanes one claim may serve together, and the weight of each.
 MAX_LANES: Final = 100

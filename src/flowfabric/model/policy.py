@@ -18,7 +18,7 @@ from msgspec import Struct
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.ids import BudgetId, IdError, QuotaPolicyId, check_capabilities
 from flowfabric.model.jsontext import holds_nul, nests_deeper
-from flowfabric.model.limits import MAX_JSON_DEPTH, MAX_POLICY_BYTES
+from flowfabric.model.limits import MAX_JSON_DEPTH, MAX_NAMED_BUDGETS, MAX_POLICY_BYTES
 from flowfabric.model.ownership import is_name
 from flowfabric.model.remembering import MAX_REMEMBERED, remembered_by_text
 
@@ -282,10 +282,12 @@ def _number(value: Any, where: str) -> float:
     return number
 
 
-def _list_of(check: _Check) -> _Check:
+def _list_of(check: _Check, most: int | None = None) -> _Check:
     def check_list(value: Any, where: str) -> list[Any]:
         if not isinstance(value, list):
             raise _Malformed(f"{where} must be an array")
+        if most is not None and len(value) > most:
+            raise _Malformed(f"{where} has {len(value):,} entries, at most {most} are allowed")
         return [check(item, f"{where}[{index}]") for index, item in enumerate(value)]
 
     return check_list
@@ -382,7 +384,7 @@ _POLICY: Mapping[str, tuple[_Check, Any]] = {
     "suspension_policy": (_object(_SUSPENSION), _OMIT),
     "fallback_policy": (_object({"tiers": (_list_of(_tier), ())}), _OMIT),
     "max_replay_count": (_U32_VALUE, DEFAULT_MAX_REPLAY_COUNT),
-    "budget_ids": (_list_of(_identity(BudgetId)), ()),
+    "budget_ids": (_list_of(_identity(BudgetId), MAX_NAMED_BUDGETS), ()),
     "quota_policy_id": (_identity(QuotaPolicyId), _OMIT),
     "routing_requirements": (_object(_ROUTING), _OMIT),
     "dedup_window_ms": (_U64_VALUE, _OMIT),

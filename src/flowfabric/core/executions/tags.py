@@ -34,7 +34,8 @@ def set_execution_tags(command: SetExecutionTags, view: View, context: Context) 
     tags = fields.get("tags", {})
     if not isinstance(tags, dict):
         raise Validation(ValidationKind.CORRUPTION, "raw_fields: tags is not an object")
-    if {**tags, **command.tags} == tags:
+    if {**tags, **command.tags} == tags and lit.INSTANCE_TAG not in command.tags:
+        # To attach the instance tag is an event, whatever it was before.
         return Decision(None)
     fields["tags"] = {**tags, **command.tags}
     changed: dict[str, object] = {"raw_fields": dump_document(fields), "last_mutation_at_ms": context.now}

@@ -26,6 +26,7 @@ from flowfabric.model.limits import (
     MAX_LANES,
     MAX_NAME_BYTES,
     MAX_NAMESPACES,
+    MAX_PAGE,
     MAX_PAYLOAD_BYTES,
     MAX_REASON_BYTES,
     MAX_TAGS,
@@ -242,6 +243,14 @@ def sequence(value: Any, name: str) -> Iterable[Any]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise invalid(f"{name}: expected a list, got {type(value).__name__}")
     return value
+
+
+def few(value: Any, name: str, most: int = MAX_PAGE) -> list[Any]:
+    """Several things, but not so many that to look at each would take long."""
+    found = list(sequence(value, name))
+    if len(found) > most:
+        raise invalid(f"{name}: at most {most:,} at once, got {len(found):,}")
+    return found
 
 
 def payload(value: Any, name: str) -> bytes | None:
@@ -472,10 +481,7 @@ def namespaces(value: Iterable[Any] | None) -> frozenset[str] | None:
     """The namespaces that count; ``None`` means all."""
     if value is None:
         return None
-    names = [text(each, "namespaces") for each in sequence(value, "namespaces")]
-    if len(names) > MAX_NAMESPACES:
-        raise invalid(f"namespaces: at most {MAX_NAMESPACES} at once, got {len(names)}")
-    return frozenset(names)
+    return frozenset([text(each, "namespaces") for each in few(value, "namespaces", MAX_NAMESPACES)])
 
 
 def capability_list(value: Iterable[Any] | None) -> tuple[str, ...]:

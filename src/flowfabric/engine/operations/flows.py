@@ -22,7 +22,7 @@ from flowfabric.engine.checks import values
 from flowfabric.engine.operations.create import Intake
 from flowfabric.model.errors import Validation
 from flowfabric.model.ids import EdgeId, ExecutionId, FlowId
-from flowfabric.model.limits import MAX_FLOW_EDGES, MAX_FLOW_NODES
+from flowfabric.model.limits import MAX_FLOW_EDGES, MAX_FLOW_NODES, MAX_NAMED_BUDGETS
 from flowfabric.model.operations.flows import (
     AddExecutionToFlowResult,
     ApplyDependencyResult,
@@ -68,7 +68,7 @@ class Flows(Intake):
             flow,
             values.text(flow_kind, "flow_kind"),
             values.text(namespace, "namespace"),
-            tuple(values.uuid(each, "budget_ids") for each in values.sequence(budget_ids, "budget_ids")),
+            tuple(values.uuid(each, "budget_ids") for each in values.few(budget_ids, "budget_ids", MAX_NAMED_BUDGETS)),
             values.optional_time_ms(now, "now"),
         )
 

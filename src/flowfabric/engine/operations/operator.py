@@ -163,7 +163,7 @@ class Control(EngineBase):
                 values.optional_time_ms(now, "now"),
                 frozenset(
                     text
-                    for each in values.sequence(() if states is None else states, "states")
+                    for each in values.few(() if states is None else states, "states")
                     for text in lit.stored_public_states(PublicState(values.public_state(each)))
                 ),
             )

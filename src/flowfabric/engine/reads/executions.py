@@ -263,7 +263,7 @@ class Reads(EngineBase):
         identity = values.execution_id(execution_id)
         if identity.partition != values.partition(partition):
             raise values.invalid(f"partition: {partition} is not the partition of {identity}")
-        names = [values.text(field, "fields") for field in values.sequence(fields, "fields")]
+        names = [values.text(field, "fields") for field in values.few(fields, "fields")]
         _, execution, attempt = await self._full(identity)
         if execution is None:
             return dict.fromkeys(names)

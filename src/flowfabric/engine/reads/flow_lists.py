@@ -47,7 +47,7 @@ class FlowLists(Searching):
         size = values.integer(limit, "limit", 1, MAX_PAGE)
         own, wanted = (
             sorted_namespaces(namespaces),
-            frozenset(_state(each) for each in values.sequence(states, "states")),
+            frozenset(_state(each) for each in values.few(states, "states")),
         )
         part = (values.optional_text(flow_kind, "flow_kind") or "").casefold()
         behind = place(cursor)

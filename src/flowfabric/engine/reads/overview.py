@@ -116,7 +116,7 @@ class Overview(FlowLists):
         """Suspended executions that wait for one of these reasons, those that were suspended last first. One that is
         suspended again meanwhile comes before the first page then."""
         size = values.integer(limit, "limit", 1, MAX_PAGE)
-        wanted = tuple(dict.fromkeys(_reason(each) for each in values.sequence(reasons, "reasons")))
+        wanted = tuple(dict.fromkeys(_reason(each) for each in values.few(reasons, "reasons")))
         own = sorted_namespaces(namespaces)
         flow = None if flow_id is None else values.flow_id(flow_id)
         key = None if flow is None else (self._flow_partition(flow), flow)

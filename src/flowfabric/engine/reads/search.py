@@ -189,7 +189,7 @@ class Searching(EngineBase):
         ended: tuple[Any, Any] = (None, None),
     ) -> SearchExecutions | None:
         """What is asked of the store; ``None`` if nothing can fit."""
-        wanted = tuple(dict.fromkeys(values.public_state(each) for each in values.sequence(states, "states")))
+        wanted = tuple(dict.fromkeys(values.public_state(each) for each in values.few(states, "states")))
         given_flow = None if flow_id is None else values.flow_id(flow_id)
         given_parent = None if parent is None else values.execution_id(parent, "parent")
         said_parent = None if said.parent is None else values.execution_id(said.parent, "query: parent")
@@ -258,7 +258,7 @@ class Searching(EngineBase):
     ) -> int:
         """How many executions fit all that is given, counted by the store. Kinds that begin with ``leaving_out`` are
         left out."""
-        wanted = dict.fromkeys(values.public_state(each) for each in values.sequence(states, "states"))
+        wanted = dict.fromkeys(values.public_state(each) for each in values.few(states, "states"))
         search = SearchExecutions(
             1,
             None,

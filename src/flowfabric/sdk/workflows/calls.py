@@ -152,7 +152,7 @@ class Calls(Children):
             arguments = task.signature.unpack(payload)
             prepared = await self.job.repeated(lambda: prepare(task, arguments, options, payload))
             answer = await self.job.repeated(lambda: self._engine.create_execution(**prepared.arguments))
-            await refuse_taken(task, [prepared], [answer])
+            await self.job.repeated(lambda: refuse_taken(task, [prepared], [answer]))
             self.check()
             self._progressed = True
             data = msgspec.json.encode(str(answer.execution_id))
