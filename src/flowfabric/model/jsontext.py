@@ -33,7 +33,12 @@ def nests_deeper(data: bytes, limit: int) -> bool:
 
 def may_nest_deeper(data: bytes, limit: int) -> bool:
     """Whether there is enough in a document to nest so deep."""
-    return data.count(b"[") + data.count(b"{") > limit
+    return openings(data) > limit
+
+
+def openings(data: bytes) -> int:
+    """How many lists and objects begin in a document, at most."""
+    return data.count(b"[") + data.count(b"{")
 
 
 def blocks_of(data: bytes) -> Iterator[bytes]:

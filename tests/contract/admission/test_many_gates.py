@@ -85,4 +85,5 @@ async def test_expiry_asks_for_nothing_more(
     while await engine.run_timer("idle_gates", 1_000):
         pass
     assert (await engine.list_quota_policies()).policies == ()
+    await expiry()  # after a day they look at more again
     assert await expiry() == alone

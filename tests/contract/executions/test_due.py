@@ -362,6 +362,7 @@ async def test_run_due_runs_each_timer_once(engine: Engine, probe: Probe, clock:
         "quota_window": 0,
         "budget_reconciler": 0,
         "quota_reconciler": 0,
+        "idle_gates": 0,
         "unblock": 0,
         "lane_fairness": 0,
         "schedules": 0,

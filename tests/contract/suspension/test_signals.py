@@ -193,14 +193,17 @@ async def test_a_waitpoint_outside_the_condition(engine: Engine, probe: Probe) -
 
 
 @pytest.mark.parametrize("condition", ["{}", '{"condition": {"type": "Later"}}', '{"condition": 5}', "[]"])
-async def test_an_unknown_condition_is_never_satisfied(engine: Engine, probe: Probe, condition: str) -> None:
+async def test_what_waits_for_an_unknown_condition_is_resumed_by_hand(
+    engine: Engine, probe: Probe, condition: str
+) -> None:
     handle, details = await suspended(engine)
     stored = await suspension_of(probe, handle)
     assert stored is not None
     await remove(engine, Suspension, stored.key)
     stored.condition = condition
     await seed(engine, stored)
-    assert await effect(engine, handle, details) == "no_op"
+    async with refused(probe, Validation, ValidationKind.CORRUPTION):
+        await signal(engine, handle, details, "yes")
     assert await probe.stored(id_of(handle)) == SUSPENDED
     await engine.resume_execution(execution_id=id_of(handle))
     assert await closings(probe, handle) == [("closed", "resumed")]

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Meta, Struct
 
-from flowfabric.model.jsontext import BLOCK_BYTES, Nesting, blocks_of, may_nest_deeper, nests_deeper
+from flowfabric.model.jsontext import BLOCK_BYTES, Nesting, blocks_of, nests_deeper, openings
 from flowfabric.server.http.limits import LARGEST_BODY, Body, no_room
 from flowfabric.server.http.problems import Refused, bad_json, refused
 from flowfabric.server.http.validation import NAME_PATTERN, Flaw, flaw_of
@@ -73,9 +73,12 @@ def too_deep(data: bytes) -> bool:
 
 async def read_json(data: bytes, kind: Any) -> Any:
     """A body as what it should be. A large one is looked at a piece at a time, so that others get their turn."""
-    if len(data) <= BLOCK_BYTES or not may_nest_deeper(data, MAX_DEPTH):
+    if len(data) <= BLOCK_BYTES:
         return decode(data, kind)
-    if len(data) > MAX_PARTS and may_nest_deeper(data, MAX_PARTS):
+    parts = openings(data)
+    if parts <= MAX_DEPTH:
+        return _decoded(data, kind)
+    if parts > MAX_PARTS:
         raise refused(400, f"invalid_input: the body has more than {MAX_PARTS:,} objects and lists")
     nesting = Nesting(MAX_DEPTH)
     for block in blocks_of(data):
