@@ -181,7 +181,7 @@ class Conductor(Calls):
         awaited = tuple(self._children)
         until = min((until for until, _ in self._sleeping.values()), default=None)
         wake_after = 1 if awaited else 0
-        if len(awaited) > 1 and self._goes_on and not self._progressed:
+        if len(awaited) > 1 and self._goes_on and not self._progressed and not self._new_children:
             # One end alone has just led to nothing: it is all of them that the function waits for, as it seems.
             wake_after = len(awaited)
             look_again = await self.job.repeated(self._engine.now_ms) + LOOK_AGAIN_MS
