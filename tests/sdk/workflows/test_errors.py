@@ -259,7 +259,7 @@ LEAVING = (SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.Cancelle
 
 
 @pytest.mark.parametrize("error", LEAVING, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("where", ["step", "thread", "branch", "body"])
+@pytest.mark.parametrize("where", ["step", "thread", "branch", "helper", "body"])
 @pytest.mark.parametrize("store_url", ["memory", "sqlite"], indirect=True)
 async def test_what_is_no_exception_fails_the_run_and_not_the_worker(
     app: App, where: str, error: BaseException
@@ -272,12 +272,17 @@ async def test_what_is_no_exception_fails_the_run_and_not_the_worker(
     def leave_thread() -> None:
         raise error
 
+    async def helper() -> None:
+        raise error
+
     @app.workflow
     async def leaving() -> str:
         if where == "body":
             raise error
         if where == "branch":
             await gather(sleep(SHORT), leave())
+        if where == "helper":
+            await gather(sleep(SHORT), helper())
         await (leave() if where == "step" else leave_thread())
         return "stayed"
 

@@ -119,10 +119,49 @@ class _Factory:
         if options.get("context") is None:
             options["context"] = copy_context()
         options["context"].run(BRANCH.set, branch)
-        task = self._make(loop, call, **options)
+        task = self._make(loop, _Contained(call), **options)
         branch.runs_in(task)
         BRANCHES[task] = branch.path
         return task
+
+
+class Exited(BaseException):
+    """``sys.exit()`` or a ``KeyboardInterrupt`` in a task: raised as itself it would end the loop, and all that runs on
+    it."""
+
+    def __init__(self, exit: SystemExit | KeyboardInterrupt) -> None:
+        super().__init__(*exit.args)
+        self.exit = exit
+
+
+class _Contained(Coroutine[Any, Any, Any]):
+    """A coroutine that does not end the loop."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self.__name__ = function_name(call)
+        self.__qualname__ = getattr(call, "__qualname__", self.__name__)
+
+    def send(self, value: Any) -> Any:
+        """Let it go on."""
+        try:
+            return self._call.send(value)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise Exited(error) from None
+
+    def throw(self, *error: Any) -> Any:
+        """Let it go on with an error."""
+        try:
+            return self._call.throw(*error)
+        except (SystemExit, KeyboardInterrupt) as left:
+            raise Exited(left) from None
+
+    def close(self) -> None:
+        """It does not go on."""
+        self._call.close()
+
+    def __await__(self) -> Any:
+        return self._call.__await__()
 
 
 #: Paths of the branches that tasks run.

@@ -14,7 +14,7 @@ from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.definitions.tasks import Workflow
 from flowfabric.sdk.errors import CancelRequested
 from flowfabric.sdk.worker.attempt import Interruption, Job, Parked
-from flowfabric.sdk.workflows.branches import BRANCH, branch_out
+from flowfabric.sdk.workflows.branches import BRANCH, Exited, branch_out
 from flowfabric.sdk.workflows.cancellation import raised_by
 from flowfabric.sdk.workflows.conductor import Conductor
 from flowfabric.sdk.workflows.durable import CURRENT
@@ -119,15 +119,6 @@ async def _run_again(workflow: Workflow[..., Any], conductor: Conductor, data: b
         compare(job, data, await _run(workflow, second, workflow.signature.unpack(job.context.input_payload), {}))
     finally:
         IS_SECOND.reset(told)
-
-
-class Exited(BaseException):
-    """``sys.exit()`` or a ``KeyboardInterrupt`` in a task: raised as itself it would end the loop, and all that runs on
-    it."""
-
-    def __init__(self, exit: SystemExit | KeyboardInterrupt) -> None:
-        super().__init__(*exit.args)
-        self.exit = exit
 
 
 async def contained(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
