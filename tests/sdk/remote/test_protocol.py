@@ -13,7 +13,7 @@ from flowfabric import App, BadOptions, RunFailed
 from flowfabric.engine.wire.protocol import PROTOCOL
 from flowfabric.model.errors import Transport, TransportKind
 from flowfabric.sdk.durations import seconds
-from flowfabric.sdk.remote import engine as remote
+from flowfabric.sdk.remote import answers, engine as remote
 from flowfabric.sdk.remote.engine import RemoteEngine
 from tests.sdk.serving import serving
 
@@ -84,11 +84,11 @@ async def test_no_run_fails_because_its_server_is_old(
 async def test_releases_that_do_not_understand_each_other_say_so(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(remote, "PROTOCOL", PROTOCOL - 1)
+    monkeypatch.setattr(answers, "PROTOCOL", PROTOCOL - 1)
     with pytest.raises(BadOptions, match="upgrade flowfabric here"):
         async with App(url):
             pass
-    monkeypatch.setattr(remote, "PROTOCOL", PROTOCOL + 1)
+    monkeypatch.setattr(answers, "PROTOCOL", PROTOCOL + 1)
     with caplog.at_level(logging.WARNING, "flowfabric.remote"):
         async with App(url) as app:
             await app.engine.ping()
