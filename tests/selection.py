@@ -139,6 +139,7 @@ FIFTH_CASES = (
     "chaos/test_journeys.py::test_whoever_comes_too_late_is_refused",
     "cli/test_server.py::test_refusals_end_with_one_sentence",
     "cli/test_worker.py::test_a_module_that_runs_on_import_is_refused",
+    "console/plans/test_plans.py::test_plans_find_what_was_wrong",
     "examples/test_programs.py::test_an_example_on_postgres",
     "sdk/runs/test_restarts.py::test_whatever_is_killed_when",
     "sdk/worker/test_worker_processes.py::test_a_second_signal_stops_at_once_and_gives_runs_back",

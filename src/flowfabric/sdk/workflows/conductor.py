@@ -104,7 +104,7 @@ class Conductor(Calls):
         against a sleep that was over later.
         """
         if self._unknown:
-            asked = [each for each in self._unknown if each in self._children]
+            asked = [each for each in self._children if each in self._unknown]
             self._unknown.clear()
             for end in await self.job.repeated(lambda: self._engine.read_ends(asked)):
                 self._exists(end)

@@ -110,6 +110,9 @@ export async function problemOf(response, used) {
   return new Problem(sentence(told?.error || `the server responded with ${response.status}`), response.status, told?.kind);
 }
 
+/** Whether the server has said no: nothing was done, and asked for again it would be refused again. */
+export const isRefusal = ({ status }) => status >= 400 && status < 500 && status !== 408 && status !== 429;
+
 export const get = (path, query, options) => request("GET", path, { query, ...options });
 const changing = (method) => async (path, body, options) => {
   try {
@@ -138,8 +141,8 @@ export function intent() {
       keys.delete(asked);
       return answer;
     } catch (problem) {
-      // As long as the first try is at work, it may still be done.
-      if (problem.status && problem.kind !== "contention") keys.delete(asked);
+      // As long as the first try is at work, it may still be done; and what stands before the server does not know.
+      if (isRefusal(problem) && problem.kind !== "contention") keys.delete(asked);
       throw problem;
     }
   };

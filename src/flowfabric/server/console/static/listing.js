@@ -6,6 +6,8 @@ import { get } from "./api.js";
 const PAGE = 200;
 /** The largest page the server gives. */
 export const MOST = 1_000;
+/** As many pages are read at once for what is in view, where few rows fit on one. */
+const PAGES = 8;
 /** What is looked at for news, above everything. */
 const HEAD = 100;
 /** Whoever needs the next page this soon is on the way to somewhere far. */
@@ -222,14 +224,16 @@ export class Listing {
     try {
       const { first, last } = this.view;
       const above = first < HEAD ? null : this.at(first - 1);
+      const lowest = this.at(Math.min(last, this.total) - 1);
+      const until = lowest && keyOf(lowest);
       const limit = Math.min(MOST, Math.max(1, last - first));
       // Whatever has come is put in at once: in between, rows would have moved under whoever looks at them.
       const [head, page] = await Promise.all([
-        this.head(above ? HEAD : Math.min(MOST, Math.max(HEAD, last))),
-        above && this.search({ cursor: cursor(keyOf(above)), limit }),
+        this.through(null, above || !until ? this.newest : until, above ? HEAD : Math.min(MOST, Math.max(HEAD, last))),
+        above && this.through(keyOf(above), until, limit),
       ]);
       const added = this.news(head);
-      if (page) this.cover(keyOf(above), reach(page), page.executions);
+      if (page) this.cover(keyOf(above), page.end, page.rows);
       this.problem = null;
       return added;
     } catch (problem) {
@@ -246,14 +250,20 @@ export class Listing {
     return count ? keyOf(rows[0]) : until;
   }
 
-  /** What is above everything, as {rows, end}. */
-  async head(limit) {
-    const page = await this.search({ limit });
-    const end = reach(page);
-    if (!end || !this.newest || order(end, this.newest) >= 0) return { rows: page.executions, end };
-    // All of them are new: there may be more between them and what is known.
-    const next = await this.search({ cursor: cursor(end), limit: MOST });
-    return { rows: page.executions.concat(next.executions), end: reach(next) };
+  /**
+   * What lies behind a place, up to another or a little further, as {rows, end}. A page may have fewer rows than were
+   * asked for, and all of them may be new: then further ones are read, but no more than `PAGES`.
+   */
+  async through(after, until, limit) {
+    let rows = [];
+    let end = after;
+    for (let page = 0; page < PAGES; page += 1) {
+      const found = await this.search({ cursor: cursor(end), limit: page ? MOST : limit });
+      rows = rows.concat(found.executions);
+      end = reach(found);
+      if (!end || !until || order(end, until) >= 0) break;
+    }
+    return { rows, end };
   }
 
   /** Put in what is above everything; says how many are new. */

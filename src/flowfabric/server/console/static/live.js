@@ -2,7 +2,7 @@
 // One stream of hints per tab says that something has changed; whoever shows something then looks again, at most once
 // in a while. A hidden tab holds no connection.
 import { effect, signal, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./dom.js";
-import { address, headers, onActed, onReach, problemOf } from "./api.js";
+import { address, headers, isRefusal, onActed, onReach, problemOf } from "./api.js";
 import { may, me, token } from "./session.js";
 
 /** "live", "connecting", "polling" or "offline". */
@@ -273,9 +273,6 @@ export function useLive(load, deps, every = POLL) {
   const { data, problem } = told.question === question ? told : NOTHING;
   return { data, problem, refresh };
 }
-
-/** Asked for again, it would be refused again. */
-const isRefusal = ({ status }) => status >= 400 && status < 500 && status !== 408 && status !== 429;
 
 /** What `load` gives, asked for until there is an answer, which may be a refusal: {data, problem}. */
 export function useOnce(load, deps) {

@@ -58,6 +58,9 @@ export const Absent = ({ problem, what, all, href }) => html`
   </div>
 `;
 
+/** What a list says that shows nothing of what there is; `all` is its address without what narrows it. */
+export const NoMatches = ({ all }) => html`<span>No matches. <a href=${all}>Clear filters</a></span>`;
+
 /** Go to an address, and draw its page at once. */
 export const visit = (hash) => {
   history.pushState(null, "", hash);

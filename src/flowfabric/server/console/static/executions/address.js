@@ -1,4 +1,5 @@
 // What the list shows is what its address says: filters, times, columns and tab are written there and nowhere else.
+import { rewrite } from "../narrowing.js";
 import { now } from "../session.js";
 
 /** Columns that can be chosen, in their order: [key, title, width]. */
@@ -34,6 +35,9 @@ export function read(query) {
   };
 }
 
+/** What the address says now, which need not be drawn yet. */
+export const here = () => read(new URLSearchParams(location.hash.split("?")[1]));
+
 /** The address that says it. */
 export function hrefOf(said) {
   const found = new URLSearchParams();
@@ -64,8 +68,7 @@ export function go(said, { replace = false } = {}) {
     location.hash = hash;
     return;
   }
-  history.replaceState(null, "", hash);
-  dispatchEvent(new HashChangeEvent("hashchange"));
+  rewrite(hash);
 }
 
 /** The times that are meant, from this moment on: {created_from, created_before} or the same of the end. */

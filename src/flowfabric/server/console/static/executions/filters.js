@@ -1,9 +1,9 @@
 // What narrows the list: words, times, states; and how many are in each state.
-import { html, useEffect, useRef, useState } from "../dom.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../dom.js";
 import { count, exact, fromLocal, plural, STATES, toLocal, words } from "../format.js";
 import { executionHref } from "../parts.js";
 import { Icon } from "../icons.js";
-import { go } from "./address.js";
+import { go, here } from "./address.js";
 
 const WINDOWS = [
   ["0", "Any time"],
@@ -22,17 +22,25 @@ const UNFINISHED = /(?:^|\s)[a-z_]+:"?$/i;
 function useWords(said) {
   const [text, setText] = useState(said.q);
   const sent = useRef(said.q);
-  const latest = useRef(said);
-  latest.current = said;
-  useEffect(() => {
+  const typed = useRef(said.q);
+  typed.current = text;
+  // Before it is painted: who types at once types into what is shown.
+  useLayoutEffect(() => {
     // The address was changed by somebody else.
     if (said.q !== sent.current) setText(said.q);
     sent.current = said.q;
   }, [said.q]);
   const send = (words) => {
     sent.current = words;
-    go({ ...latest.current, q: words }, { replace: true });
+    go({ ...here(), q: words }, { replace: true });
   };
+  // Another tab has a box of its own, which shows what the address says by then.
+  useLayoutEffect(
+    () => () => {
+      if (typed.current !== sent.current) queueMicrotask(() => send(typed.current));
+    },
+    [],
+  );
   useEffect(() => {
     if (text === sent.current || UNFINISHED.test(text)) return undefined;
     const timer = setTimeout(() => send(text), 250);

@@ -1,6 +1,6 @@
 // Cancel or replay many at once, after saying how many.
 import { html, useEffect, useState } from "../dom.js";
-import { at, get, post, Problem } from "../api.js";
+import { at, get, isRefusal, post, Problem } from "../api.js";
 import { now } from "../session.js";
 import { exact, moment, plural, words } from "../format.js";
 import { confirm, openDialog, useAct } from "../dialogs.js";
@@ -67,7 +67,7 @@ export function some(verb, ids, done) {
             else await own.post(at(identity, verb));
             counts.done += 1;
           } catch (problem) {
-            if (problem.status) counts.failed += 1;
+            if (isRefusal(problem)) counts.failed += 1;
             else {
               lost ??= problem;
               left.push(identity);

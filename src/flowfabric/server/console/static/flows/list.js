@@ -1,11 +1,12 @@
 // The list of flows: what each one is about, how far it is, how long it took.
-import { html, useEffect, useState, useValue } from "../dom.js";
+import { html, useValue } from "../dom.js";
 import { get } from "../api.js";
 import { usePages } from "../live.js";
+import { narrowed, rewrite } from "../narrowing.js";
 import { Live } from "../app.js";
 import { namespace } from "../session.js";
 import { duration, exact, shortId, words } from "../format.js";
-import { Badge, Empty, Loading, Trouble, When } from "../parts.js";
+import { Badge, Empty, Loading, NoMatches, Trouble, When } from "../parts.js";
 import { Icon } from "../icons.js";
 
 /** Every state that a flow can be in, and its colour. */
@@ -22,19 +23,12 @@ export const TONES = {
 export const flowName = (flow) => flow.root_kind || flow.flow_kind || "(no kind)";
 
 /** The address of the list with these filters. */
-const address = (kind, state) => {
-  const query = new URLSearchParams();
-  if (kind) query.set("kind", kind);
-  if (state) query.set("state", state);
-  return query.size ? `#/flows?${query}` : "#/flows";
-};
+const address = (kind, state) => narrowed("flows", { kind, state });
 
 export function List({ query }) {
   const own = useValue(namespace);
   const kind = query.get("kind") || "";
   const state = TONES[query.get("state")] ? query.get("state") : "";
-  const [typed, setTyped] = useState(kind);
-  useEffect(() => setTyped(kind), [kind]);
   const { data, problem, more } = usePages(async (cursor) => {
     const query = { namespace: own, kind: kind.trim(), state, limit: 100, cursor };
     const { flows, next_cursor: next } = await get("v1/search/flows", query);
@@ -54,12 +48,8 @@ export function List({ query }) {
           data-search
           class="input"
           placeholder="Kind of flow"
-          value=${typed}
-          onInput=${(event) => {
-            setTyped(event.target.value);
-            history.replaceState(null, "", address(event.target.value, state));
-            dispatchEvent(new HashChangeEvent("hashchange"));
-          }}
+          value=${kind}
+          onInput=${(event) => rewrite(address(event.target.value, state))}
           autocomplete="off"
         />
       </div>
@@ -71,7 +61,7 @@ export function List({ query }) {
               class="chip"
               data-state=${each}
               aria-current=${each === state ? "true" : null}
-              href=${address(typed, each)}
+              href=${address(kind, each)}
             >
               ${each || "all"}
             </a>
@@ -89,12 +79,7 @@ export function List({ query }) {
                     <${Empty} icon="flows">
                       ${
                         kind || state
-                          ? html`
-                              <span>
-                                No matches.${" "}
-                                <a href="#/flows">Clear filters</a>
-                              </span>
-                            `
+                          ? html`<${NoMatches} all="#/flows" />`
                           : html`
                               No flows.
                               <span class="small faint">

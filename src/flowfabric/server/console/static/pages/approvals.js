@@ -1,8 +1,9 @@
 // Approvals: the inbox of questions, what each was asked about, who has answered, and the form to answer for somebody.
 import { useBusy } from "../acts.js";
-import { html, useMemo, useState, useValue } from "../dom.js";
+import { html, useMemo, useRef, useState, useValue } from "../dom.js";
 import { get, post } from "../api.js";
 import { useLive, usePages } from "../live.js";
+import { narrowed, rewrite } from "../narrowing.js";
 import { Live } from "../app.js";
 import { may, namespace } from "../session.js";
 import { moment, plural, relative } from "../format.js";
@@ -30,8 +31,7 @@ function fits(ask, text) {
     .every((word) => whole.includes(word));
 }
 
-const hrefOf = (id, text) =>
-  `#/approvals${id ? `/${encodeURIComponent(id)}` : ""}${text ? `?${new URLSearchParams({ q: text })}` : ""}`;
+const hrefOf = (id, text) => narrowed(`approvals${id ? `/${encodeURIComponent(id)}` : ""}`, { q: text });
 
 export default function Approvals({ id, query }) {
   const own = useValue(namespace);
@@ -51,10 +51,7 @@ export default function Approvals({ id, query }) {
   const first = useMemo(() => ({ id: null }), [own, id]);
   if (!id) first.id ??= asks[0]?.execution_id ?? null;
   const chosen = id || first.id;
-  const search = (event) => {
-    history.replaceState(null, "", hrefOf(id, event.target.value));
-    dispatchEvent(new HashChangeEvent("hashchange"));
-  };
+  const search = (event) => rewrite(hrefOf(id, event.target.value));
   return html`
     <div class="page">
       <div class="page-head">
@@ -156,7 +153,9 @@ const Item = ({ ask, chosen, text }) => html`
 /** The question that is open: first as the inbox has it, then as it is, also when it is no longer in the inbox. */
 function Open({ id, listed, refresh }) {
   const own = useLive(() => get(`v1/asks/${encodeURIComponent(id)}`), [id]);
-  const ask = own.data || listed;
+  // It may leave the inbox before it was read itself.
+  const last = useRef(null);
+  const ask = (last.current = own.data || listed || last.current);
   if (!ask)
     return html`
       <section class="card">
@@ -175,7 +174,7 @@ function Question({ ask, refresh }) {
   // Of several, people choose; who has answered meanwhile is chosen no more, and nobody else instead.
   const [wanted, setWanted] = useState("");
   const by = several ? (free.includes(wanted) ? wanted : "") : (ask.of[0] ?? "");
-  const { busy, problem, run } = useBusy(refresh);
+  const { busy, problem, run } = useBusy(refresh, ask.question);
   const give = (value) =>
     run(async () => {
       const { said } = await post(`v1/asks/${encodeURIComponent(ask.execution_id)}/answer`, { value, by: by || null });

@@ -1,16 +1,17 @@
 // The audit log: who has done what.
-import { html, useState } from "../dom.js";
+import { html } from "../dom.js";
 import { get } from "../api.js";
 import { usePages } from "../live.js";
+import { narrowed, rewrite } from "../narrowing.js";
 import { Live } from "../app.js";
 import { iso, moment } from "../format.js";
 import { actName, told } from "../audit/telling.js";
-import { Badge, Empty, Loading, Trouble } from "../parts.js";
+import { Badge, Empty, Loading, NoMatches, Trouble } from "../parts.js";
 
 const searched = (entry) => `${entry.who} ${entry.act} ${actName(entry.act)} ${entry.subject}`.toLowerCase();
 
-export default function Audit() {
-  const [text, setText] = useState("");
+export default function Audit({ query }) {
+  const text = query.get("q") || "";
   const { data, problem, more } = usePages(
     async (after) => {
       const { entries, next_cursor: next } = await get("v1/admin/audit", { after, limit: 200 });
@@ -35,7 +36,7 @@ export default function Audit() {
             class="input"
             placeholder="Actor, action or target"
             value=${text}
-            onInput=${(event) => setText(event.target.value)}
+            onInput=${(event) => rewrite(narrowed("audit", { q: event.target.value }))}
             autocomplete="off"
           />
         </div>
@@ -47,7 +48,7 @@ export default function Audit() {
             !data
               ? html`<${Loading} />`
               : !shown.length
-                ? html`<${Empty} icon="audit">${text ? "No matches" : "No audit entries"}.</${Empty}>`
+                ? html`<${Empty} icon="audit">${text ? html`<${NoMatches} all="#/audit" />` : "No audit entries."}</${Empty}>`
                 : html`
                     <table class="table stacked">
                       <thead>

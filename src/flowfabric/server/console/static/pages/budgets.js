@@ -2,11 +2,12 @@
 import { html, useRef, useState, useValue } from "../dom.js";
 import { get } from "../api.js";
 import { useLive } from "../live.js";
+import { narrowed, rewrite } from "../narrowing.js";
 import { Live } from "../app.js";
 import { may, namespace } from "../session.js";
 import { amount, count, duration, plural, shortId, units, words, written } from "../format.js";
 import { confirm, openDialog, useAct } from "../dialogs.js";
-import { Copy, Empty, Loading, Meter, Trouble, When } from "../parts.js";
+import { Copy, Empty, Loading, Meter, NoMatches, Trouble, When } from "../parts.js";
 import { Owner, budgetPage, budgetPath, ownedKey, whose } from "../owners.js";
 import { toast } from "../toasts.js";
 
@@ -38,7 +39,7 @@ export default function Budgets({ id, query }) {
   const own = useValue(namespace);
   const owner = query.get("namespace");
   const { data, problem, refresh } = useLive(() => load(id, owner, own), [id, owner, own], 5_000);
-  const [text, setText] = useState("");
+  const text = query.get("q") || "";
   const shown = (data?.budgets || []).filter(
     (budget) =>
       !text || `${budget.scope_id} ${budget.scope_type} ${budget.budget_id} ${budget.namespace ?? ""}`.includes(text),
@@ -60,7 +61,7 @@ export default function Budgets({ id, query }) {
                 class="input"
                 placeholder="Find a budget"
                 value=${text}
-                onInput=${(event) => setText(event.target.value)}
+                onInput=${(event) => rewrite(narrowed("budgets", { q: event.target.value }))}
                 autocomplete="off"
               />
             </div>
@@ -89,7 +90,7 @@ export default function Budgets({ id, query }) {
                     `
                   : html`
                       <section class="card">
-                        <${Empty} icon="budgets">${text ? "No matches" : "No budgets"}.</${Empty}>
+                        <${Empty} icon="budgets">${text ? html`<${NoMatches} all="#/budgets" />` : "No budgets."}</${Empty}>
                       </section>
                     `
               }

@@ -2,6 +2,7 @@
 import { html, useMemo, useRef, useState } from "../dom.js";
 import { at, get } from "../api.js";
 import { useLive, useOnce } from "../live.js";
+import { narrowed, rewrite } from "../narrowing.js";
 import { Live } from "../app.js";
 import { may } from "../session.js";
 import { duration, exact, plural, shortId, words } from "../format.js";
@@ -19,7 +20,7 @@ const ROWS = 200;
 
 export default function Flows({ id, query }) {
   return id
-    ? html`<${Flow} key=${id} id=${id} />`
+    ? html`<${Flow} key=${id} id=${id} text=${query.get("q") || ""} />`
     : html`<${List} query=${query} />`;
 }
 
@@ -59,7 +60,7 @@ function useEdges(id, revision) {
   return { data: last.current, problem };
 }
 
-function Flow({ id }) {
+function Flow({ id, text }) {
   const { data, problem, refresh } = useLive(() => load(id), [id], 4_000);
   const revision = data?.flow.graph_revision ?? -1;
   const edges = useEdges(id, revision);
@@ -67,7 +68,6 @@ function Flow({ id }) {
     () => new Map((data?.flow.edge_groups || []).map((group) => [group.downstream_execution_id, group])),
     [data],
   );
-  const [text, setText] = useState("");
   const [chosen, setChosen] = useState(null);
   if (!data)
     return html`<${Absent} problem=${problem} what="flow" all="Flows" href="#/flows" />`;
@@ -157,7 +157,7 @@ function Flow({ id }) {
               placeholder="Find a member"
               value=${text}
               onInput=${(event) => {
-                setText(event.target.value);
+                rewrite(narrowed(`flows/${id}`, { q: event.target.value }));
                 setChosen(null);
               }}
               autocomplete="off"

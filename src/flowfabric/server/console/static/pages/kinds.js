@@ -1,13 +1,14 @@
 // Kinds: how often each is started, how much of it fails, how long it takes.
-import { html, useState, useValue } from "../dom.js";
+import { html, useValue } from "../dom.js";
 import { get } from "../api.js";
 import { useLive } from "../live.js";
+import { narrowed, rewrite } from "../narrowing.js";
 import { Live } from "../app.js";
 import { may, namespace } from "../session.js";
 import { count, duration, exact, moment } from "../format.js";
 import { listHref } from "../searchlinks.js";
 import { toast } from "../toasts.js";
-import { Badge, Empty, Loading, Segments, Trouble } from "../parts.js";
+import { Badge, Empty, Loading, NoMatches, Segments, Trouble } from "../parts.js";
 
 const WINDOWS = [
   [900_000, "15 min"],
@@ -49,7 +50,7 @@ export default function Kinds({ query }) {
   const own = useValue(namespace);
   const asked = Number(query.get("window"));
   const within = WINDOWS.some(([ms]) => ms === asked) ? asked : HOUR;
-  const [text, setText] = useState("");
+  const text = query.get("q") || "";
   const { data, problem } = useLive(
     () => get("v1/kinds", { namespace: own, window_ms: within }),
     [own, within],
@@ -71,7 +72,7 @@ export default function Kinds({ query }) {
             options=${WINDOWS}
             value=${within}
             onChange=${(ms) => {
-              location.hash = `#/kinds?window=${ms}`;
+              location.hash = narrowed("kinds", { window: ms, q: text });
             }}
           />
           <label class="visually-hidden" for="kind-q">Find a kind</label>
@@ -81,7 +82,7 @@ export default function Kinds({ query }) {
             class="input"
             placeholder="Find a kind"
             value=${text}
-            onInput=${(event) => setText(event.target.value)}
+            onInput=${(event) => rewrite(narrowed("kinds", { window: asked, q: event.target.value }))}
             autocomplete="off"
           />
         </div>
@@ -102,7 +103,7 @@ export default function Kinds({ query }) {
             !data
               ? html`<${Loading} />`
               : !shown.length
-                ? html`<${Empty} icon="kinds">${text ? "No matches" : "No executions in this time range"}.</${Empty}>`
+                ? html`<${Empty} icon="kinds">${text ? html`<${NoMatches} all=${narrowed("kinds", { window: asked })} />` : "No executions in this time range."}</${Empty}>`
                 : html`
                     <table class="table stacked">
                       <thead>
