@@ -14,6 +14,7 @@ from tests.selection import (
     FULL_ONLY,
     LONGEST,
     ONE_CASE,
+    ONE_STORE,
     ROOT,
     RULES_OF_CORE,
     RULES_OF_SDK,
@@ -100,6 +101,15 @@ def test_one_case_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert left(first, second, other, long) == [second, long]
 
 
+def test_each_function_on_one_store_and_the_next_on_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "ONE_STORE", ("chaos/test_some.py",))
+    everything = suite("chaos/test_some.py", 5, cases=1)
+    out = left(*everything)
+    runs = [each for each in everything if each not in out]
+    assert [each.originalname for each in runs] == [f"test_{number}" for number in range(5)]
+    assert [each.callspec.params["store_url"] for each in runs] == [*STORES, STORES[0]]
+
+
 def test_a_fifth_of_the_cases_whatever_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "FIFTH_CASES", ("chaos/test_some.py",))
     pairs = [(name, kind) for name in range(10) for kind in range(5)]
@@ -118,7 +128,8 @@ def test_the_longest_start_first_and_the_rest_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [*RULES_OF_CORE, *RULES_OF_SDK, *CASES_OF_INPUT, *ONE_CASE, *FIFTH_CASES, *FULL_ONLY, *LONGEST]
+    "pattern",
+    [*RULES_OF_CORE, *RULES_OF_SDK, *CASES_OF_INPUT, *ONE_CASE, *ONE_STORE, *FIFTH_CASES, *FULL_ONLY, *LONGEST],
 )
 def test_every_pattern_means_something(pattern: str) -> None:
     path, _, function = pattern.partition("::")
