@@ -175,22 +175,26 @@ FULL_ONLY = (
     "programs/test_importing.py::test_it_runs_twice",
 )
 
-#: The longest first, in this order: what starts last decides when a run ends.
+#: In the order in which they start, the longest first: those that wait for browsers, processes and clocks.
 LONGEST = (
     "console/test_hostile.py",
     "console/*",
     "demo/*",
     "chaos/*",
-    "simulation/*",
-    "bench/*",
+    "programs/*",
     "sdk/workflows/*",
-    "stores/*",
     "sdk/*",
+    "server/test_processes.py",
+    "bench/*",
+    "stores/*",
+    "disturbed/*",
     "cli/*",
     "docs/*",
     "examples/*",
-    "server/*",
+    "server/http/*",
 )
+#: Those that compute. Half of the workers begin with them, from the end; all others are in between.
+COMPUTING = ("server/*", "contract/*", "simulation/*")
 
 
 def left_to_full(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
@@ -245,7 +249,10 @@ def longest_first(items: list[pytest.Item]) -> None:
 
 def rank(path: str) -> int:
     """The place of a file in that order."""
-    return next((at for at, pattern in enumerate(LONGEST) if is_in(path, (pattern,))), len(LONGEST))
+    for at, pattern in enumerate((*LONGEST, *COMPUTING)):
+        if is_in(path, (pattern,)):
+            return at if at < len(LONGEST) else at + 1
+    return len(LONGEST)
 
 
 @cache

@@ -10,6 +10,7 @@ import pytest
 from tests import selection
 from tests.selection import (
     CASES_OF_INPUT,
+    COMPUTING,
     FIFTH_CASES,
     FULL_ONLY,
     LONGEST,
@@ -21,6 +22,7 @@ from tests.selection import (
     STORES,
     left_to_full,
     longest_first,
+    path_of,
 )
 
 FILES = [path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
@@ -121,15 +123,28 @@ def test_a_fifth_of_the_cases_whatever_the_store(monkeypatch: pytest.MonkeyPatch
     assert {kind for _, kind in kept} == set(range(5))
 
 
-def test_the_longest_start_first_and_the_rest_in_order() -> None:
-    items = [item("unit/test_a.py", "a"), item("server/test_b.py", "b"), item("console/test_c.py", "c")]
+def test_what_waits_is_first_and_what_computes_is_last() -> None:
+    paths = ["simulation/test_d.py", "server/test_b.py", "unit/test_a.py", "cli/test_e.py", "console/test_c.py"]
+    items = [item(path, path[0]) for path in paths]
     longest_first(items)
-    assert [each.originalname for each in items] == ["c", "b", "a"]
+    assert [path_of(each) for each in items] == [
+        "console/test_c.py", "cli/test_e.py", "unit/test_a.py", "server/test_b.py", "simulation/test_d.py"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "pattern",
-    [*RULES_OF_CORE, *RULES_OF_SDK, *CASES_OF_INPUT, *ONE_CASE, *ONE_STORE, *FIFTH_CASES, *FULL_ONLY, *LONGEST],
+    [
+        *RULES_OF_CORE,
+        *RULES_OF_SDK,
+        *CASES_OF_INPUT,
+        *ONE_CASE,
+        *ONE_STORE,
+        *FIFTH_CASES,
+        *FULL_ONLY,
+        *LONGEST,
+        *COMPUTING,
+    ],
 )
 def test_every_pattern_means_something(pattern: str) -> None:
     path, _, function = pattern.partition("::")
