@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Request, expect
 
-from flowfabric import Every
 from flowfabric.engine import Engine
 from flowfabric.model.states import PublicState
 from tests.console.conftest import Pages, Shop
 from tests.console.support.late import LOOK, Inbox, held, made_up
 from tests.console.support.watched_page import Watched
+from tests.schedules import every
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -342,7 +342,7 @@ async def test_a_token_is_never_lost(watched: Watched) -> None:
 
 @pytest.mark.parametrize("clicks", ["double", "two"])
 async def test_a_double_click_pauses_once(watched: Watched, engine: Engine, clicks: str) -> None:
-    await engine.put_schedule(f"late {clicks}", spec=Every(3_600_000), execution_kind="x", namespace="late")
+    await engine.put_schedule(f"late {clicks}", spec=every(3_600_000), execution_kind="x", namespace="late")
     clock = watched.page.clock
     await clock.install()
     await watched.go("schedules")

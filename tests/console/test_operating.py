@@ -16,6 +16,7 @@ from flowfabric.engine import Engine
 from tests.console.conftest import Pages, Shop
 from tests.console.support.running import ServerProcess, serving
 from tests.console.support.watched_page import Watched
+from tests.schedules import every
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 HOUR = 3_600_000
@@ -68,9 +69,11 @@ async def test_a_schedule_is_created_and_edited(watched: Watched, engine: Engine
 
 
 async def test_a_backfill_says_what_it_starts_and_starts_that(watched: Watched, engine: Engine) -> None:
-    await engine.put_schedule("hourly", spec=Every(HOUR), execution_kind="filled", namespace="ops", lane_id="filled")
     now = int(time.time() * 1_000)
-    first = now - now % HOUR - 5 * HOUR
+    # The form takes whole minutes; no slot is due while this runs.
+    first = now - now % MINUTE - 5 * HOUR
+    spec = Every(HOUR, first)
+    await engine.put_schedule("hourly", spec=spec, execution_kind="filled", namespace="ops", lane_id="filled")
     await engine.backfill_schedule("hourly", first, first + 1, "ops")
     await watched.go("schedules/hourly?namespace=ops")
     await expect(watched.at("[data-slot]")).to_have_count(1)
@@ -173,7 +176,7 @@ async def test_pages_without_a_server(store: str, pages: Pages) -> None:
     """What is shown stays, what is not there yet says why, and everything comes back by itself."""
     with serving(store) as server:
         async with await Engine.open(store, single_node=True) as engine:
-            await engine.put_schedule("kept", spec=Every(HOUR), execution_kind="kept")
+            await engine.put_schedule("kept", spec=every(HOUR), execution_kind="kept")
             everywhere = await engine.create_credential(name="all", scopes=["read"])
             # Whoever is limited to namespaces has no stream that could break.
             limited = await engine.create_credential(name="some", scopes=["read"], namespaces=["default"])
