@@ -74,6 +74,20 @@ async def test_files_are_for_everybody(engine: Engine) -> None:
         assert (await client.get("/v1/namespaces")).status_code == 401
 
 
+def test_comments_stay_here_and_every_line_keeps_its_number() -> None:
+    static = Path(console.__file__).parent / "static"
+    for path, file in assets().items():
+        source = static / path.removeprefix("console/")
+        if not path.endswith((".js", ".css")) or "/vendor/" in path:
+            assert not source.is_file() or file.body == source.read_bytes(), path
+            continue
+        told, sent = source.read_text().splitlines(), file.body.decode().splitlines()
+        assert len(told) == len(sent), path
+        for written, line in zip(told, sent, strict=True):
+            comment = written.lstrip().startswith(("//", "/*", "* ")) or written.strip().endswith("*/")
+            assert line == ("" if comment else written), path
+
+
 def test_no_file_leads_elsewhere_or_makes_markup_from_text() -> None:
     own = {path: file.body.decode() for path, file in assets().items() if "/vendor/" not in path}
     assert len(own) > 20

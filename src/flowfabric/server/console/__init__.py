@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -39,6 +40,10 @@ HEADERS: Headers = (
 )
 
 
+#: Comments that have lines of their own, in scripts and styles.
+_COMMENTS = re.compile(rb"^[ \t]*(?://[^\n]*|/\*(?:[^*]|\*(?!/))*\*/[ \t]*)$", re.MULTILINE)
+
+
 class File(Struct, frozen=True):
     """One file, and the same packed."""
 
@@ -48,6 +53,13 @@ class File(Struct, frozen=True):
     media: bytes
 
 
+def _sent(name: str, body: bytes) -> bytes:
+    """A file as it is sent: our own comments stay here, and every line keeps its number. Licences are sent."""
+    if "vendor/" in name or not name.endswith((".js", ".css")):
+        return body
+    return _COMMENTS.sub(lambda found: b"\n" * found[0].count(b"\n"), body)
+
+
 def _walk(folder: Traversable, prefix: str) -> dict[str, File]:
     found: dict[str, File] = {}
     for each in folder.iterdir():
@@ -55,7 +67,7 @@ def _walk(folder: Traversable, prefix: str) -> dict[str, File]:
         if each.is_dir():
             found.update(_walk(each, f"{name}/"))
         elif (media := _MEDIA.get(each.name.rpartition(".")[2])) is not None:
-            body = each.read_bytes()
+            body = _sent(f"{prefix}{each.name}", each.read_bytes())
             tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'.encode()
             found[name] = File(body, gzip.compress(body, 9, mtime=0), tag, media)
     return found
