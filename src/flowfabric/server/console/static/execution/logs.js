@@ -1,5 +1,5 @@
 // What an execution's functions log, as they log it.
-import { html, useState } from "../dom.js";
+import { html } from "../dom.js";
 import { moment, plural, time } from "../format.js";
 import { Copy, Empty, ended, Segments } from "../parts.js";
 import { frameText, isLog, useFollowing, useFrames } from "./frames.js";
@@ -20,13 +20,13 @@ const plain = ({ at_ms: at, level, step, text }) =>
   [new Date(at).toISOString(), level, ...(step ? [`[${step}]`] : []), text].join(" ");
 
 /** Lines of the newest attempt, or of the one that is chosen. */
-export function Logs({ id, current, state }) {
-  const [chosen, choose] = useState(null);
-  const index = chosen ?? current;
+export function Logs({ id, current, state, chosen, choose }) {
+  const at = Number(chosen) - 1;
+  const index = Number.isInteger(at) && at >= 0 && at <= current ? at : current;
   const attempts = Array.from({ length: current + 1 }, (_, at) => [at, `Attempt ${at + 1}`]).slice(-6);
   return html`
     <div class="stack tight">
-      ${current > 0 && html`<${Segments} label="Attempt" options=${attempts} value=${index} onChange=${choose} />`}
+      ${current > 0 && html`<${Segments} label="Attempt" options=${attempts} value=${index} onChange=${(at) => choose(at + 1)} />`}
       <${Lines} key=${index} ...${{ id, index, over: ended(state) || index < current }} />
     </div>
   `;

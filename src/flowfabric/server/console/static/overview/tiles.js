@@ -109,7 +109,7 @@ export function Failing({ within, own }) {
   `;
 }
 
-/** For those who see some namespaces: how it goes there, and the lanes with their work. */
+/** For one namespace, or those who see only some: how it goes there, and the lanes with their work. */
 export function Limited({ matters, within, own }) {
   const { data } = useLive(
     async () => {
@@ -186,9 +186,9 @@ export function Limited({ matters, within, own }) {
       </section>
     </div>
     <p class="faint small">
-      This credential is limited to some namespaces. The numbers are of these namespaces${
-        data.all.oldest ? `, of executions created since ${zoned(data.all.oldest)}` : ""
-      }. Charts over time cover all namespaces, so they are not shown.
+      ${own ? `Only namespace ${own} is shown.` : "This credential is limited to some namespaces."}${" "}
+      ${data.all.oldest && `The numbers cover executions created since ${zoned(data.all.oldest)}. `}
+      Charts cover all namespaces, so they are not shown here.
     </p>
   `;
 }

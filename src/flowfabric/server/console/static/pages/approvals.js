@@ -1,11 +1,11 @@
 // Approvals: the inbox of questions, what each was asked about, who has answered, and the form to answer for somebody.
 import { useBusy } from "../acts.js";
-import { html, useMemo, useRef, useState, useValue } from "../dom.js";
+import { html, useMemo, useRef, useState } from "../dom.js";
 import { get, post } from "../api.js";
 import { useLive, usePages } from "../live.js";
-import { narrowed, rewrite } from "../narrowing.js";
+import { changed, narrowed, rewrite, useNamespace } from "../narrowing.js";
 import { Live } from "../app.js";
-import { may, namespace } from "../session.js";
+import { may } from "../session.js";
 import { moment, plural, relative } from "../format.js";
 import { Badge, Copy, Empty, ExecutionLink, Loading, Trouble, When } from "../parts.js";
 import { Json } from "../values.js";
@@ -31,11 +31,12 @@ function fits(ask, text) {
     .every((word) => whole.includes(word));
 }
 
-const hrefOf = (id, text) => narrowed(`approvals${id ? `/${encodeURIComponent(id)}` : ""}`, { q: text });
+const pathOf = (id) => `approvals${id ? `/${encodeURIComponent(id)}` : ""}`;
+const hrefOf = (id, text, ns) => narrowed(pathOf(id), { q: text, ns });
 
 export default function Approvals({ id, query }) {
-  const own = useValue(namespace);
-  const text = query?.get("q") || "";
+  const own = useNamespace(pathOf(id), query);
+  const text = query.get("q") || "";
   const { data, problem, refresh, more } = usePages(
     async (cursor) => {
       const { asks, next_cursor: next } = await get("v1/asks", { namespace: own, limit: 50, cursor });
@@ -51,7 +52,7 @@ export default function Approvals({ id, query }) {
   const first = useMemo(() => ({ id: null }), [own, id]);
   if (!id) first.id ??= asks[0]?.execution_id ?? null;
   const chosen = id || first.id;
-  const search = (event) => rewrite(hrefOf(id, event.target.value));
+  const search = (event) => rewrite(changed({ q: event.target.value }));
   return html`
     <div class="page">
       <div class="page-head">
@@ -89,7 +90,7 @@ export default function Approvals({ id, query }) {
                         onInput=${search}
                       />
                     </div>
-                    ${shown.map((ask) => html`<${Item} key=${ask.execution_id} ...${{ ask, chosen, text }} />`)}
+                    ${shown.map((ask) => html`<${Item} key=${ask.execution_id} ...${{ ask, chosen, text, own }} />`)}
                     ${
                       data.more &&
                       html`
@@ -102,7 +103,7 @@ export default function Approvals({ id, query }) {
                         <p class="inbox-item soft">
                           ${
                             text && all.length
-                              ? html`<span>No matches. <a href=${hrefOf(id, "")}>Clear search</a></span>`
+                              ? html`<span>No matches. <a href=${hrefOf(id, "", own)}>Clear search</a></span>`
                               : "No other open questions."
                           }
                         </p>
@@ -110,7 +111,7 @@ export default function Approvals({ id, query }) {
                     }
                   </section>
                   <div class="inbox-open stack tight">
-                    <a class="inbox-back small" href=${hrefOf("", text)}>All questions</a>
+                    <a class="inbox-back small" href=${hrefOf("", text, own)}>All questions</a>
                     ${
                       chosen &&
                       html`
@@ -130,10 +131,10 @@ export default function Approvals({ id, query }) {
   `;
 }
 
-const Item = ({ ask, chosen, text }) => html`
+const Item = ({ ask, chosen, text, own }) => html`
   <a
     class="inbox-item"
-    href=${hrefOf(ask.execution_id, text)}
+    href=${hrefOf(ask.execution_id, text, own)}
     aria-current=${String(ask.execution_id === chosen)}
     data-ask=${ask.execution_id}
   >

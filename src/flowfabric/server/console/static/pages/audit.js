@@ -2,7 +2,7 @@
 import { html } from "../dom.js";
 import { get } from "../api.js";
 import { usePages } from "../live.js";
-import { narrowed, rewrite } from "../narrowing.js";
+import { changed, rewrite } from "../narrowing.js";
 import { Live } from "../app.js";
 import { iso, moment } from "../format.js";
 import { actName, told } from "../audit/telling.js";
@@ -36,7 +36,7 @@ export default function Audit({ query }) {
             class="input"
             placeholder="Actor, action or target"
             value=${text}
-            onInput=${(event) => rewrite(narrowed("audit", { q: event.target.value }))}
+            onInput=${(event) => rewrite(changed({ q: event.target.value }))}
             autocomplete="off"
           />
         </div>

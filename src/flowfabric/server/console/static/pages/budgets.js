@@ -1,10 +1,10 @@
 // Budgets and quotas: how much is spent, how much is allowed, and changing that.
-import { html, useRef, useState, useValue } from "../dom.js";
+import { html, useRef, useState } from "../dom.js";
 import { get } from "../api.js";
 import { useLive } from "../live.js";
-import { narrowed, rewrite } from "../narrowing.js";
+import { changed, narrowed, rewrite, useNamespace } from "../narrowing.js";
 import { Live } from "../app.js";
-import { may, namespace } from "../session.js";
+import { may } from "../session.js";
 import { amount, count, duration, plural, shortId, units, words, written } from "../format.js";
 import { confirm, openDialog, useAct } from "../dialogs.js";
 import { Copy, Empty, Loading, Meter, NoMatches, Trouble, When } from "../parts.js";
@@ -36,7 +36,7 @@ async function load(id, owner, own) {
 }
 
 export default function Budgets({ id, query }) {
-  const own = useValue(namespace);
+  const own = useNamespace("budgets", query);
   const owner = query.get("namespace");
   const { data, problem, refresh } = useLive(() => load(id, owner, own), [id, owner, own], 5_000);
   const text = query.get("q") || "";
@@ -61,7 +61,7 @@ export default function Budgets({ id, query }) {
                 class="input"
                 placeholder="Find a budget"
                 value=${text}
-                onInput=${(event) => rewrite(narrowed("budgets", { q: event.target.value }))}
+                onInput=${(event) => rewrite(changed({ q: event.target.value }))}
                 autocomplete="off"
               />
             </div>
@@ -90,7 +90,7 @@ export default function Budgets({ id, query }) {
                     `
                   : html`
                       <section class="card">
-                        <${Empty} icon="budgets">${text ? html`<${NoMatches} all="#/budgets" />` : "No budgets."}</${Empty}>
+                        <${Empty} icon="budgets">${text ? html`<${NoMatches} all=${narrowed("budgets", { ns: own })} />` : "No budgets."}</${Empty}>
                       </section>
                     `
               }

@@ -4,9 +4,10 @@ import { at, get } from "../api.js";
 import { useLive, useOnce } from "../live.js";
 import { Live } from "../app.js";
 import { duration, plural, shortId } from "../format.js";
-import { Absent, Badge, Copy, executionHref, ExecutionLink, Tabs, Trouble, visit, When } from "../parts.js";
+import { Absent, Badge, Copy, ExecutionLink, Tabs, Trouble, visit, When } from "../parts.js";
 import { eventsOf } from "../history.js";
 import { Timeline } from "../timeline.js";
+import { changed } from "../narrowing.js";
 import { Actions, actionsOf } from "../execution/actions.js";
 import { Data, Details } from "../execution/data.js";
 import { Errors, useErrors } from "../execution/errors.js";
@@ -43,7 +44,8 @@ async function load(id) {
 export default function Execution({ id, query }) {
   const { data, problem, refresh } = useLive(() => load(id), [id], 3_000);
   const step = Number(query.get("step")) || null;
-  const setTab = (key, number) => visit(`${executionHref(id)}?tab=${key}${number ? `&step=${number}` : ""}`);
+  const go = (words) => visit(changed(words));
+  const setTab = (tab, number) => go({ tab, step: number, attempt: "" });
   const { data: input, problem: unread } = useOnce(() => get(at(id, "input")), [id]);
   const errors = useErrors(id, data?.history);
   if (!data)
@@ -100,6 +102,8 @@ export default function Execution({ id, query }) {
               steps,
               children,
               onStep: (number) => setTab("steps", number),
+              chosen: query.get("scale"),
+              onScale: (scale) => go({ scale }),
             }}
           />
         </div>
@@ -171,7 +175,7 @@ export default function Execution({ id, query }) {
               <${Stream} key=${info.current_attempt_index} ...${{ id, index: info.current_attempt_index, state }} />
             `
           }
-          ${tab === "logs" && html`<${Logs} ...${{ id, current: info.current_attempt_index, state }} />`}
+          ${tab === "logs" && html`<${Logs} ...${{ id, current: info.current_attempt_index, state, chosen: query.get("attempt"), choose: (attempt) => go({ attempt }) }} />`}
           ${tab === "steps" && html`<${Steps} ...${{ steps, open: step, history, children, forkFrom: actionsOf({ id, info, steps, refresh }).forkFrom }} />`}
           ${tab === "leases" && html`<${Leases} leases=${history.leases} />`}
           ${tab === "waits" && html`<${Waits} history=${history} />`}
