@@ -15,9 +15,8 @@ export function rewrite(hash) {
   dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
-/** The address with other words in its query: what is empty is left out, what is not named stays. */
-export function changed(words) {
-  const [path, text] = (location.hash || "#/overview").split("?");
+/** An address, or the one of now, with other words in its query: what is empty is left out, what is not named stays. */
+export function changed(words, [path, text] = (location.hash || "#/overview").split("?")) {
   const query = new URLSearchParams(text);
   for (const [name, value] of Object.entries(words)) {
     if (value) query.set(name, value);

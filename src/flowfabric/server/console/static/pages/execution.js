@@ -4,7 +4,7 @@ import { at, get } from "../api.js";
 import { useLive, useOnce } from "../live.js";
 import { Live } from "../app.js";
 import { duration, plural, shortId } from "../format.js";
-import { Absent, Badge, Copy, ExecutionLink, Tabs, Trouble, visit, When } from "../parts.js";
+import { Absent, Badge, Copy, executionHref, ExecutionLink, Tabs, Trouble, visit, When } from "../parts.js";
 import { eventsOf } from "../history.js";
 import { Timeline } from "../timeline.js";
 import { changed } from "../narrowing.js";
@@ -44,7 +44,7 @@ async function load(id) {
 export default function Execution({ id, query }) {
   const { data, problem, refresh } = useLive(() => load(id), [id], 3_000);
   const step = Number(query.get("step")) || null;
-  const go = (words) => visit(changed(words));
+  const go = (words) => visit(changed(words, [executionHref(id), query]));
   const setTab = (tab, number) => go({ tab, step: number, attempt: "" });
   const { data: input, problem: unread } = useOnce(() => get(at(id, "input")), [id]);
   const errors = useErrors(id, data?.history);
