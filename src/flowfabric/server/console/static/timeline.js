@@ -132,7 +132,7 @@ export function Timeline({ info, history, steps, children, onStep, chosen, onSca
                         key=${`l${number}`}
                         class="tick-label clip"
                         aria-hidden="true"
-                        style=${{ left: left(tick.at), maxWidth: `${room}%` }}
+                        style=${{ left: left(tick.at), maxWidth: `calc(${room}% - 12px)` }}
                       >
                         ${tick.label}
                       </span>
@@ -161,7 +161,7 @@ export function Timeline({ info, history, steps, children, onStep, chosen, onSca
           </span>
           <span data-tone="active">
             <i class="dot"></i>
-            running
+            active
           </span>
           <span data-tone="suspended">
             <i class="dot"></i>

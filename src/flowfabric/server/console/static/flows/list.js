@@ -4,8 +4,8 @@ import { get } from "../api.js";
 import { usePages } from "../live.js";
 import { changed, narrowed, rewrite, useNamespace } from "../narrowing.js";
 import { Live } from "../app.js";
-import { duration, exact, shortId, words } from "../format.js";
-import { Badge, Empty, Loading, NoMatches, Trouble, When } from "../parts.js";
+import { duration, exact, plural, shortId, words } from "../format.js";
+import { Badge, Empty, Loading, NoMatches, Total, Trouble, When } from "../parts.js";
 import { Icon } from "../icons.js";
 
 /** Every state that a flow can be in, and its colour. */
@@ -35,6 +35,7 @@ export function List({ query }) {
       <div class="page-head">
         <h1>Flows</h1>
         <${Live} />
+        ${data && html`<${Total} text=${plural(data.rows.length, "flow")} more=${data.more} />`}
       </div>
       <div class="search">
         <${Icon} name="search" />
@@ -75,7 +76,7 @@ export function List({ query }) {
                     <${Empty} icon="flows">
                       ${
                         kind || state
-                          ? html`<${NoMatches} all=${narrowed("flows", { ns: own })} />`
+                          ? html`<${NoMatches} all=${narrowed("flows", { ns: own })} among=${data.more && "flows"} />`
                           : html`
                               No flows.
                               <span class="small faint">
@@ -94,7 +95,7 @@ export function List({ query }) {
                           <th scope="col">Namespace</th>
                           <th scope="col" class="number">Members</th>
                           <th scope="col">Created</th>
-                          <th scope="col" class="number">Took</th>
+                          <th scope="col" class="number">Duration</th>
                         </tr>
                       </thead>
                       <tbody>
@@ -115,7 +116,7 @@ export function List({ query }) {
                               <td class="soft" data-label="Namespace">${flow.namespace}</td>
                               <td class="number" data-label="Members">${exact(flow.node_count)}</td>
                               <td class="soft" data-label="Created"><${When} ms=${flow.created_at} /></td>
-                              <td class="number soft" data-label="Took">
+                              <td class="number soft" data-label="Duration">
                                 ${flow.ended_at ? duration(flow.ended_at - flow.created_at) : "–"}
                               </td>
                             </tr>

@@ -42,14 +42,14 @@ export function tilesOf({ now: pulse, series }, within) {
     [
       "Failed",
       failed,
-      done + failed ? `${((100 * failed) / (done + failed)).toFixed(1)} % of those that ended` : "none ended",
+      done + failed ? `${((100 * failed) / (done + failed)).toFixed(1)} % of all ended` : "none ended",
       "failed",
       ended(["failed", "expired"], within),
     ],
     [
       "Waiting",
       waiting,
-      waiting ? `the oldest for ${duration(oldest)}` : "none waiting",
+      waiting ? `oldest: ${duration(oldest)}` : "none waiting",
       "waiting",
       open("waiting", "resumable"),
     ],
@@ -67,7 +67,7 @@ export function tilesOf({ now: pulse, series }, within) {
 }
 
 /** Where a number and the list behind it can differ. */
-const REPLAYED = "Every end in this window counts. The list leaves out runs that were replayed since.";
+const REPLAYED = "Counts every end in this window. The list omits runs that were replayed since.";
 const TITLES = { Completed: REPLAYED, Failed: REPLAYED };
 
 export function Tiles({ tiles }) {

@@ -7,7 +7,7 @@ import { changed, narrowed, rewrite, useNamespace } from "../narrowing.js";
 import { Live } from "../app.js";
 import { may } from "../session.js";
 import { moment, plural, relative } from "../format.js";
-import { Badge, Copy, Empty, ExecutionLink, Loading, Trouble, When } from "../parts.js";
+import { Badge, Copy, Empty, ExecutionLink, Loading, NoMatches, Total, Trouble, When } from "../parts.js";
 import { Json } from "../values.js";
 import { openDialog, useDialog, whileHere } from "../dialogs.js";
 import { toast } from "../toasts.js";
@@ -60,7 +60,7 @@ export default function Approvals({ id, query }) {
         <${Live} />
         ${
           all.length > 0 &&
-          html`<span class="soft small">${plural(all.length, "question")}${data.more ? " or more" : ""}</span>`
+          html`<${Total} text=${plural(all.length, "question")} more=${data.more} />`
         }
       </div>
       <${Trouble} problem=${problem} />
@@ -103,7 +103,7 @@ export default function Approvals({ id, query }) {
                         <p class="inbox-item soft">
                           ${
                             text && all.length
-                              ? html`<span>No matches. <a href=${hrefOf(id, "", own)}>Clear search</a></span>`
+                              ? html`<${NoMatches} all=${hrefOf(id, "", own)} among=${data.more && plural(all.length, "question")} />`
                               : "No other open questions."
                           }
                         </p>
@@ -273,7 +273,7 @@ function Question({ ask, refresh }) {
                   </div>
                 `
               }
-              <p class="small faint">It counts as their answer; the audit log says that you gave it.</p>
+              <p class="small faint">It counts as their answer; the audit log records that you gave it.</p>
               <${AnswerForm}
                 schema=${ask.schema}
                 approves=${ask.approves}
@@ -366,10 +366,10 @@ function LinkButton({ ask, by }) {
 
 const Linked = ({ name, url }) => html`
   <div class="inside">
-    <h2 id="dialog-title">The link ${name ? `of ${name}` : "to answer"}</h2>
+    <h2 id="dialog-title">Link ${name ? `for ${name}` : "to answer"}</h2>
     <p class="soft">
-      Anyone who has it can answer${name ? ` in ${name}'s place` : ""}, without an account. It is valid for this question,
-      as long as it is open, and for nothing else. Send it to nobody else.
+      Anyone with this link can answer${name ? ` for ${name}` : ""} without an account. It is valid only for this question,
+      while it is open. Do not share it with anyone else.
     </p>
     <div class="line">
       <input class="input mono" readonly aria-label="Link" value=${url} onFocus=${(event) => event.target.select()} />

@@ -7,11 +7,13 @@ import { Live } from "../app.js";
 import { may } from "../session.js";
 import { amount, count, duration, plural, shortId, units, words, written } from "../format.js";
 import { confirm, openDialog, useAct } from "../dialogs.js";
-import { Copy, Empty, Loading, Meter, NoMatches, Trouble, When } from "../parts.js";
+import { Copy, Empty, Loading, Meter, NoMatches, Total, Trouble, When } from "../parts.js";
 import { Owner, budgetPage, budgetPath, ownedKey, whose } from "../owners.js";
 import { toast } from "../toasts.js";
 
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+/** As many are shown at once. */
+const SHOWN = 200;
 const NOTHING = { budgets: [], quotas: [] };
 
 async function all(path, key, own) {
@@ -40,15 +42,17 @@ export default function Budgets({ id, query }) {
   const owner = query.get("namespace");
   const { data, problem, refresh } = useLive(() => load(id, owner, own), [id, owner, own], 5_000);
   const text = query.get("q") || "";
-  const shown = (data?.budgets || []).filter(
-    (budget) =>
-      !text || `${budget.scope_id} ${budget.scope_type} ${budget.budget_id} ${budget.namespace ?? ""}`.includes(text),
+  const shown = (data?.budgets || []).filter((budget) =>
+    `${budget.scope_id} ${budget.scope_type} ${budget.budget_id} ${budget.namespace ?? ""}`
+      .toLowerCase()
+      .includes(text.trim().toLowerCase()),
   );
   return html`
     <div class="page">
       <div class="page-head">
         <h1>Budgets and quotas</h1>
         <${Live} />
+        ${data && !id && html`<${Total} text=${plural(shown.length, "budget")} />`}
         ${id && html`<a class="button small" href="#/budgets">All budgets</a>`}
         ${
           !id &&
@@ -77,7 +81,7 @@ export default function Budgets({ id, query }) {
                 shown.length
                   ? html`
                       <div class="grid">
-                        ${shown.slice(0, 200).map(
+                        ${shown.slice(0, SHOWN).map(
                           (budget) => html`
                             <${Budget}
                               key=${ownedKey(budget.budget_id, budget.namespace)}
@@ -87,6 +91,7 @@ export default function Budgets({ id, query }) {
                           `,
                         )}
                       </div>
+                      ${shown.length > SHOWN && html`<p class="loading">The first ${SHOWN}. Search to find others.</p>`}
                     `
                   : html`
                       <section class="card">
@@ -133,12 +138,12 @@ const Quotas = ({ quotas }) => html`
                         </td>
                         <td data-label="Owner"><${Owner} namespace=${quota.namespace} /></td>
                         <td class="number" data-label="Per window">
-                          ${quota.limits.max_requests_per_window ? count(quota.limits.max_requests_per_window) : "any"}
+                          ${quota.limits.max_requests_per_window ? count(quota.limits.max_requests_per_window) : "unlimited"}
                         </td>
                         <td class="number" data-label="Window">
                           ${duration(quota.limits.requests_per_window_seconds * 1_000)}
                         </td>
-                        <td class="number" data-label="Concurrency">${quota.limits.active_concurrency_cap || "any"}</td>
+                        <td class="number" data-label="Concurrency">${quota.limits.active_concurrency_cap || "unlimited"}</td>
                         <td class="number" data-label="Running">${count(quota.active_concurrency)}</td>
                         <td class="soft" data-label="Created"><${When} ms=${quota.created_at_ms} /></td>
                       </tr>
@@ -156,7 +161,7 @@ const Quotas = ({ quotas }) => html`
 const BEYOND = {
   fail: "Hard limit.",
   cancel_pending: "Hard limit. Waiting executions are cancelled.",
-  ask: "Hard limit. Asks a person before it goes on.",
+  ask: "Hard limit. Asks for approval before it continues.",
   warn: "Soft limit. Only warns.",
 };
 
@@ -308,7 +313,7 @@ function Limits({ budget, refresh }) {
       )}
       <${Trouble} problem=${problem} />
       <div class="foot">
-        <button type="button" class="button" onClick=${own.close}>Keep</button>
+        <button type="button" class="button" onClick=${own.close}>Cancel</button>
         <button type="submit" class="button primary" disabled=${busy}>${busy ? "Working…" : "Change"}</button>
       </div>
     </form>

@@ -7,6 +7,7 @@ import { duration, plural, shortId } from "../format.js";
 import { Absent, Badge, Copy, executionHref, ExecutionLink, Tabs, Trouble, visit, When } from "../parts.js";
 import { eventsOf } from "../history.js";
 import { Timeline } from "../timeline.js";
+import { listHref } from "../searchlinks.js";
 import { changed } from "../narrowing.js";
 import { Actions, actionsOf } from "../execution/actions.js";
 import { Data, Details } from "../execution/data.js";
@@ -113,7 +114,7 @@ export default function Execution({ id, query }) {
           <dl class="facts">
             <div>
               <dt>Lane</dt>
-              <dd>${info.lane_id}</dd>
+              <dd><a href=${listHref({ lane: info.lane_id })}>${info.lane_id}</a></dd>
             </div>
             <div>
               <dt>Priority</dt>
@@ -184,7 +185,7 @@ export default function Execution({ id, query }) {
           ${tab === "details" && html`<${Details} ...${{ info, history, input, explained }} />`}
         </div>
       </section>
-      ${children.length > 0 && html`<${Relatives} title="Children" found=${children} />`}
+      ${children.length > 0 && html`<${Relatives} title="Children" found=${children} all=${listHref({ parent: id })} />`}
       ${others.length > 0 && html`<${Relatives} title="Others in its flow" found=${others} flow=${info.flow_id} />`}
     </div>
   `;

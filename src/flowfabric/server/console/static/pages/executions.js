@@ -219,7 +219,7 @@ function Found({ said, own, counts }) {
         chosen.size > 0 &&
         html`
           <div class="bulk" role="status">
-            <span>${plural(chosen.size, "execution")} chosen</span>
+            <span>${plural(chosen.size, "execution")} selected</span>
             ${may("request_cancel") && act("cancel", "Cancel…", "danger")}
             ${may("replay_execution") && act("replay", "Replay…", "")}
             <button type="button" class="button small quiet" onClick=${clear}>Deselect all</button>

@@ -192,7 +192,7 @@ function Flow({ id, text, chosen }) {
                 <th scope="col">Member</th>
                 <th scope="col">Waiting for</th>
                 <th scope="col">Created</th>
-                <th scope="col" class="number">Took</th>
+                <th scope="col" class="number">Duration</th>
                 <th scope="col"></th>
               </tr>
             </thead>
@@ -212,7 +212,7 @@ function Flow({ id, text, chosen }) {
                       ${groups.has(node.execution_id) ? groupText(groups.get(node.execution_id)) : "–"}
                     </td>
                     <td class="soft" data-label="Created"><${When} ms=${node.created_at} /></td>
-                    <td class="number soft" data-label="Took">
+                    <td class="number soft" data-label="Duration">
                       ${node.started_at && node.completed_at ? duration(node.completed_at - node.started_at) : "–"}
                     </td>
                     <td class="actions">

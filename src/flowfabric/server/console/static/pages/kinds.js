@@ -5,10 +5,10 @@ import { useLive } from "../live.js";
 import { changed, narrowed, rewrite, useNamespace } from "../narrowing.js";
 import { Live } from "../app.js";
 import { may } from "../session.js";
-import { count, duration, exact, moment } from "../format.js";
+import { count, duration, exact, moment, plural } from "../format.js";
 import { listHref } from "../searchlinks.js";
 import { toast } from "../toasts.js";
-import { Badge, Empty, Loading, NoMatches, Segments, Trouble } from "../parts.js";
+import { Badge, Empty, Loading, NoMatches, Segments, Total, Trouble } from "../parts.js";
 
 const WINDOWS = [
   [900_000, "15 min"],
@@ -66,6 +66,7 @@ export default function Kinds({ query }) {
       <div class="page-head">
         <h1>Kinds</h1>
         <${Live} />
+        ${data && html`<${Total} text=${plural(shown.length, "kind")} />`}
         <div class="actions">
           <${Segments}
             label="Window"
@@ -114,8 +115,8 @@ export default function Kinds({ query }) {
                           <th scope="col" class="number">Open</th>
                           <th scope="col" class="number">Failed</th>
                           <th scope="col" class="number">Failure share</th>
-                          <th scope="col" class="number" title="Half of them took no longer">p50</th>
-                          <th scope="col" class="number" title="95 % of them took no longer">p95</th>
+                          <th scope="col" class="number" title="Half took no longer than this">p50</th>
+                          <th scope="col" class="number" title="95 % took no longer than this">p95</th>
                           ${may("create_execution") && html`<th scope="col"><span class="visually-hidden">Actions</span></th>`}
                         </tr>
                       </thead>

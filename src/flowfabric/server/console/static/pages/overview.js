@@ -7,7 +7,7 @@ import { Live } from "../app.js";
 import { everywhere, may } from "../session.js";
 import { brief, count, duration, shortId, zoned } from "../format.js";
 import { Chart, Legend, PALETTE, SPANS } from "../chart.js";
-import { Loading, Segments, Trouble } from "../parts.js";
+import { Loading, Segments, Trouble, Zone } from "../parts.js";
 import { whose } from "../owners.js";
 import { Failing, Limited, Matters, Tiles, tilesOf } from "../overview/tiles.js";
 
@@ -199,5 +199,6 @@ function Charts({ data, matters }) {
         "third",
       )}
     </div>
+    <${Zone} />
   `;
 }

@@ -5,8 +5,8 @@ import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
 import { may } from "../session.js";
-import { count, duration, exact, moment, relative } from "../format.js";
-import { Badge, Empty, ExecutionLink, Loading, Trouble, When } from "../parts.js";
+import { count, duration, exact, moment, plural, relative } from "../format.js";
+import { Badge, Empty, ExecutionLink, Loading, Total, Trouble, When } from "../parts.js";
 import { Icon } from "../icons.js";
 import { Detail } from "../schedules/detail.js";
 import { edit } from "../schedules/form.js";
@@ -41,6 +41,7 @@ function List({ query }) {
       <div class="page-head">
         <h1>Schedules</h1>
         <${Live} />
+        ${data && html`<${Total} text=${plural(data.schedules.length, "schedule")} more=${data.more} />`}
         ${
           may("put_schedule") &&
           html`
