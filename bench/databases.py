@@ -262,7 +262,7 @@ class ValkeyDatabase(Database):
             return info_facts(*checked(await statements.wire.ask(("INFO",))))
 
     async def compact(self) -> None:
-        """Write the server's file anew, so that another server reads it sooner."""
+        """Rewrite the server's file, so that another server reads it sooner."""
         async with self._statements() as statements:
             checked(await statements.wire.ask(("BGREWRITEAOF",)))
         while (await self.facts())["aof_rewrite_in_progress"] != "0":  # noqa: ASYNC110

@@ -1,4 +1,4 @@
-"""The work that everything here does: the same rows, whoever writes them."""
+"""The work that everything here does: the same rows for the engine and for the limits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the Valkey store keeps of an execution, with holes where its ids and times go.
 
-The bytes are the store's own, packed once. Whoever writes many executions by hand only fills the holes: a backlog from
+The bytes are the store's own, packed once. Writing many executions by hand only fills the holes: a backlog from
 here, a limit in Lua on the server.
 """
 

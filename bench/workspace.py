@@ -30,7 +30,7 @@ class ValkeyServer(Valkey):
 
     def __init__(self, template: Path | None, *arguments: str) -> None:
         self._template = template
-        # The log is never written anew in the middle of a window.
+        # The log is never rewritten in the middle of a window.
         super().__init__("--auto-aof-rewrite-percentage", "0", *arguments)
 
     def prepare(self) -> None:

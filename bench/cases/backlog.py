@@ -120,7 +120,7 @@ async def churn(store: str, bench: Bench) -> list[Row]:
 
 
 async def statistics(bench: Bench) -> list[Row]:
-    """The planner of SQLite decides anew once it has statistics."""
+    """The planner of SQLite chooses again once it has statistics."""
     plain, analyzed = await _small(bench, "sqlite"), await _small(bench, "sqlite")
     assert isinstance(analyzed, SqliteDatabase)
     await analyzed.analyze()

@@ -16,6 +16,10 @@ from tests.words.collecting import collected, recorded, texts_of_the_console, te
 
 LIST = Path(__file__).with_name("sentences.txt")
 
+ROOT = Path(__file__).parents[2]
+#: Code that is read, and what its comments never say.
+ROOMS = ("src", "bench", "deploy", "examples")
+FOREIGN = re.compile(r"\b(whoever|whomever|anew|thrice|hence|thereof|herewith)\b", re.IGNORECASE)
 #: Words and phrases that are not the usual ones of the field, as regular expressions; and what to write instead.
 BANNED = {
     r"whoever|whomever": "anyone, callers, those who",
@@ -63,6 +67,18 @@ def test_nobody_has_to_decode_a_sentence(phrase: str) -> None:
     pattern = re.compile(rf"\b(?:{phrase})\b" if phrase[-1].isalnum() else rf"\b(?:{phrase})", re.IGNORECASE)
     found = [f"{where}: {text.strip()}" for where, text in texts() if pattern.search(text)]
     assert found == [], f"write instead: {BANNED[phrase]}"
+
+
+def test_comments_are_plain_english_too() -> None:
+    found = []
+    for path in (each for room in ROOMS for each in sorted((ROOT / room).rglob("*"))):
+        # Migrations that were released stay as they are, and so does what others have written.
+        if path.suffix in (".py", ".js", ".css", ".lua") and not {"vendor", "migrations"} & set(path.parts):
+            lines = path.read_text().splitlines()
+            found += [
+                f"{path.relative_to(ROOT)}:{number}" for number, line in enumerate(lines, 1) if FOREIGN.search(line)
+            ]
+    assert found == []
 
 
 def test_the_list_holds_what_is_shown() -> None:

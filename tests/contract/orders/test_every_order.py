@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 
-from flowfabric import BackfillResult, Every, ExecutionId, FlowGraph, FlowId, Frame, Scope, SuspendArgs
+from flowfabric import App, BackfillResult, Every, ExecutionId, FlowGraph, FlowId, Frame, Scope, SuspendArgs
 from flowfabric.ascending import ascending_uuid
 from flowfabric.engine import Engine
 from flowfabric.model.operations.suspension import SuspensionReason
@@ -20,10 +21,12 @@ from flowfabric.model.partitions import flow_partition
 from flowfabric.model.reads.samples import SAMPLE_MS
 from flowfabric.model.reads.subscriptions import cursor_at, event_id_of
 from flowfabric.model.records.starts import EnqueueRequest
+from flowfabric.server import ServerConfig, create_app
 from tests.contract import seeding
 from tests.contract.conftest import STORES
 from tests.contract.probe import START_MS, ManualClock, create, id_of, policy
 from tests.contract.suspending import asking
+from tests.server.making import creation
 
 LANE = "lane"
 HOUR = 3_600_000
@@ -53,7 +56,7 @@ class Site:
         return self.clock() - BEHIND_MS * self.engines.index(engine)
 
     def __getattr__(self, name: str) -> Any:
-        """An operation at whoever's turn it is."""
+        """An operation at the engine whose turn it is."""
         return getattr(self.next, name)
 
 
@@ -99,6 +102,33 @@ async def in_bulk(site: Site) -> Made:
         engine = site.next
         answers = await engine.create_executions([{"lane_id": LANE}] * MANY)
         made += [(site.time_of(engine), each.execution_id) for each in answers]
+    return made
+
+
+async def by_task(site: Site) -> Made:
+    made: Made = []
+    for _ in range(2):
+        engine = site.next
+        app = await App("memory://", lane=LANE).open_on(engine)
+        runs = await app.task(name="work")(_work).start_many(range(MANY))
+        made += [(site.time_of(engine), ExecutionId.parse(each.id)) for each in runs]
+    return made
+
+
+async def _work(number: int) -> None: ...
+
+
+async def over_http(site: Site) -> Made:
+    made: Made = []
+    for _ in range(2):
+        engine = site.next
+        transport = httpx.ASGITransport(create_app(engine, ServerConfig()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            body = {"executions": [creation(lane_id=LANE)] * MANY}
+            answer = (await client.post("/v1/executions/bulk", json=body)).raise_for_status().json()
+        made += [
+            (site.time_of(engine), ExecutionId.parse(each["Created"]["execution_id"])) for each in answer["results"]
+        ]
     return made
 
 
@@ -177,13 +207,16 @@ async def requests(site: Site) -> Made:
 
 CREATORS: dict[str, Callable[[Site], Awaitable[Made]]] = {
     each.__name__: each
-    for each in (one_by_one, all_at_once, in_bulk, flows, joined, children, forks, slots, missed_slots, requests)
-}
+    for each in (
+        one_by_one, all_at_once, in_bulk, by_task, over_http, flows, joined, children, forks, slots, missed_slots,
+        requests,
+    )
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("creator", CREATORS)
 async def test_what_is_created_first_is_told_and_taken_first(site: Site, creator: str) -> None:
-    """By the time that whoever created it had, then in the order of the calls."""
+    """By its creator's clock, then in the order of the calls."""
     made = await CREATORS[creator](site)
     expected = [each for _, each in sorted(made, key=lambda one: one[0])]
     for size in SIZES[1:]:

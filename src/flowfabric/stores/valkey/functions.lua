@@ -313,6 +313,6 @@ local function rehearse(keys, list)
 end
 
 redis.register_function('@PREFIX@commit', commit)
--- Whoever wants to look at a full server needs it.
+-- Looking at a full server needs it.
 redis.register_function{function_name = '@PREFIX@rehearse', callback = rehearse, flags = {'allow-oom'}}
 redis.register_function{function_name = '@PREFIX@read', callback = read, flags = {'no-writes'}}

@@ -12,7 +12,7 @@ local function begin(keys, args)
   if known[1] ~= args[1] then return gone() end
   local is_new = known[2] ~= args[2]
   local time = redis.call('TIME')
-  -- Microseconds: whoever gave out numbers before has not given out one for each of them.
+  -- Microseconds: an earlier process has not given out a number for each of them.
   local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
   local answers = {}
   for at = 5, #args, 3 do
@@ -67,6 +67,6 @@ local function miss(keys, args)
   return redis.status_reply('OK')
 end
 
--- Both write next to nothing, and whoever wants to look at a full server needs them.
+-- Both write next to nothing, and looking at a full server needs them.
 redis.register_function{function_name = '@PREFIX@begin', callback = begin, flags = {'allow-oom'}}
 redis.register_function{function_name = '@PREFIX@miss', callback = miss, flags = {'allow-oom'}}

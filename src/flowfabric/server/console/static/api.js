@@ -32,7 +32,7 @@ export function headers(more) {
   return { ...(given ? { authorization: `Bearer ${given}` } : {}), ...more };
 }
 
-/** Whoever wants to know whether the server answers. */
+/** Called when the server answers again, or no longer. */
 const listeners = new Set();
 export const onReach = (listener) => listeners.add(listener);
 const reached = (there) => {

@@ -88,7 +88,7 @@ export const zoned = (ms) => `${time(ms)} ${zone()}`;
 /** Hours and minutes, for axes. */
 export const minute = (ms) => clock.format(ms).slice(0, 5);
 
-/** A time as a field for dates and times holds it, in the clock of whoever looks; and back. */
+/** A time as a field for dates and times holds it, in the browser's time zone; and back. */
 export const toLocal = (ms) =>
   ms ? new Date(ms - new Date(ms).getTimezoneOffset() * 60_000).toISOString().slice(0, 16) : "";
 export const fromLocal = (text) => Math.max(0, Date.parse(text) || 0);

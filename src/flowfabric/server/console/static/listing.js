@@ -10,7 +10,7 @@ export const MOST = 1_000;
 const PAGES = 8;
 /** What is looked at for news, above everything. */
 const HEAD = 100;
-/** Whoever needs the next page this soon is on the way to somewhere far. */
+/** A next page needed this soon means a long way to scroll. */
 const HASTE = 1_500;
 const BLINK = 250;
 /** As many rows stay in memory, but for what is in view. */
@@ -152,7 +152,7 @@ export class Listing {
   /** Say what is in view: what is missing there is fetched, one stretch at a time. */
   look(first, last) {
     this.view = { first, last };
-    // After something went wrong, whoever refreshes tries again.
+    // After a failure the next refresh retries.
     if (!this.opened || this.problem) return;
     const margin = performance.now() - this.asked < HASTE ? 4 * PAGE : PAGE / 2;
     if (!this.complete && last > this.total - margin) this.more();
@@ -227,7 +227,7 @@ export class Listing {
       const lowest = this.at(Math.min(last, this.total) - 1);
       const until = lowest && keyOf(lowest);
       const limit = Math.min(MOST, Math.max(1, last - first));
-      // Whatever has come is put in at once: in between, rows would have moved under whoever looks at them.
+      // Everything new is put in at once: in between, rows would move under the reader's eyes.
       const [head, page] = await Promise.all([
         this.through(null, above || !until ? this.newest : until, above ? HEAD : Math.min(MOST, Math.max(HEAD, last))),
         above && this.through(keyOf(above), until, limit),

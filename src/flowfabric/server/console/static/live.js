@@ -1,6 +1,6 @@
-// Server-sent events over fetch, which can carry a credential: continued with Last-Event-ID, tried again when cut off.
-// One stream of hints per tab says that something has changed; whoever shows something then looks again, at most once
-// in a while. A hidden tab holds no connection.
+// Server-sent events over fetch, which can carry a credential: continued with Last-Event-ID, retried when cut off.
+// One stream of hints per tab says that something has changed; what is shown is then read again, at most once in
+// a while. A hidden tab holds no connection.
 import { effect, signal, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./dom.js";
 import { address, headers, isRefusal, onActed, onReach, problemOf } from "./api.js";
 import { may, me, token } from "./session.js";
@@ -213,7 +213,7 @@ class Viewer {
 
 /**
  * What is asked for, as long as `deps` stay the same: `open` turns false as soon as something else is drawn, or nothing.
- * An answer is for the question it was given to: whoever waited looks whether that is still open.
+ * An answer is for the question it was given to: look whether that is still open after each wait.
  */
 export function useQuestion(deps) {
   const question = useMemo(() => ({ open: true }), deps);

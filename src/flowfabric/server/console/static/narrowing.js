@@ -9,7 +9,7 @@ export function narrowed(page, query) {
   return `#/${page}${found.size ? `?${found}` : ""}`;
 }
 
-/** The address becomes this one; whoever types does not want every letter in the history. */
+/** The address becomes this one, without an entry in the history for every letter that is typed. */
 export function rewrite(hash) {
   history.replaceState(null, "", hash);
   dispatchEvent(new HashChangeEvent("hashchange"));

@@ -51,7 +51,7 @@ export function draftOf(given, root = given, value = undefined, required = true)
   }
 }
 
-/** Dates and times as their fields hold them, in the clock of whoever looks. */
+/** Dates and times as their fields hold them, in the browser's time zone. */
 function textOf(schema, text) {
   if (schema.format !== "date-time" || !/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)?$/.test(text)) return text;
   const made = new Date(text);

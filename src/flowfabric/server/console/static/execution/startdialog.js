@@ -65,7 +65,7 @@ function Start({ kind: chosen = "", space: given = null }) {
   const usual = namespace.peek() || me.peek()?.namespaces?.[0] || "default";
   const known = listed || [];
   const named = known.filter((each) => each.kind === name);
-  // Whoever names a kind that one namespace alone has means that one.
+  // A kind that one namespace alone has is meant in that namespace.
   const only = named.length === 1 && !named.some((each) => each.namespace === usual) ? named[0].namespace : usual;
   const space = typed ?? only;
   const isKnown = named.some((each) => each.namespace === space.trim());

@@ -58,7 +58,7 @@ export function hrefOf(said) {
 const isHere = () => /^#\/executions(\?|$)/.test(location.hash);
 
 /**
- * Go there; whoever types does not want every letter in the history. What only rewrites the address of the list does
+ * Go there; with `replace`, without an entry in the history for every letter that is typed. What only rewrites the address of the list does
  * nothing when that was left: it may come from a timer, or from what is still drawn of the list.
  */
 export function go(said, { replace = false } = {}) {

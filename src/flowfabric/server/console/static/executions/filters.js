@@ -15,7 +15,7 @@ const WINDOWS = [
   ["604800000", "Last 7 d"],
 ];
 const WHOLE = /^(?:\{fp:(\d+)\}|(\d{1,5})):([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/i;
-/** Whoever has typed "lane:" is about to type more. */
+/** After "lane:" more is about to be typed. */
 const UNFINISHED = /(?:^|\s)[a-z_]+:"?$/i;
 
 /** The words of the search box; the address follows after a moment. */

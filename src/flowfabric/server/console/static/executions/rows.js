@@ -11,7 +11,7 @@ const OVERSCAN = 8;
 
 export const rowHeight = () => (matchMedia("(max-width: 760px)").matches ? 60 : 37);
 
-/** `scroller` is where whoever shows the list finds its Scroller. */
+/** `scroller` is where the page finds the list's Scroller. */
 export function Rows({ narrowed, columns, roots, clear, listing, chosen, flip, cursor, setCursor, open, scroller, halt, over }) {
   const [, draw] = useState(0);
   const box = useRef(null);
