@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import quote
 
 import pytest
 from playwright.async_api import expect
@@ -54,3 +55,60 @@ async def test_what_was_typed_survives_another_tab(shop: Shop, pages: Pages) -> 
         await expect(watched.page).to_have_url(re.compile(f"q={other}$|q={other}&"))
         await watched.page.clock.run_for(1_000)
         await expect(watched.at("#q")).to_have_value(other)
+
+
+async def test_the_namespace_stands_in_the_address(shop: Shop, pages: Pages) -> None:
+    """Of every page that it narrows: a link shows others the same."""
+    watched = await pages.of(shop.url)
+    chosen, lists = watched.at("#namespace"), ("overview", "executions", "flows", "approvals", "budgets", "schedules")
+    for page in (*lists, "workers", "kinds"):
+        await watched.go(f"{page}?ns=warehouse")
+        await expect(chosen).to_have_value("warehouse")
+        await expect(watched.page).to_have_url(re.compile(r"\?ns=warehouse$"))
+        await chosen.select_option("shop")
+        await expect(watched.page).to_have_url(re.compile(r"\?ns=shop$"))
+        await watched.at("nav a[href='#/settings']").click()
+        await expect(watched.page.get_by_role("heading", level=1)).to_have_text("Settings")
+        await watched.at(f"nav a[href='#/{page}']").click()
+        await expect(watched.page).to_have_url(re.compile(rf"#/{page}\?ns=shop$"))
+        await chosen.select_option("")
+        await expect(watched.page).to_have_url(re.compile(rf"#/{page}$"))
+    # What is typed or chosen on a page leaves it there.
+    await watched.go("flows?ns=shop")
+    await watched.at("#flow-kind").fill("nightly")
+    await watched.at("[data-state=running]").click()
+    await expect(watched.page).to_have_url(re.compile(r"\?kind=nightly&state=running&ns=shop$"))
+
+
+async def test_what_is_shown_of_one_stands_in_the_address(shop: Shop, pages: Pages) -> None:
+    """The member in the middle of a graph, the scale of a timeline, the attempt whose logs are open."""
+    watched = await pages.of(shop.url)
+    await watched.go(f"flows/{shop.seeded.flow}")
+    canvas = watched.at("canvas")
+    await expect(watched.at(".graph")).to_have_attribute("data-placed", "true")
+    await watched.at("#member").fill("COUNT_SHARD")
+    await expect(watched.at("tbody tr")).to_have_count(5)
+    await watched.at("tbody tr").nth(3).get_by_role("button", name="Show").click()
+    shown = await canvas.get_attribute("data-found") or ""
+    assert shown.startswith("{fp:")
+    await watched.at("tbody tr").nth(1).get_by_role("button", name="Show").click()
+    await expect(canvas).not_to_have_attribute("data-found", shown)
+    await watched.page.go_back()
+    await expect(canvas).to_have_attribute("data-found", shown)
+    await watched.page.reload()
+    await expect(canvas).to_have_attribute("data-found", shown)
+    await watched.at("#member").fill("nothing like it")
+    await watched.page.get_by_role("link", name="Clear filters").click()
+    await expect(watched.at("tbody tr")).to_have_count(14)
+    await watched.go(f"executions/{quote(shop.seeded.troubled, safe='')}?tab=logs")
+    first, real = watched.button("Attempt 1", exact=True), watched.button("Real time")
+    await first.click()
+    await watched.button("Compress waits").click()
+    await real.click()
+    await expect(watched.page).to_have_url(re.compile(r"\?tab=logs&attempt=1&scale=true$"))
+    await watched.page.reload()
+    for each in (first, real):
+        await expect(each).to_have_attribute("aria-pressed", "true")
+    await watched.page.go_back()
+    await expect(real).to_have_attribute("aria-pressed", "false")
+    await expect(first).to_have_attribute("aria-pressed", "true")

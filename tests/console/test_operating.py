@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from flowfabric import Cron, Every
 from flowfabric.engine import Engine
@@ -158,6 +159,25 @@ async def test_the_audit_says_what_has_changed(watched: Watched, engine: Engine)
         ".find((part) => part.type === 'timeZoneName').value"
     )
     await expect(rows.first.locator("td").first).to_contain_text(zone)
+
+
+async def test_a_search_says_what_it_looked_at(watched: Watched, engine: Engine) -> None:
+    """Of a log that is longer than what is loaded, nobody can say that there are no matches."""
+    await engine.record_act(who="root", act="pause_schedule", subject={"schedule_id": "s"}, status=200)
+
+    async def long(route: Route) -> None:
+        answer = await route.fetch()
+        await route.fulfill(response=answer, json={**await answer.json(), "next_cursor": "1"})
+
+    await watched.page.route("**/v1/admin/audit*", long)
+    await watched.go("audit?q=nobody+did+this")
+    empty = watched.at(".empty")
+    await expect(empty).to_have_text(re.compile(r"No matches among the newest \d+ entr(y|ies)\. Clear filters"))
+    await expect(watched.button("Older")).to_be_visible()
+    await empty.get_by_role("link").click()
+    await expect(watched.at("[data-total]")).to_have_text(re.compile(r"\d+ entr(y|ies) or more"))
+    await watched.go("budgets?q=NOTHING+LIKE+IT")
+    await expect(watched.at(".empty").first).to_have_text("No matches. Clear filters")
 
 
 async def test_budgets_say_when_they_are_reset(watched: Watched, engine: Engine) -> None:
