@@ -213,7 +213,7 @@ async def _rest(tasks: Collection[asyncio.Task[Any]]) -> None:
 def _waits_for_others(task: asyncio.Task[Any], code: Contained, left: dict[asyncio.Task[Any], Contained]) -> bool:
     """Whether it may go on by itself when others have ended; it would cancel them."""
     awaited = getattr(task, "_fut_waiter", None)
-    if isinstance(awaited, asyncio.Task) or getattr(awaited, "_children", ()):
+    if isinstance(awaited, asyncio.Task) or getattr(awaited, "_children", None):
         return True
     return any(each.path.startswith(code.path) for each in left.values() if each is not code)
 

@@ -1,7 +1,7 @@
 """Time limits of ``asyncio`` in the code of a workflow.
 
 A limit of ``asyncio`` lives in the loop. Around a step that is as good as anywhere. Around something that the workflow
-waits for it would be forgotten whenever the run is parked, and begin anew, so a pass that comes to wait for such a
+waits for it would be forgotten whenever the run is parked, and begin again, so a pass that comes to wait for such a
 thing ends, and says what to write instead.
 """
 
