@@ -61,7 +61,8 @@ AGAIN_WITH_KEY = {
     "cancel_flow": "Cancelled",
     "give_answer": '"repeated":true',
     "answer_link": '"repeated":true',
-    "remote_calls": "AlreadySatisfied",
+    # Each of the calls is told of as by itself; how many of them share a commit is not said.
+    "remote_calls": "AlreadySatisfied|Duplicate",
 }
 #: What a repetition adds, and should: another renewal, another look at a secret, and a priority that is set is an event
 #: whatever it was before.

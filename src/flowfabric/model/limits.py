@@ -52,6 +52,8 @@ MAX_SIGNAL_BYTES: Final = 65_536
 MAX_WAITPOINTS: Final = 256
 #: Waitpoints that an execution keeps beside those it waits on: the latest.
 WAITPOINTS_KEPT: Final = 1_000
+#: Waitpoints of one execution that are open to signals before it suspends on them.
+MAX_PENDING_WAITPOINTS: Final = 1_000
 MAX_CONDITION_NODES: Final = 1_024
 #: How deep a condition may nest; the root counts as one.
 MAX_COMPOSITE_DEPTH: Final = 4
@@ -68,6 +70,8 @@ MAX_BUDGET_DEPTH: Final = 8
 #: Budgets that one policy or flow may name: each is looked at whenever somebody claims.
 MAX_NAMED_BUDGETS: Final = 256
 MAX_DIMENSIONS: Final = 64
+#: Dimensions that one budget may have limits for, and those that it counts without.
+MAX_COUNTED_DIMENSIONS: Final = 256
 #: Lanes one claim may serve together, and the weight of each.
 MAX_LANES: Final = 100
 MAX_WEIGHT: Final = 1_000

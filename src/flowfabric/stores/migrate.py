@@ -21,9 +21,20 @@ from flowfabric.model.partitions import PartitionCounts
 _log = logging.getLogger("flowfabric.stores")
 #: What a file begins with that earlier releases cannot live with.
 INCOMPATIBLE = "-- incompatible"
+#: What a PostgreSQL file of indexes begins with that are made and dropped beside writers, outside of a transaction.
+CONCURRENTLY = "-- concurrently"
 #: What a database says of the migrations that were applied to it.
 APPLIED = "SELECT version, checksum, backward_compatible FROM ff_migration_annotation ORDER BY version"
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+_INDEX = re.compile(r"(CREATE|CREATE UNIQUE|DROP) INDEX CONCURRENTLY (?:IF EXISTS )?(\w+)\b")
+
+
+class Index(Struct, frozen=True):
+    """A statement of such a file: it makes an index or drops one."""
+
+    name: str
+    made: bool
+    statement: str
 
 
 class Migration(Struct, frozen=True):
@@ -42,6 +53,19 @@ class Migration(Struct, frozen=True):
     def backward_compatible(self) -> bool:
         """Whether earlier releases can live with it: a file says so if they cannot."""
         return not self.sql.startswith(INCOMPATIBLE)
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether it makes and drops indexes beside writers, and does nothing else."""
+        return self.sql.startswith(CONCURRENTLY)
+
+    def indexes(self) -> tuple[Index, ...]:
+        """Its statements, if that is so."""
+        plain = "\n".join(line for line in self.sql.splitlines() if not line.startswith("--"))
+        found = [(each.strip(), _INDEX.match(each.strip())) for each in plain.split(";") if each.strip()]
+        if any(match is None for _, match in found):
+            raise ValueError(f"{self.version:04}_{self.name}: only indexes can be made or dropped concurrently")
+        return tuple(Index(match[2], match[1] != "DROP", text) for text, match in found if match is not None)
 
 
 @cache
@@ -89,7 +113,7 @@ _steps: ContextVar[Callable[[Migration], None] | None] = ContextVar("flowfabric_
 
 @contextlib.contextmanager
 def watched(step: Callable[[Migration], None]) -> Iterator[None]:
-    """Let a function hear of each file as it is applied. All of them become visible together, at the end."""
+    """Let a function hear of each file as it is applied."""
     token = _steps.set(step)
     try:
         yield
@@ -98,7 +122,7 @@ def watched(step: Callable[[Migration], None]) -> Iterator[None]:
 
 
 def applied(migration: Migration) -> None:
-    """A file was applied, in a transaction that goes on."""
+    """A file was applied."""
     _log.debug("migration %04d_%s applied", migration.version, migration.name)
     step = _steps.get()
     if step is not None:

@@ -20,6 +20,7 @@ from tests.contract.probe import ManualClock, Probe, create, id_of, policy
 #: Priorities that put executions in the order in which they are made, since the clock stands still.
 _LATER = itertools.count(8_000, -1)
 NOBODY = "99999999-9999-4999-8999-999999999999"
+SPENDER = ExecutionId.parse(f"{{fp:0}}:{ONE}")
 
 
 async def named(engine: Engine, *budgets: str, quota: str | None = None, **more: Any) -> ExecutionId:
@@ -154,8 +155,7 @@ async def _reset(engine: Engine) -> None:
 
 
 async def _release(engine: Engine) -> None:
-    eid = ExecutionId.parse(f"{{fp:0}}:{NOBODY}")
-    await engine.release_budget(budget_id=ONE, execution_id=eid)
+    await engine.release_budget(budget_id=ONE, execution_id=SPENDER)
 
 
 ROOM: dict[str, Callable[[Engine], Awaitable[None]]] = {
@@ -169,8 +169,8 @@ ROOM: dict[str, Callable[[Engine], Awaitable[None]]] = {
 @pytest.mark.parametrize("room", ROOM)
 async def test_room_lets_go_without_a_scan(engine: Engine, probe: Probe, room: str) -> None:
     await budget(engine, ONE, {"a": 10})
-    eid = ExecutionId.parse(f"{{fp:0}}:{NOBODY}")
-    await engine.record_spend(budget_id=ONE, execution_id=eid, deltas={"a": 10})
+    await create(engine, execution_id=SPENDER, lane_id="elsewhere")
+    await engine.record_spend(budget_id=ONE, execution_id=SPENDER, deltas={"a": 10})
     low, high = await named(engine, ONE), await named(engine, ONE, priority=9_000)
     assert await claim(engine) == []
     await ROOM[room](engine)

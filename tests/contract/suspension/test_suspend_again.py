@@ -20,7 +20,7 @@ from flowfabric import (
     ValidationKind,
 )
 from flowfabric.conditions import AllOf, ByName, Count, CountKind, OperatorOnly, Single
-from flowfabric.core.suspension import suspend as suspend_rules
+from flowfabric.core.suspension import forgetting
 from flowfabric.engine import Engine
 from flowfabric.model.records.executions import SuspendDedup, Waitpoint
 from tests.contract.probe import (
@@ -56,7 +56,7 @@ async def test_who_waits_again_and_again_keeps_the_latest_waitpoints(
     engine: Engine, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise an execution that never ends would have more of them one day than can be closed at once."""
-    monkeypatch.setattr(suspend_rules, "WAITPOINTS_KEPT", 3)
+    monkeypatch.setattr(forgetting, "WAITPOINTS_KEPT", 3)
     handle = await claimed(engine)
     eid = id_of(handle)
     pending = await engine.create_waitpoint(handle, "open", 60_000)

@@ -105,7 +105,7 @@ class Budgets(Signals):
         soft = self._charge(chain, amounts)
         if key:
             self.reported[(budget_id, key)] = (self.now + DAY, "")
-        if execution_id is not None:
+        if execution_id in self.rows:
             for budget in chain:
                 budget.ledger.update({(budget_id, execution_id, name): amount for name, amount in amounts.items()})
         return soft or ("Ok", {})

@@ -69,7 +69,7 @@ def plan(
         say(f"[green]applied[/green]  {escape(each)}")
     for each in found.pending:
         say(f"[yellow]pending[/yellow]  {escape(each)}")
-    say("apply them with `flowfabric db migrate`, in one transaction" if found.pending else "up to date: nothing to do")
+    say("apply them with `flowfabric db migrate`" if found.pending else "up to date: nothing to do")
     return code
 
 
@@ -77,8 +77,8 @@ def plan(
 def migrate(*, where: Where = NOWHERE) -> int:
     """Bring the tables up to date.
 
-    Creates the SQLite file if it does not exist. Applies all migrations in one transaction and reports each: if one
-    fails, nothing changes. Running it again changes nothing.
+    Creates the SQLite file if it does not exist. PostgreSQL applies each migration in a transaction of its own, SQLite
+    all in one. If one fails or the command is interrupted, run it again: it goes on where it was.
     """
     url = only_store(where, "db migrate")
 

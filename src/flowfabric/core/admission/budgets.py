@@ -17,8 +17,8 @@ from flowfabric.core.executions.terminal import current_attempt
 from flowfabric.core.ownership import owners
 from flowfabric.model import states as lit
 from flowfabric.model.decisions import NAMING, Act, Change, Decision, Drop, Get, GetFull, Need, Select, change, insert
-from flowfabric.model.errors import NotFound, Validation, ValidationKind
-from flowfabric.model.limits import MAX_BUDGET_DEPTH
+from flowfabric.model.errors import LimitReached, NotFound, Validation, ValidationKind
+from flowfabric.model.limits import MAX_BUDGET_DEPTH, MAX_COUNTED_DIMENSIONS
 from flowfabric.model.operations.budgets import (
     AlreadyApplied,
     BudgetTerms,
@@ -115,6 +115,8 @@ def set_budget_limits(command: SetBudgetLimits, view: View, context: Context) ->
     terms = read_terms(budget.policy_json)
     hard = terms.hard_limits | dict(command.hard_limits)
     soft = terms.soft_limits | dict(command.soft_limits)
+    if len(hard.keys() | soft.keys()) > MAX_COUNTED_DIMENSIONS:
+        raise LimitReached("MAX_COUNTED_DIMENSIONS", MAX_COUNTED_DIMENSIONS)
     changed = msgspec.structs.replace(terms, hard_limits=hard, soft_limits=soft)
     wake(view, (budget,))
     if changed == terms and budget.idle_check_at_ms is None:
@@ -180,6 +182,7 @@ def _naming(command: ReportUsage | RecordSpend | ReleaseBudget, view: View) -> t
 def _charged(view: View, context: Context, chain: list[Budget], amounts: dict[str, int], key: str) -> Decision:
     counters = Counters(view, context.now)
     counters.load(chain, amounts)
+    counters.make_room(chain, amounts)
     breach = first_breach(counters, chain, amounts)
     if breach is not None:
         return Decision(breach[1], (breached(view, *breach, context.now),))
@@ -205,11 +208,14 @@ class RecordSpend(Struct, gc=False):
 
 
 def record_spend(command: RecordSpend, view: View, context: Context) -> Decision:
-    """As ``report_usage``, and each amount is added to the execution's ledger."""
+    """As ``report_usage``, and each amount is added to the execution's ledger. The ledger goes with the execution: of
+    one that does not exist there is none, and what it has spent stays charged."""
     chain = _payer(command, view)
     if command.key and charge.remembered(view, chain[0], command.key, context.now) is not None:
         return Decision(AlreadyApplied())
     keys = [(chain[0].partition, chain[0].budget_id, command.uuid, dimension) for dimension in command.amounts]
+    if view.execution(command.execution_id) is None:
+        keys = []
     view.require(Get(BudgetSpend, key) for key in keys)
     rows = tuple(_spent(view, chain, key, command.amounts[key[3]], context.now) for key in keys)
     decision = _charged(view, context, chain, dict(sorted(command.amounts.items())), command.key)

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from flowfabric.core.batch.view import View
 from flowfabric.core.ownership import owners
 from flowfabric.model.decisions import Act, Change, Get, change, insert
-from flowfabric.model.errors import NotFound, Validation, ValidationKind
+from flowfabric.model.errors import LimitReached, NotFound, Validation, ValidationKind
+from flowfabric.model.limits import MAX_COUNTED_DIMENSIONS
 from flowfabric.model.operations.budgets import WARN_ONLY, BudgetTerms, HardBreach, OnHardLimit, SoftBreach, read_terms
 from flowfabric.model.ownership import shown_id
 from flowfabric.model.records.budgets import Budget, BudgetDedup, BudgetUsage
@@ -70,6 +71,7 @@ class Counters:
         self._now = now
         self._rows: dict[tuple[int, str, str], BudgetUsage] = {}
         self._new: set[tuple[int, str, str]] = set()
+        self._uncounted: set[tuple[int, str, str]] = set()
 
     def load(self, budgets: Iterable[Budget], dimensions: Iterable[str]) -> None:
         """Ask for everything at once."""
@@ -77,6 +79,26 @@ class Counters:
         self._view.require(
             Get(BudgetUsage, (budget.partition, budget.budget_id, name)) for budget in budgets for name in names
         )
+
+    def make_room(self, chain: list[Budget], dimensions: Iterable[str]) -> None:
+        """Callers name the dimensions they spend, so a budget counts only so many that it has no limit for. Beyond them
+        a charge is refused; a budget of somebody else, further up, leaves them out instead, or one namespace could have
+        another one refused. Ask for this before anything is folded."""
+        names = list(dimensions)
+        for budget in chain:
+            terms = read_terms(budget.policy_json)
+            limited = terms.hard_limits.keys() | terms.soft_limits.keys()
+            keys = [(budget.partition, budget.budget_id, name) for name in names if name not in limited]
+            new = [key for key in keys if self._view.get(BudgetUsage, key) is None]
+            if not new:
+                continue
+            known = self._view.select(BudgetUsage, partition=budget.partition, budget_id=budget.budget_id)
+            counted = sum(row.dimensions_key not in limited for row in known)
+            if counted + len(new) <= MAX_COUNTED_DIMENSIONS:
+                continue
+            if budget.namespace == chain[0].namespace:
+                raise LimitReached("MAX_COUNTED_DIMENSIONS", MAX_COUNTED_DIMENSIONS)
+            self._uncounted.update(new)
 
     def row(self, budget: Budget, dimension: str) -> BudgetUsage:
         """The counter as this decision has left it."""
@@ -91,7 +113,10 @@ class Counters:
         return row
 
     def add(self, budget: Budget, dimension: str, spent: int = 0, reserved: int = 0, granted: int = 0) -> None:
-        """Change a counter; no part of it goes below 0."""
+        """Change a counter; no part of it goes below 0. None is made for what is given back."""
+        known = self._view.get(BudgetUsage, (budget.partition, budget.budget_id, dimension)) is not None
+        if not known and min(spent, reserved, granted) < 0 and max(spent, reserved, granted) <= 0:
+            return
         row = self.row(budget, dimension)
         value = max(row.current_value + spent, 0)
         held = max(row.reserved_value + reserved, 0)
@@ -109,6 +134,8 @@ class Counters:
         """One change per counter that moved."""
         acts: list[Act] = []
         for key, row in self._rows.items():
+            if key in self._uncounted:
+                continue
             if key in self._new:
                 acts.append(insert(row))
             elif row is not self._view.get(BudgetUsage, key):

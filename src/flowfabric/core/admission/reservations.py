@@ -64,6 +64,7 @@ def reserve_budget(command: ReserveBudget, view: View, context: Context) -> Deci
     amounts = dict(sorted(command.amounts.items()))
     counters = Counters(view, context.now)
     counters.load(chain, amounts)
+    counters.make_room(chain, amounts)
     breach = first_breach(counters, chain, amounts)
     granted: dict[str, dict[str, int]] = {}
     drops: tuple[Act, ...] = ()
@@ -176,6 +177,8 @@ def settle_reservation(command: SettleReservation, view: View, context: Context)
         for budget in levels(view, each.budget_id, None)
         for dimension in held_by(each).keys() | command.amounts.keys()
     )
+    for each in found:
+        Counters(view, context.now).make_room(levels(view, each.budget_id, None), command.amounts)
     answers = []
     for each in found:
         decision = _settled(_found(view, each.reservation_id, None), command.amounts, view, context)
@@ -193,6 +196,7 @@ def _settled(reservation: Reservation, amounts: dict[str, int], view: View, cont
     used = dict(sorted(amounts.items()))
     counters = Counters(view, context.now)
     counters.load(chain, held.keys() | used.keys())
+    counters.make_room(chain, used)
     give_back(counters, chain, reservation, used)
     breach = first_breach(counters, chain, used)
     charged = used if breach is None else {name: min(used.get(name, 0), amount) for name, amount in held.items()}

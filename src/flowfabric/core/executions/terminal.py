@@ -8,12 +8,12 @@ from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context, saturate
 from flowfabric.core.leases import lease
 from flowfabric.core.leases.grants import dropped_grants
-from flowfabric.core.suspension.waits import has_waits, waits_dropped
+from flowfabric.core.suspension.waits import has_waits, live_needs, waits_dropped
 from flowfabric.model import states as lit
 from flowfabric.model.decisions import Act, Change, Get, Need, Select, change
 from flowfabric.model.events import CompletionEvent, Event
 from flowfabric.model.policy import read_policy
-from flowfabric.model.records.executions import Attempt, Execution, Grant, Suspension, Waitpoint
+from flowfabric.model.records.executions import Attempt, Execution, Grant, Suspension
 
 
 def ended(execution: Execution, now: int, public_state: str, outcome: str, **fields: object) -> Change:
@@ -93,7 +93,7 @@ def leftover_needs(executions: Iterable[Execution]) -> Iterator[Need]:
             yield Select(Grant, ("partition", "uuid"), where)
         if has_waits(execution):
             yield Get(Suspension, where)
-            yield Select(Waitpoint, ("partition", "uuid"), where)
+            yield from live_needs(*where)
 
 
 def lost_lease(

@@ -14,7 +14,7 @@ from flowfabric.core.explain.times import at, spoken
 from flowfabric.core.flows.edges import applied_total
 from flowfabric.core.leases.decline import declined, instances
 from flowfabric.core.leases.grants import live_grant
-from flowfabric.core.suspension.waits import OPEN_STATES
+from flowfabric.core.suspension.waits import live_waitpoints
 from flowfabric.model import states as lit
 from flowfabric.model.counting import counted
 from flowfabric.model.decisions import Get, Peek
@@ -37,7 +37,7 @@ from flowfabric.model.reads.explain import (
     QueuePlace,
 )
 from flowfabric.model.records.budgets import Budget, BudgetUsage, QuotaPolicy
-from flowfabric.model.records.executions import Attempt, Execution, Lane, Suspension, Waitpoint, Worker
+from flowfabric.model.records.executions import Attempt, Execution, Lane, Suspension, Worker
 from flowfabric.model.records.flows import Edge, EdgeGroup
 
 #: Upstream executions that are named, and members of a flow that are looked through.
@@ -151,8 +151,7 @@ def _suspended(view: View, context: Context, execution: Execution, namespaces: C
         return _parked(view, context, execution, suspension, namespaces)
     waitpoints = tuple(
         OpenWaitpoint(each.waitpoint_id, each.waitpoint_key, each.required_signal_names, each.signal_count)
-        for each in view.select(Waitpoint, partition=execution.partition, uuid=execution.uuid)
-        if each.state in OPEN_STATES
+        for each in live_waitpoints(view, execution.partition, execution.uuid)
     )
     reason = suspension.reason_code or execution.blocking_reason or lit.WAITING_FOR_SIGNAL
     until = suspension.timeout_at_ms

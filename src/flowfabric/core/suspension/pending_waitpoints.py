@@ -9,10 +9,12 @@ from flowfabric.core.context import Context, saturate
 from flowfabric.core.leases import lease
 from flowfabric.core.suspension import waits
 from flowfabric.core.suspension.bound_waitpoints import new_waitpoint
+from flowfabric.core.suspension.forgetting import forgotten
 from flowfabric.core.suspension.signing import CURRENT_KEY, signing_key
-from flowfabric.model.decisions import Decision, Get, Need, Select, change, insert
-from flowfabric.model.errors import Conflict, ConflictKind, Contention, ContentionKind, State, StateKind
+from flowfabric.model.decisions import Decision, Get, Need, change, insert
+from flowfabric.model.errors import Conflict, ConflictKind, Contention, ContentionKind, LimitReached, State, StateKind
 from flowfabric.model.handles import HandlePayload
+from flowfabric.model.limits import MAX_PENDING_WAITPOINTS
 from flowfabric.model.operations.suspension import PendingWaitpoint
 from flowfabric.model.records.executions import Execution, Waitpoint
 from flowfabric.model.waitpoint_tokens import Token
@@ -45,6 +47,10 @@ def create_waitpoint(command: CreateWaitpoint, view: View, context: Context) -> 
     execution, _ = lease.held(view, command.handle, context)
     if view.get(Waitpoint, (execution.partition, command.waitpoint_id)) is not None:
         raise Conflict(ConflictKind.WAITPOINT_ALREADY_EXISTS, f"waitpoint {command.waitpoint_id}")
+    waiting = waits.live_waitpoints(view, execution.partition, execution.uuid, (waits.PENDING,))
+    if len(waiting) >= MAX_PENDING_WAITPOINTS:
+        raise LimitReached("MAX_PENDING_WAITPOINTS", MAX_PENDING_WAITPOINTS)
+    older = forgotten(view, execution, command.waitpoint_id)
     key, acts = signing_key(view, command.entropy, context.now)
     expires = saturate(context.now + command.expires_in_ms)
     waitpoint = new_waitpoint(
@@ -57,7 +63,9 @@ def create_waitpoint(command: CreateWaitpoint, view: View, context: Context) -> 
         expires_at_ms=expires,
     )
     noted = change(execution, signal_count=execution.signal_count or 0, last_mutation_at_ms=context.now)
-    return Decision(PendingWaitpoint(command.waitpoint_id, Token(waitpoint.token)), (*acts, insert(waitpoint), noted))
+    return Decision(
+        PendingWaitpoint(command.waitpoint_id, Token(waitpoint.token)), (*acts, insert(waitpoint), noted, *older)
+    )
 
 
 class CloseWaitpoint(Struct, gc=False):
@@ -91,7 +99,7 @@ class ExpireWaitpoints(Struct, gc=False):
     uuid: str
 
     def needs(self) -> tuple[Need, ...]:
-        return (Select(Waitpoint, ("partition", "uuid"), (self.partition, self.uuid)),)
+        return ()
 
 
 def expire_waitpoints(command: ExpireWaitpoints, view: View, context: Context) -> Decision:
@@ -99,8 +107,8 @@ def expire_waitpoints(command: ExpireWaitpoints, view: View, context: Context) -
     now = context.now
     due = [
         waitpoint
-        for waitpoint in view.select(Waitpoint, partition=command.partition, uuid=command.uuid)
-        if waitpoint.state == waits.PENDING and waitpoint.expires_at_ms is not None and waitpoint.expires_at_ms <= now
+        for waitpoint in waits.live_waitpoints(view, command.partition, command.uuid, (waits.PENDING,))
+        if waitpoint.expires_at_ms is not None and waitpoint.expires_at_ms <= now
     ]
     acts = tuple(
         change(waitpoint, state=waits.EXPIRED, closed_at_ms=now, close_reason=waits.NEVER_COMMITTED)

@@ -117,7 +117,7 @@ def _woken(view: View, context: Context, execution: Execution, suspension: Suspe
     count = (execution.signal_count or 0) + 1
     signal = _timeout_signal(execution, suspension, uuid_text(entropy), waits.last_sequence(execution) + 1, context.now)
     heard = with_signal(waits.read_heard(suspension), waits.TIMEOUT_KEY, waits.heard_of(signal))
-    closing = waits.Closing("timed_out_auto_resume", 0, signal.signal_id, heard)
+    closing = waits.Closing(waits.TIMED_OUT, 0, signal.signal_id, heard)
     acts: tuple[Change, ...] = waits.resumed(view, context, execution, suspension, closing, signal_count=count)
     return Decision(True, (insert(signal), *acts))
 

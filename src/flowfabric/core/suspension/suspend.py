@@ -19,6 +19,7 @@ from flowfabric.core.leases import lease
 from flowfabric.core.leases.fence import Fence, fenced
 from flowfabric.core.suspension import waits
 from flowfabric.core.suspension.bound_waitpoints import Bound, Wait, bound_waitpoints
+from flowfabric.core.suspension.forgetting import forgotten
 from flowfabric.core.suspension.signing import CURRENT_KEY
 from flowfabric.model import states as lit
 from flowfabric.model.decisions import Act, Decision, Drop, Get, Need, change, insert
@@ -29,7 +30,6 @@ from flowfabric.model.errors import (
 from flowfabric.model.events import Event
 from flowfabric.model.handles import Handle, HandleKind, HandlePayload
 from flowfabric.model.ids import LeaseFence
-from flowfabric.model.limits import WAITPOINTS_KEPT
 from flowfabric.model.operations.suspension import (
     Suspended,
     SuspendOutcome,
@@ -44,8 +44,6 @@ from flowfabric.model.waitpoint_tokens import Token
 
 #: How long the answer to a ``suspend`` with an idempotency key is remembered.
 DEDUP_MS = 7 * 24 * 3600 * 1000
-#: Waitpoints that one commit deletes of an execution that has more than are kept: as many as some suspensions bring.
-FORGOTTEN_AT_ONCE = 5_000
 
 #: What the row says it is blocked by, by reason code; anything else waits for a signal.
 _BLOCKED_BY: Mapping[str, str] = {
@@ -257,7 +255,7 @@ def suspend(command: Suspend, view: View, context: Context) -> Decision:
         if not _is_anothers(document, command):
             return Decision(_remembered(document, context))
     execution, attempt = _holder(command, view, context)
-    forgotten = _forgotten(command, view, execution)
+    older = forgotten(view, execution, command.wait.suspension_id)
     bound = bound_waitpoints(view, context, execution, command.wait, command.entropy)
     decision = (
         _suspended(command, view, context, execution, attempt, bound)
@@ -266,18 +264,8 @@ def suspend(command: Suspend, view: View, context: Context) -> Decision:
     )
     if command.idempotency_key:
         decision.acts += (_remembering(command, decision.result, known, attempt, context.now),)
-    decision.acts += forgotten
+    decision.acts += older
     return decision
-
-
-def _forgotten(command: Suspend, view: View, execution: Execution) -> tuple[Act, ...]:
-    """An execution that waits again and again keeps its latest waitpoints only. One suspension in sixteen looks."""
-    if not command.wait.suspension_id.endswith("0") or not waits.has_waits(execution):
-        return ()
-    limit = WAITPOINTS_KEPT + FORGOTTEN_AT_ONCE
-    found = view.first(limit, Waitpoint, partition=execution.partition, uuid=execution.uuid)
-    older = found[: max(len(found) - WAITPOINTS_KEPT, 0)]
-    return tuple(Drop(each) for each in older if each.state not in waits.OPEN_STATES)
 
 
 def _holder(command: Suspend, view: View, context: Context) -> tuple[Execution, Attempt]:

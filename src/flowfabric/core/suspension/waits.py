@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 from msgspec import Raw, Struct
@@ -11,7 +11,7 @@ from flowfabric.core.batch.view import View
 from flowfabric.core.context import Context, saturate
 from flowfabric.model import states as lit
 from flowfabric.model.conditions import Heard, Hearing, ResumeCondition, Unreadable
-from flowfabric.model.decisions import Act, Change, Drop, change
+from flowfabric.model.decisions import Act, Change, Drop, Need, Select, change
 from flowfabric.model.errors import Validation, ValidationKind
 from flowfabric.model.operations.suspension import ResumePolicy, SuspensionRequester
 from flowfabric.model.records.executions import Execution, Signal, Suspension, Waitpoint
@@ -26,6 +26,7 @@ TIMEOUT_KEY = "__timeout__"
 PROACTIVE_CLOSE = "proactive_close"
 NEVER_COMMITTED = "never_committed"
 RESUMED = "resumed"
+TIMED_OUT = "timed_out_auto_resume"
 
 
 class Terms(Struct, frozen=True, gc=False):
@@ -124,12 +125,20 @@ def waits_dropped(view: View, execution: Execution, now: int, reason: str) -> tu
     suspension = view.get(Suspension, (execution.partition, execution.uuid))
     if suspension is not None:
         acts.append(Drop(suspension))
-    acts += [
-        closed(waitpoint, now, reason)
-        for waitpoint in view.select(Waitpoint, partition=execution.partition, uuid=execution.uuid)
-        if waitpoint.state in OPEN_STATES
-    ]
+    acts += [closed(waitpoint, now, reason) for waitpoint in live_waitpoints(view, execution.partition, execution.uuid)]
     return tuple(acts)
+
+
+def live_waitpoints(view: View, partition: int, uuid: str, states: Collection[str] = OPEN_STATES) -> list[Waitpoint]:
+    """Waitpoints in these states, which are few, whatever an execution has left behind."""
+    view.require(live_needs(partition, uuid, states))
+    found = [each for state in states for each in view.select(Waitpoint, partition=partition, uuid=uuid, state=state)]
+    return sorted(found, key=lambda each: each.key)
+
+
+def live_needs(partition: int, uuid: str, states: Collection[str] = OPEN_STATES) -> list[Need]:
+    """What these are read by."""
+    return [Select(Waitpoint, ("partition", "uuid", "state"), (partition, uuid, state)) for state in sorted(states)]
 
 
 class Closing(Struct, gc=False):
@@ -193,11 +202,11 @@ def closed_fields(now: int, closing: Closing) -> dict[str, object]:
 
 
 def owned_waitpoints(view: View, execution: Execution, suspension: Suspension | None) -> Sequence[Waitpoint]:
-    """The waitpoints of a suspension; every one of the execution if it does not name them. A parked one has none."""
+    """The waitpoints of a suspension; all live ones of the execution if it names none. A parked one has none."""
     if suspension is not None and suspension.wake_after is not None:
         return ()
     named = read_terms(suspension).waitpoints if suspension is not None else ()
     if not named:
-        return view.select(Waitpoint, partition=execution.partition, uuid=execution.uuid)
+        return live_waitpoints(view, execution.partition, execution.uuid)
     found = view.many(Waitpoint, [(execution.partition, each) for each in named])
     return [waitpoint for waitpoint in found if waitpoint is not None]
