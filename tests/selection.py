@@ -126,10 +126,21 @@ ONE_CASE = (
     "chaos/test_journeys.py::test_workers_die_at_any_moment",
     "chaos/test_remote_workers.py",
     "console/test_stores.py",
+    "contract/engine/test_year.py",
     "examples/test_programs.py::test_an_example_on_valkey",
     "sdk/worker/test_worker_processes.py::test_a_run_that_kills_its_workers_ends_as_failed",
     "server/attacks/test_connections.py::test_a_thousand_that_do_not_read",
     "server/attacks/test_large_answers.py",
+)
+
+#: Whole processes that work, are stopped or killed, on any store: each function on one of its stores, the next function
+#: of the file on the next one.
+ONE_STORE = (
+    "sdk/runs/test_restarts.py::test_a_step_of_a_lost_worker_starts_over_alone",
+    "server/test_processes.py::test_a_request_under_way_is_finished",
+    "server/test_processes.py::test_charts_outlive_the_server_that_sampled_them",
+    "server/test_processes.py::test_followers_lose_nothing_when_a_server_is_killed",
+    "server/test_processes.py::test_nothing_that_was_acknowledged_is_lost_by_a_stop_under_load",
 )
 
 #: The same with many cases: a fifth of them, of all stores and kinds.
@@ -145,7 +156,12 @@ FIFTH_CASES = (
     "sdk/worker/test_worker_processes.py::test_a_second_signal_stops_at_once_and_gives_runs_back",
     "server/attacks/test_revocation.py::test_a_revocation_elsewhere_arrives",
     "server/attacks/test_revocation.py::test_the_first_credential_ends_what_nobody_in_particular_waits_for",
+    "server/attacks/test_tenants.py::test_a_breach_tells_nothing_of_others",
     "server/attacks/test_tenants.py::test_a_foreign_name_is_as_good_as_an_unknown_one",
+    "server/attacks/test_tenants.py::test_a_used_up_foreign_budget_does_not_show",
+    "server/attacks/test_tenants.py::test_nobody_*",
+    "server/attacks/test_tenants.py::test_what_is_ones_own_may_be_named",
+    "server/attacks/test_tenants.py::test_whoever_comes_first_takes_no_ids_of_apps",
     "simulation/coordination/test_coordination_mutants.py",
     "simulation/test_mutants.py",
 )
@@ -159,22 +175,26 @@ FULL_ONLY = (
     "programs/test_importing.py::test_it_runs_twice",
 )
 
-#: The longest first, in this order: what starts last decides when a run ends.
+#: In the order in which they start, the longest first: those that wait for browsers, processes and clocks.
 LONGEST = (
     "console/test_hostile.py",
     "console/*",
     "demo/*",
     "chaos/*",
-    "simulation/*",
-    "bench/*",
+    "programs/*",
     "sdk/workflows/*",
-    "stores/*",
     "sdk/*",
+    "server/test_processes.py",
+    "bench/*",
+    "stores/*",
+    "disturbed/*",
     "cli/*",
     "docs/*",
     "examples/*",
-    "server/*",
+    "server/http/*",
 )
+#: Those that compute. Half of the workers begin with them, from the end; all others are in between.
+COMPUTING = ("server/*", "contract/*", "simulation/*")
 
 
 def left_to_full(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
@@ -182,11 +202,17 @@ def left_to_full(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
     numbers: dict[str, dict[str, int]] = {}
     cases: Counter[tuple[str, str]] = Counter()
     served = {name_of(item) for item in items if parameter(item, "store_url") == "remote"}
+    totals = Counter(name_of(item) for item in items if is_in(name_of(item), ONE_STORE))
     for item in items:
         path, store, name = path_of(item), store_of(item), name_of(item)
         number = numbers.setdefault(path, {}).setdefault(name, len(numbers[path]))
         case = cases[name, store]
-        if is_journey_left(name, cases[name, ""]) or is_rule_left(name, store, number, case, served=name in served):
+        on_another = name in totals and cases[name, ""] != number % totals[name]
+        if (
+            on_another
+            or is_journey_left(name, cases[name, ""])
+            or is_rule_left(name, store, number, case, served=name in served)
+        ):
             yield item
         cases.update({(name, ""), (name, store)})
 
@@ -223,7 +249,10 @@ def longest_first(items: list[pytest.Item]) -> None:
 
 def rank(path: str) -> int:
     """The place of a file in that order."""
-    return next((at for at, pattern in enumerate(LONGEST) if is_in(path, (pattern,))), len(LONGEST))
+    for at, pattern in enumerate((*LONGEST, *COMPUTING)):
+        if is_in(path, (pattern,)):
+            return at if at < len(LONGEST) else at + 1
+    return len(LONGEST)
 
 
 @cache

@@ -87,7 +87,7 @@ _MODULES = {
     "sdk.asks.ask": "Ask OpenAsk",
     "sdk.context": "Ctx",
     "sdk.definitions.tasks": "Step Task Workflow",
-    "sdk.workflows.durable": "first gather now random sleep uuid",
+    "sdk.workflows.durable": "first gather limit now random sleep uuid",
     "sdk.durations": "days hours minutes seconds",
     "sdk.errors": (
         "AlreadyAnswered AskClosed AskTimedOut BadAnswer BadArguments BadDependency BadDuration BadOptions BadPayload "

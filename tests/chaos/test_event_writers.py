@@ -167,13 +167,26 @@ async def test_each_once_in_order_none_missing(postgres_dsn: str, engines: list[
     writing = [asyncio.create_task(write(postgres_dsn, random.Random(chance.random()), stop)) for _ in range(WRITERS)]
     writing += [asyncio.create_task(work(engine, f"lane-{n}", stop)) for n, engine in enumerate(engines)]
     writing.append(asyncio.create_task(commit_behind(postgres_dsn, naive, stop)))
-    await asyncio.sleep(2.5)
+    half = 3_000 if full else 600
+
+    async def written(count: int) -> None:
+        while len(await ids_of(engines[0])) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+    await written(half)
     # One that begins in the middle, with writers under way.
     late = Follower(engines, random.Random(50))
     beginning = await engines[0].subscribe_lease_history()
     at_the_beginning = set(await ids_of(engines[0]))
     middle = asyncio.create_task(late._follow(beginning))
-    await asyncio.sleep(27.5 if full else 2.5)
+    await written(2 * half)
+    # Until each has been interrupted, something was rolled back, and the naive one has passed over something.
+    while True:
+        stored = await ids_of(engines[0])
+        passed = {each for each in stored if naive.seen and each < naive.seen[-1]} - set(naive.seen)
+        if passed and stored[-1] > len(stored) and all(each.resumed > 0 for each in followers):
+            break
+        await asyncio.sleep(0.05)
     stop.set()
     await asyncio.gather(*writing)
     stored = await ids_of(engines[0])

@@ -146,7 +146,7 @@ globalThis.looking = (() => {
     expect("sentence", text("[data-why] strong"), `Cancelled: ${wanted}`);
     expect("failure", text("[data-failure]"), `${wanted} failed`);
     expect("lane", text(".facts dd"), lane(wanted));
-    expect("what it was forked from", one(".facts a").title);
+    expect("what it was forked from", one(".facts a[title]").title);
     const titles = (selector) => find(selector).map((each) => each.title).join(" ");
     expect("holders on the timeline", titles(".timeline .bar"), `${wanted}: revoked: ${wanted}`);
     expect("suspensions on the timeline", titles(".timeline .bar"), `Suspended: ${wanted}`);
@@ -302,8 +302,8 @@ globalThis.looking = (() => {
     expect("who was asked", text("tbody strong", question));
     expect("for whom", texts("h3", question).at(-1), `Answer for ${wanted}`);
     const link = await asked(() => button("Link", question).click());
-    expect("link", link, `The link of ${wanted}`);
-    expect("in whose place", link, `in ${wanted}'s place`);
+    expect("link", link, `Link for ${wanted}`);
+    expect("in whose place", link, `can answer for ${wanted} without`);
     await form(one("form", question), wanted, expect);
   }, ".inbox-list");
 
@@ -336,7 +336,7 @@ globalThis.looking = (() => {
     const found = () => one("[role=alert]");
     const before = found();
     await begun(link);
-    await until(() => text("h1") === "No question here" && found() && found() !== before, link);
+    await until(() => text("h1") === "No open question" && found() && found() !== before, link);
   });
 
   return {

@@ -198,7 +198,7 @@ async def test_send_a_signal(watched: Watched, engine: Engine) -> None:
     )
     await watched.open(identity)
     await watched.choose("More", "Send a signal")
-    await expect(watched.at("dialog")).to_contain_text("It waits for 'arrived'")
+    await expect(watched.at("dialog")).to_contain_text("Waiting for signal 'arrived'")
     await expect(watched.at("#field-signal")).to_have_value("arrived")
     await watched.at("#field-payload").fill('{"by": "van"}')
     await watched.confirm("Send")

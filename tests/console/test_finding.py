@@ -84,9 +84,16 @@ async def test_every_chip_finds_what_the_store_has(shop: Shop, pages: Pages, eng
     await shows(watched, sum(each.parent is None and each.completed_at is not None for each in rows))
 
 
+async def quiet(store: str) -> None:
+    """A store in which nothing starts by itself."""
+    await seed(store)
+    async with await Engine.open(store, single_node=True) as engine:
+        await engine.pause_schedule("stock", "shop")
+
+
 async def test_tiles_lead_to_what_they_count(store: str, pages: Pages) -> None:
     """In a store of its own: a run that ended and was replayed counts as an end, and is no longer listed as one."""
-    apart(seed(store))
+    apart(quiet(store))
     with serving(store) as server:
         watched = await pages.of(server.url)
         await tiles_lead_to_what_they_count(watched)
@@ -99,6 +106,14 @@ async def tiles_lead_to_what_they_count(watched: Watched) -> None:
         value = await watched.at(f"[data-tile={tile}] .value").inner_text()
         await watched.at(f"[data-tile={tile}]").click()
         await shows(watched, int(value.replace(",", "")))
+    # Of a namespace that was chosen, what is counted and listed is of it alone.
+    for tile in ("Completed", "Active"):
+        await watched.go(f"overview?within={DAY}&ns=warehouse")
+        await expect(watched.page.get_by_text("Only namespace warehouse is shown.")).to_be_visible()
+        value = await watched.at(f"[data-tile={tile}] .value").inner_text()
+        await watched.at(f"[data-tile={tile}]").click()
+        await shows(watched, int(value.replace(",", "")))
+    await watched.at("#namespace").select_option("")
     await watched.go(f"overview?within={DAY}")
     await watched.at("[data-tile=Failed]").click()
     await expect(watched.at("#within")).to_have_value(str(DAY))

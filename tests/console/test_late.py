@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Request, expect
 
-from flowfabric import Every
 from flowfabric.engine import Engine
 from flowfabric.model.states import PublicState
 from tests.console.conftest import Pages, Shop
 from tests.console.support.late import LOOK, Inbox, held, made_up
 from tests.console.support.watched_page import Watched
+from tests.schedules import every
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -256,7 +256,7 @@ async def test_what_is_left_of_many_is_done_by_the_second_try(watched: Watched, 
         await way.answered.wait()
         way.release()
         await expect(watched.at("dialog [role=alert]")).to_contain_text(
-            "of 12 are done. The connection to the server was lost"
+            "of 12 done. The connection to the server was lost"
         )
         first = len(way.asked)
         assert first < 12, "nothing more is begun after the loss"
@@ -292,7 +292,7 @@ async def test_what_is_not_counted_is_not_done(watched: Watched) -> None:
     await watched.go("executions?q=lane%3Abulk")
     await watched.choose("Bulk actions", "Cancel all matches")
     submit = watched.at("dialog [type=submit]")
-    await expect(watched.at("dialog [role=alert]")).to_contain_text("Not all of them are counted.")
+    await expect(watched.at("dialog [role=alert]")).to_contain_text("The count is incomplete.")
     await expect(watched.at("[data-preview]")).to_have_text("At least 1,000")
     await expect(submit).to_be_disabled()
     await watched.at("[data-again]").click()
@@ -342,7 +342,7 @@ async def test_a_token_is_never_lost(watched: Watched) -> None:
 
 @pytest.mark.parametrize("clicks", ["double", "two"])
 async def test_a_double_click_pauses_once(watched: Watched, engine: Engine, clicks: str) -> None:
-    await engine.put_schedule(f"late {clicks}", spec=Every(3_600_000), execution_kind="x", namespace="late")
+    await engine.put_schedule(f"late {clicks}", spec=every(3_600_000), execution_kind="x", namespace="late")
     clock = watched.page.clock
     await clock.install()
     await watched.go("schedules")

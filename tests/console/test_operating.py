@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from flowfabric import Cron, Every
 from flowfabric.engine import Engine
 from tests.console.conftest import Pages, Shop
 from tests.console.support.running import ServerProcess, serving
 from tests.console.support.watched_page import Watched
+from tests.schedules import every
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 HOUR = 3_600_000
@@ -68,9 +70,11 @@ async def test_a_schedule_is_created_and_edited(watched: Watched, engine: Engine
 
 
 async def test_a_backfill_says_what_it_starts_and_starts_that(watched: Watched, engine: Engine) -> None:
-    await engine.put_schedule("hourly", spec=Every(HOUR), execution_kind="filled", namespace="ops", lane_id="filled")
     now = int(time.time() * 1_000)
-    first = now - now % HOUR - 5 * HOUR
+    # The form takes whole minutes; no slot is due while this runs.
+    first = now - now % MINUTE - 5 * HOUR
+    spec = Every(HOUR, first)
+    await engine.put_schedule("hourly", spec=spec, execution_kind="filled", namespace="ops", lane_id="filled")
     await engine.backfill_schedule("hourly", first, first + 1, "ops")
     await watched.go("schedules/hourly?namespace=ops")
     await expect(watched.at("[data-slot]")).to_have_count(1)
@@ -157,6 +161,25 @@ async def test_the_audit_says_what_has_changed(watched: Watched, engine: Engine)
     await expect(rows.first.locator("td").first).to_contain_text(zone)
 
 
+async def test_a_search_says_what_it_looked_at(watched: Watched, engine: Engine) -> None:
+    """Of a log that is longer than what is loaded, nobody can say that there are no matches."""
+    await engine.record_act(who="root", act="pause_schedule", subject={"schedule_id": "s"}, status=200)
+
+    async def long(route: Route) -> None:
+        answer = await route.fetch()
+        await route.fulfill(response=answer, json={**await answer.json(), "next_cursor": "1"})
+
+    await watched.page.route("**/v1/admin/audit*", long)
+    await watched.go("audit?q=nobody+did+this")
+    empty = watched.at(".empty")
+    await expect(empty).to_have_text(re.compile(r"No matches among the newest \d+ entr(y|ies)\. Clear filters"))
+    await expect(watched.button("Older")).to_be_visible()
+    await empty.get_by_role("link").click()
+    await expect(watched.at("[data-total]")).to_have_text(re.compile(r"\d+ entr(y|ies) or more"))
+    await watched.go("budgets?q=NOTHING+LIKE+IT")
+    await expect(watched.at(".empty").first).to_have_text("No matches. Clear filters")
+
+
 async def test_budgets_say_when_they_are_reset(watched: Watched, engine: Engine) -> None:
     budget = "33333333-3333-4333-8333-333333333333"
     await engine.create_budget(
@@ -173,7 +196,7 @@ async def test_pages_without_a_server(store: str, pages: Pages) -> None:
     """What is shown stays, what is not there yet says why, and everything comes back by itself."""
     with serving(store) as server:
         async with await Engine.open(store, single_node=True) as engine:
-            await engine.put_schedule("kept", spec=Every(HOUR), execution_kind="kept")
+            await engine.put_schedule("kept", spec=every(HOUR), execution_kind="kept")
             everywhere = await engine.create_credential(name="all", scopes=["read"])
             # Whoever is limited to namespaces has no stream that could break.
             limited = await engine.create_credential(name="some", scopes=["read"], namespaces=["default"])

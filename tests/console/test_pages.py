@@ -320,7 +320,7 @@ async def test_keys(shop: Shop, pages: Pages) -> None:
     await expect(watched.at(".list-row").first).to_be_visible()
     for key in ("j", "j", "k", "x"):
         await keys.press(key)
-    await expect(watched.at(".bulk")).to_contain_text("1 execution chosen")
+    await expect(watched.at(".bulk")).to_contain_text("1 execution selected")
     await keys.press("Escape")
     await expect(watched.at(".bulk")).to_have_count(0)
     await keys.press("/")

@@ -214,7 +214,7 @@ async def test_a_tapped_question_is_in_sight(guarded: Guarded, pages: Pages) -> 
     await expect(watched.at(".inbox-list")).to_be_hidden()
     await watched.page.get_by_role("link", name="All questions").click()
     await watched.page.get_by_label("Search questions").fill("nothing like it")
-    await watched.page.get_by_role("link", name="Clear search").click()
+    await watched.page.get_by_role("link", name="Clear filters").click()
     await expect(watched.at("[data-ask]")).not_to_have_count(0)
     assert not await watched.findings()
 
@@ -278,7 +278,7 @@ async def test_the_answer_page_without_a_link(guarded: Guarded, pages: Pages) ->
     watched: Watched = await pages.of(guarded.url)
     watched.provoked.add(404)
     await watched.page.goto(f"{guarded.url}answer")
-    await expect(watched.at("[role=alert]")).to_contain_text("has no link in it")
+    await expect(watched.at("[role=alert]")).to_contain_text("contains no link")
     await watched.page.goto("about:blank")
     await watched.page.goto(f"{guarded.url}answer#nonsense")
     await expect(watched.at("[role=alert]")).to_contain_text("has no open question")

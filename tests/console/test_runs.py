@@ -63,9 +63,9 @@ async def test_events_of_one_millisecond(shop: Shop, pages: Pages) -> None:
         "Suspended: waiting for signal",
         "Waitpoint k was created",
         "Signal go for k from ann: counted",
-        "Resumed: resumed",
+        "Resumed",
         "Attempt 1 continued on worker w2",
-        "Attempt 1 ended: success",
+        "Attempt 1 ended: completed",
         "Completed",
     ]
 
@@ -85,6 +85,7 @@ async def test_a_run_that_failed(shop: Shop, pages: Pages, tmp_path: Path) -> No
     await expect(watched.at("[data-errors] summary")).to_have_text(["Traceback", "All frames"])
     await watched.page.get_by_role("tab", name="Steps").click()
     await expect(watched.at(".step summary .clip")).to_have_text(["check[A-1044]", "book_courier"])
+    await expect(watched.at("[role=tabpanel]")).to_contain_text(re.compile("Times are in (UTC|GMT)"))
     for each in await watched.at(".step [data-took]").all():
         assert (await each.inner_text()).endswith(("ms", "s"))
     await expect(watched.at(".timeline .name a")).to_have_text(["check[A-1044]", "book_courier"])
@@ -114,8 +115,16 @@ async def test_why_a_run_waits(shop: Shop, pages: Pages) -> None:
     await expect(why.locator("time")).to_have_attribute("title", re.compile(r"\d (UTC|GMT)"))
     await watched.open(shop.seeded.streaming)
     await expect(why).to_contain_text("Running on llm-worker-1 · lease expires in")
+    await expect(why.get_by_role("link", name="llm-worker-1")).to_have_attribute("href", re.compile("q=worker%3Allm"))
     await watched.page.get_by_role("tab", name="Usage").click()
     await expect(watched.at("[role=tabpanel] td a").first).to_have_text("tenant:acme")
+    await watched.page.get_by_role("tab", name="Stream").click()
+    await expect(watched.button("Copy the output")).to_be_visible()
+    await watched.go("executions?q=lane%3Aexports&state=waiting")
+    await watched.at(".list-row .name").first.click()
+    await expect(why).to_contain_text("Lane exports is paused")
+    await why.get_by_role("link", name="Lanes").click()
+    await expect(watched.at("[data-lane=exports]")).to_contain_text("paused")
 
 
 async def test_flows_by_state_and_kind(shop: Shop, pages: Pages) -> None:

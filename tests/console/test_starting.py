@@ -160,7 +160,8 @@ async def test_start_again_with_the_form(watched: Watched, app: App) -> None:
 async def test_what_only_code_can_start(watched: Watched, app: App) -> None:
     await chosen(watched, "ref", "refund")
     told = watched.at("[data-by-code]")
-    await expect(told).to_contain_text("Only its code can start it: its limits apply to each value of 'customer'")
+    why = "its limits apply to each value of 'customer'"
+    await expect(told).to_contain_text(f"This kind can be started only from code: {why}")
     await expect(told).to_contain_text("flowfabric submit APP refund")
     await expect(watched.at("dialog").get_by_role("button", name="Start", exact=True)).to_be_disabled()
     await expect(watched.at("#field-input")).to_have_count(0)

@@ -23,6 +23,7 @@ BAD_STEPS: dict[str, list[Bad]] = {
     "child wait?": _invalid(
         5, "text", True, object(), ChildWait(), ChildWait(("x",), 1), ChildWait((_ID,), 0), ChildWait((_ID,), 2),
         ChildWait((_ID,), -1), ChildWait((), 1, 5), ChildWait((), 0, "5"),
+        ChildWait((_ID,), 1, None, 1),
     ),
     "live step?": _invalid(5, "text", True, object(), LiveStep("x", "a"), LiveStep(_ID, 5), LiveStep(_ID, "\x00")),
     "step place?": _invalid(

@@ -127,7 +127,7 @@ async def add_app(store: Any, namespace: str) -> None:
             "INSERT INTO ff_budget_usage (partition_key, budget_id, dimensions_key, current_value, updated_at_ms) "
             f"VALUES (0, '{budget}', 'tokens', 7, 1)",
         )
-    quota = quota_id(namespace, "think", (Limit(1),), None)
+    quota = quota_id(namespace, "think", None, None)
     await add_quota(store, quota)
     await add_run(store, namespace, f"{OWN},{own}", quota)
 

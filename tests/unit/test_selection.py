@@ -10,16 +10,19 @@ import pytest
 from tests import selection
 from tests.selection import (
     CASES_OF_INPUT,
+    COMPUTING,
     FIFTH_CASES,
     FULL_ONLY,
     LONGEST,
     ONE_CASE,
+    ONE_STORE,
     ROOT,
     RULES_OF_CORE,
     RULES_OF_SDK,
     STORES,
     left_to_full,
     longest_first,
+    path_of,
 )
 
 FILES = [path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
@@ -100,6 +103,15 @@ def test_one_case_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert left(first, second, other, long) == [second, long]
 
 
+def test_each_function_on_one_store_and_the_next_on_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "ONE_STORE", ("chaos/test_some.py",))
+    everything = suite("chaos/test_some.py", 5, cases=1)
+    out = left(*everything)
+    runs = [each for each in everything if each not in out]
+    assert [each.originalname for each in runs] == [f"test_{number}" for number in range(5)]
+    assert [each.callspec.params["store_url"] for each in runs] == [*STORES, STORES[0]]
+
+
 def test_a_fifth_of_the_cases_whatever_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "FIFTH_CASES", ("chaos/test_some.py",))
     pairs = [(name, kind) for name in range(10) for kind in range(5)]
@@ -111,14 +123,28 @@ def test_a_fifth_of_the_cases_whatever_the_store(monkeypatch: pytest.MonkeyPatch
     assert {kind for _, kind in kept} == set(range(5))
 
 
-def test_the_longest_start_first_and_the_rest_in_order() -> None:
-    items = [item("unit/test_a.py", "a"), item("server/test_b.py", "b"), item("console/test_c.py", "c")]
+def test_what_waits_is_first_and_what_computes_is_last() -> None:
+    paths = ["simulation/test_d.py", "server/test_b.py", "unit/test_a.py", "cli/test_e.py", "console/test_c.py"]
+    items = [item(path, path[0]) for path in paths]
     longest_first(items)
-    assert [each.originalname for each in items] == ["c", "b", "a"]
+    assert [path_of(each) for each in items] == [
+        "console/test_c.py", "cli/test_e.py", "unit/test_a.py", "server/test_b.py", "simulation/test_d.py"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "pattern", [*RULES_OF_CORE, *RULES_OF_SDK, *CASES_OF_INPUT, *ONE_CASE, *FIFTH_CASES, *FULL_ONLY, *LONGEST]
+    "pattern",
+    [
+        *RULES_OF_CORE,
+        *RULES_OF_SDK,
+        *CASES_OF_INPUT,
+        *ONE_CASE,
+        *ONE_STORE,
+        *FIFTH_CASES,
+        *FULL_ONLY,
+        *LONGEST,
+        *COMPUTING,
+    ],
 )
 def test_every_pattern_means_something(pattern: str) -> None:
     path, _, function = pattern.partition("::")

@@ -154,6 +154,8 @@ class Ctx:
         estimate is charged. Dimensions that ``settle`` does not name are charged as estimated. If the block raises
         before it has settled, nothing is charged.
         """
+        if (workflow := CURRENT.get()) is not None:
+            workflow.is_once = True
         return Spending(self, budget, amounts(estimate))
 
     # -- threads -------------------------------------------------------------------------------------------------

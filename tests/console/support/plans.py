@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 from playwright.async_api import expect
 
-from flowfabric import ClaimPolicy, EngineError, Every, FlowGraph, Fresh, SuspendArgs
+from flowfabric import ClaimPolicy, EngineError, FlowGraph, Fresh, SuspendArgs
 from flowfabric.conditions import Count, CountKind
 from flowfabric.engine import Engine
 from flowfabric.model.operations.suspension import SuspensionReason
@@ -25,6 +25,7 @@ from flowfabric.sdk.asks.links import make_link
 from tests.console.support.late import NOTE
 from tests.console.support.planting import answered
 from tests.console.support.watched_page import Watched
+from tests.schedules import every
 
 #: Has the code of pages there before any of them is opened.
 READ = "(names) => Promise.all(names.map((each) => import(`/console/pages/${each}.js`)))"
@@ -140,7 +141,7 @@ class World:
         for number in range(4):
             await self.ask(PEOPLE[number % 2])
         for number, each in enumerate(self.schedules):
-            spec = Every(HOUR_MS * (number + 1))
+            spec = every(HOUR_MS * (number + 1))
             await self.engine.put_schedule(each, spec=spec, execution_kind="tick", namespace=self.name, lane_id=JOBS)
         await self.engine.pause_schedule(self.schedules[-1], self.name)
         for each in ("tea", "cups"):

@@ -24,7 +24,6 @@ from flowfabric import (
     ClaimPolicy,
     Cron,
     Ctx,
-    Every,
     FlowGraph,
     Quorum,
     Retry,
@@ -37,6 +36,7 @@ from flowfabric.engine import Engine
 from flowfabric.model.streams.frames import DurableSummary, Frame, FrameContent
 from flowfabric.model.streams.logs import LOG_FRAME, LogLine, packed
 from tests.console.support.troubled import troubled
+from tests.schedules import every
 
 NAMESPACE = "shop"
 MINUTE = 60_000
@@ -368,7 +368,7 @@ async def _schedules(engine: Engine) -> None:
         namespace=NAMESPACE,
         lane_id="etl",
     )
-    await engine.put_schedule("stock", spec=Every(15 * MINUTE), execution_kind="sync_stock", namespace=NAMESPACE)
+    await engine.put_schedule("stock", spec=every(15 * MINUTE), execution_kind="sync_stock", namespace=NAMESPACE)
     await engine.put_schedule(
         "newsletter",
         spec=Cron("30 9 * * 1", "UTC"),

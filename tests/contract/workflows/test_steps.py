@@ -25,6 +25,7 @@ from flowfabric import (
 from flowfabric.core.workflows import steps as rules
 from flowfabric.engine import Engine
 from flowfabric.model.operations.workflows import ChildWait, NewStep, Step, StepOutcome, StepPlace
+from flowfabric.model.reads.explain import OpenChildren
 from flowfabric.model.records.executions import Execution, Suspension
 from flowfabric.model.records.flows import Flow
 from tests.contract.graphs import settle
@@ -49,12 +50,14 @@ async def take(engine: Engine, lane: str = LANE) -> Handle:
     return handle
 
 
-async def parked(engine: Engine, *names: str, wake_after: int = 1, until_ms: int | None = None) -> ExecutionId:
+async def parked(
+    engine: Engine, *names: str, wake_after: int = 1, until_ms: int | None = None, or_failure: bool = False
+) -> ExecutionId:
     """A parent that waits for some children it has just started."""
     handle = await claimed(engine)
     parent = id_of(handle)
     children = [child(parent, name) for name in names]
-    wait = ChildWait(tuple(each["execution_id"] for each in children), wake_after if names else 0, until_ms)
+    wait = ChildWait(tuple(each["execution_id"] for each in children), wake_after if names else 0, until_ms, or_failure)
     assert (await engine.advance(handle, children=children, wait=wait)).parked
     return parent
 
@@ -211,6 +214,50 @@ async def test_waiting_for_several_children(engine: Engine, probe: Probe) -> Non
         assert await state(probe, parent) == "suspended"
     failing = await take(engine, "children")
     await engine.fail(failing, "broken", "permanent")
+    assert await state(probe, parent) == "resumable"
+
+
+@pytest.mark.parametrize("how", ["complete", "fail", "cancel", "operator", "flow"])
+async def test_the_first_failure_of_several_wakes_who_asks_for_it(engine: Engine, probe: Probe, how: str) -> None:
+    parent = await parked(engine, "one", "two", "three", wake_after=3, or_failure=True)
+    await engine.complete(await take(engine, "children"), b"")
+    assert await state(probe, parent) == "suspended"
+    waits_for = (await engine.explain(parent)).detail
+    assert isinstance(waits_for, OpenChildren)
+    assert waits_for.more_needed == 2
+    second = await take(engine, "children")
+    if how == "complete":
+        await engine.complete(second, b"")
+        assert await state(probe, parent) == "suspended"
+        await engine.complete(await take(engine, "children"), b"")
+    elif how == "fail":
+        await engine.fail(second, "broken", "permanent")
+    elif how == "cancel":
+        await engine.cancel(second, "no more")
+    elif how == "operator":
+        await engine.cancel_execution(execution_id=id_of(second), reason="stop", source="operator_override")
+    else:
+        flow = (await probe.execution(parent)).flow_id
+        assert flow is not None
+        await engine.cancel_flow(flow, "cancel_pending")
+    assert await state(probe, parent) == "resumable"
+
+
+async def test_who_asks_for_failures_is_told_of_every_end_that_was_there(engine: Engine, probe: Probe) -> None:
+    handle = await claimed(engine)
+    parent = id_of(handle)
+    names = ("one", "two", "three")
+    await engine.advance(handle, children=[child(parent, name) for name in names])
+    first = await take(engine, "children")
+    await engine.fail(first, "broken", "permanent")
+    ids = tuple(child(parent, name)["execution_id"] for name in names)
+    answer = await engine.advance(handle, wait=ChildWait(ids, 3, None, True))
+    assert (answer.parked, answer.ended) == (False, (id_of(first),))
+    left = tuple(each for each in ids if each != id_of(first))
+    assert (await engine.advance(handle, wait=ChildWait(left, 2, None, True))).parked
+    for _ in left:
+        assert await state(probe, parent) == "suspended"
+        await engine.complete(await take(engine, "children"), b"")
     assert await state(probe, parent) == "resumable"
 
 
@@ -379,7 +426,8 @@ async def test_so_does_a_step(engine: Engine, probe: Probe, clock: ManualClock) 
 
 
 async def test_a_fork_remembers_what_came_before_a_step(engine: Engine, probe: Probe) -> None:
-    handle = await claimed(engine, tags={"app.team": "docs"}, execution_kind="review")
+    of_a_child = {"ff.run": "{fp:1}:the-root", "ff.step": "review"}
+    handle = await claimed(engine, tags={"app.team": "docs", **of_a_child}, execution_kind="review")
     source = id_of(handle)
     await engine.advance(handle, steps=[NewStep("a", b"1"), NewStep("b", b"2"), NewStep("c", b"3")])
     await engine.complete(handle, b"old")

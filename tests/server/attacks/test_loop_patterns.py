@@ -146,6 +146,7 @@ OUTSIDE: dict[str, Meets] = {
 OWN: dict[str, str] = {
     "server/console/__init__.py:_COMMENTS": "our own scripts and styles",
     "server/openapi.py:_PARAMETER": "paths of the table of operations",
+    "stores/migrate.py:_INDEX": "the text of migrations that come with the package",
     "stores/migrate.py:_NAME": "names of files that come with the package",
     "cli/completion_values.py:_FISH_STATE": "a script that the command line has made of its own commands",
     "cli/completion_values.py:_FISH_VALUE": "a script that the command line has made of its own commands",

@@ -14,12 +14,13 @@ import pytest
 from flowfabric import App, Ask, days, seconds
 from flowfabric.engine import Engine
 from flowfabric.model.operations.access import Scope
-from flowfabric.model.operations.schedules import Every
 from flowfabric.server import ServerConfig, create_app
 from flowfabric.server.routes import ROUTES
+from tests.schedules import every
 from tests.server.access.test_roles import FOLLOWED, request_of, things
 from tests.server.conftest import client_of
 
+DAY_MS = 24 * 60 * 60 * 1_000
 DEEP = "[" * 2_000 + "]" * 2_000
 BAD = {
     "deep list": DEEP,
@@ -54,7 +55,7 @@ async def fill(engine: Engine) -> str:
     for number in ("1", "2"):
         await things(engine, "default")
         await engine.create_credential(name=number, scopes=["read"], namespaces=["default"])
-        await engine.put_schedule(schedule_id=number, spec=Every(60_000), execution_kind="x", tags={"a": number})
+        await engine.put_schedule(schedule_id=number, spec=every(DAY_MS), execution_kind="x", tags={"a": number})
         await engine.set_lane_state(f"lane-{number}", "paused")
     return (await engine.create_credential(name="all", scopes=list(Scope))).token
 

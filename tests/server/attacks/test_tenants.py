@@ -302,7 +302,7 @@ async def test_whoever_comes_first_takes_no_ids_of_apps(store: str, door: str) -
         async with httpx.AsyncClient(
             base_url=url, headers={"authorization": f"Bearer {tokens['a'].reveal()}"}
         ) as client:
-            await squat(client, door, budget_id("c", "llm"), quota_id("c", TASK, (limit,), None))
+            await squat(client, door, budget_id("c", "llm"), quota_id("c", TASK, None, None))
         for name in ("c", "a"):
             await use(App(url, token=tokens[name], namespace=name), limit)
 

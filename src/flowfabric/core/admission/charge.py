@@ -81,8 +81,8 @@ class Counters:
         )
 
     def make_room(self, chain: list[Budget], dimensions: Iterable[str]) -> None:
-        """Whoever spends names the dimensions, so a budget counts only so many that it has no limit for. Beyond them a
-        charge is refused; a budget of somebody else, further up, leaves them out instead, or one namespace could have
+        """Callers name the dimensions they spend, so a budget counts only so many that it has no limit for. Beyond them
+        a charge is refused; a budget of somebody else, further up, leaves them out instead, or one namespace could have
         another one refused. Ask for this before anything is folded."""
         names = list(dimensions)
         for budget in chain:

@@ -23,10 +23,16 @@ def next_look(kind: Any, now: int) -> int:
 
 def wanted(gate: Budget | QuotaPolicy, now: int, kept: bool) -> tuple[Act, ...]:
     """Somebody is about to use it, or wants it to stay in any case."""
+    fields = put_off(gate, now, kept)
+    return (change(gate, **fields),) if fields else ()
+
+
+def put_off(gate: Budget | QuotaPolicy, now: int, kept: bool) -> dict[str, Any]:
+    """What that changes of it."""
     planned, look = gate.idle_check_at_ms, next_look(type(gate), now)
     if planned is None:
-        return ()
+        return {}
     if kept:
-        return (change(gate, idle_check_at_ms=None),)
+        return {"idle_check_at_ms": None}
     # Apps ask again before they rely on it for longer than this.
-    return (change(gate, idle_check_at_ms=look),) if planned + GATE_KNOWN_MS <= look else ()
+    return {"idle_check_at_ms": look} if planned + GATE_KNOWN_MS <= look else {}

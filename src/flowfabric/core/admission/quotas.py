@@ -69,18 +69,46 @@ class CreateQuotaPolicy(Struct, gc=False):
     max_concurrent: int
     #: Whether it stays when nothing uses it.
     kept: bool = True
+    #: Whether one that exists gets these numbers.
+    update: bool = False
 
     def needs(self) -> tuple[Need, ...]:
         return owners.needs(QuotaPolicy, self.quota_policy_id, self.namespace)
 
 
 def create_quota_policy(command: CreateQuotaPolicy, view: View, context: Context) -> Decision:
-    """A new policy with no slot taken; one that exists stays as it is, for a while at least."""
+    """A new policy with no slot taken. One that exists keeps its numbers, unless it is to be updated, and stays for a
+    while at least."""
     shown = shown_id(command.quota_policy_id)
     found = owners.found(view.get, QuotaPolicy, command.quota_policy_id, command.namespace)
-    if found is not None:
-        return Decision(CreateQuotaPolicyResult.AlreadySatisfied(shown), idle.wanted(found, context.now, command.kept))
-    return Decision(CreateQuotaPolicyResult.Created(shown), (insert(_new(command, context.now)),))
+    if found is None:
+        return Decision(CreateQuotaPolicyResult.Created(shown), (insert(_new(command, context.now)),))
+    fields = idle.put_off(found, context.now, command.kept)
+    numbers = _other_numbers(command, view, found, context.now) if command.update else {}
+    kind = CreateQuotaPolicyResult.Updated if numbers else CreateQuotaPolicyResult.AlreadySatisfied
+    return Decision(kind(shown), (change(found, **fields, **numbers),) if fields or numbers else ())
+
+
+def _other_numbers(command: CreateQuotaPolicy, view: View, policy: QuotaPolicy, now: int) -> dict[str, Any]:
+    """What other numbers change of a policy. What was admitted before goes on to count, by the new ones."""
+    given = Terms(window_ms(command.window_seconds), command.max_requests_per_window, command.max_concurrent)
+    before = stored_terms(policy)
+    if given == before:
+        return {}
+    fields: dict[str, Any] = {
+        "requests_per_window_seconds": command.window_seconds,
+        "max_requests_per_window": command.max_requests_per_window,
+        "active_concurrency_cap": command.max_concurrent,
+        "updated_at_ms": now,
+    }
+    if given.window_ms != before.window_ms and before.rate_limit > 0:
+        # What was admitted in the window of before is forgotten at other times than what comes now.
+        fields["uneven"] = True
+    if policy.waiting_since_ms is not None:
+        # There may be more room, or room at another time. If this process dies, a timer looks.
+        view.follow(LET_GO_QUOTA, policy.quota_policy_id)
+        fields["next_room_at_ms"] = now
+    return fields
 
 
 def _new(command: CreateQuotaPolicy, now: int) -> QuotaPolicy:

@@ -33,7 +33,7 @@ def concluded(
     """
     decision.acts += release.freed(view, context, execution, attempt)
     if not with_flow:
-        decision.acts += parents.parent_told(view, context, execution)
+        decision.acts += parents.parent_told(view, context, execution, outcome)
         decision.then += orphans.left_behind(execution, outcome, as_asked)
     if execution.flow_id is None or with_flow:
         decision.events += (completion(execution, context.now, outcome, dispatched=True),)

@@ -183,7 +183,7 @@ def _parked(
 ) -> Explanation:
     """A durable function: asleep, or waiting for what it has started."""
     since, until = suspension.suspended_at_ms, suspension.timeout_at_ms
-    more_needed = suspension.wake_after
+    more_needed = abs(suspension.wake_after or 0)
     if not more_needed or execution.flow_id is None:
         sentence = "It is sleeping." if until is None else f"It is sleeping until {at(until, context.now)}."
         return _said(execution, Gate.ASLEEP, sentence, since_ms=since, until_ms=until)

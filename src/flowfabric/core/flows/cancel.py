@@ -250,7 +250,7 @@ def _parents_told(view: View, context: Context, ended: list[Execution], decision
     view.require(leftover_needs(parent for each in found if (parent := view.execution(each)) is not None))
     view.fold(Decision(None, decision.acts))
     for member in ended:
-        view.fold(Decision(None, parents.parent_told(view, context, member)))
+        view.fold(Decision(None, parents.parent_told(view, context, member, lit.ENDED_CANCELLED)))
     return Decision(None, (), decision.events, decision.wakes)
 
 

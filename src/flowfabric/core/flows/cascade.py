@@ -275,7 +275,7 @@ class Cascade:
         self.children += 1
         acts += leftovers(view, execution, context.now, close_reason)
         acts += release.freed(view, context, execution, attempt)
-        acts += parents.parent_told(view, context, execution)
+        acts += parents.parent_told(view, context, execution, outcome)
         view.fold(Decision(None, tuple(acts)))
         self._events += lost_lease(context, execution, attempt, lit.LEASE_ENDED, lit.BY_RECONCILER)
         event = completion(execution, context.now, outcome, dispatched=False)

@@ -18,8 +18,9 @@ CHILDREN_ENDED = "children_ended"
 TIME_CAME = "time_came"
 
 
-def parent_told(view: View, context: Context, execution: Execution) -> tuple[Act, ...]:
-    """What the end of a child does to its parent: it goes on, or waits for one child less, or merely takes note."""
+def parent_told(view: View, context: Context, execution: Execution, outcome: str) -> tuple[Act, ...]:
+    """What the end of a child does to its parent: it goes on, or waits for one child less, or merely takes note. One
+    that waits for several may want to hear of the first that has not succeeded."""
     if execution.parent is None:
         return ()
     parent = view.execution(f"{{fp:{execution.partition}}}:{execution.parent}")
@@ -31,6 +32,7 @@ def parent_told(view: View, context: Context, execution: Execution) -> tuple[Act
     suspension = view.get(Suspension, (parent.partition, parent.uuid))
     if suspension is None or suspension.closed_at_ms is not None or not suspension.wake_after:
         return (noted,)
-    if suspension.wake_after > 1:
-        return (noted, change(suspension, wake_after=suspension.wake_after - 1))
+    left = suspension.wake_after
+    if left > 1 or (left < -1 and outcome == lit.ENDED_SUCCESS):
+        return (noted, change(suspension, wake_after=left - 1 if left > 0 else left + 1))
     return waits.resumed(view, context, parent, suspension, waits.Closing(CHILDREN_ENDED))

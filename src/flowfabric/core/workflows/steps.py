@@ -85,7 +85,8 @@ def advance(command: Advance, view: View, context: Context) -> Decision:
         # One that does not know yet that it was asked to cancel must not be parked meanwhile.
         return Decision(Advanced(tuple(steps), False, (), asked), tuple(acts), tuple(events))
     ended = view.ended_among(EndedAmong(wait.awaited)) if wait.awaited else ()
-    left = wait.wake_after - len(ended)
+    # Whether those that have ended have succeeded is for the holder to see.
+    left = 0 if ended and wait.or_failure else wait.wake_after - len(ended)
     due = wait.until_ms is not None and wait.until_ms <= context.now
     if (wait.awaited and left <= 0) or due:
         answer = Advanced(tuple(steps), False, tuple(map(ExecutionId.unchecked, ended)), asked)
@@ -98,7 +99,8 @@ def advance(command: Advance, view: View, context: Context) -> Decision:
         timeout_at_ms=wait.until_ms,
         timeout_behavior=TimeoutBehavior.AUTO_RESUME,
     )
-    parked = parked_without_waitpoints(view, context, execution, attempt, terms, max(left, 0), command.handle)
+    more_needed = -left if wait.or_failure else max(left, 0)
+    parked = parked_without_waitpoints(view, context, execution, attempt, terms, more_needed, command.handle)
     return Decision(
         Advanced(tuple(steps), True, tuple(map(ExecutionId.unchecked, ended)), asked),
         (*acts, *parked.acts),

@@ -54,4 +54,4 @@ def wait_for(wait: Any) -> ChildWait:
     until = values.optional_time_ms(wait.until_ms, "until_ms")
     if not awaited and until is None:
         raise values.invalid("wait: name executions or a time to wait for")
-    return ChildWait(awaited, after, until)
+    return ChildWait(awaited, after, until, values.flag(wait.or_failure, "or_failure"))

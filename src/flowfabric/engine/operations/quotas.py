@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from flowfabric.core.admission.quotas import CheckAdmission, CreateQuotaPolicy, ReleaseAdmission, in_use
 from flowfabric.core.batch.view import View
@@ -27,6 +28,9 @@ from flowfabric.model.records.budgets import QuotaPolicy
 from flowfabric.stores.questions import ListGates
 
 _MAX = 2**63 - 1
+_Quota: TypeAlias = (
+    CreateQuotaPolicyResult.Created | CreateQuotaPolicyResult.Updated | CreateQuotaPolicyResult.AlreadySatisfied
+)
 
 
 class Quotas(EngineBase):
@@ -40,10 +44,12 @@ class Quotas(EngineBase):
         requests: int,
         concurrent: int,
         kept: bool = True,
+        update: bool = False,
     ) -> CreateQuotaPolicy:
         identity = values.uuid(quota_policy_id, "quota_policy_id")
         partition, owner = quota_partition(identity, self.partitions), self._owner(namespace)
-        return CreateQuotaPolicy(partition, stored_name(identity, owner), owner, window, requests, concurrent, kept)
+        name = stored_name(identity, owner)
+        return CreateQuotaPolicy(partition, name, owner, window, requests, concurrent, kept, update)
 
     async def create_quota_policy(
         self,
@@ -54,16 +60,18 @@ class Quotas(EngineBase):
         max_concurrent: int = 0,
         namespace: str | None = None,
         kept: bool = True,
+        update: bool = False,
         now: int | None = None,
-    ) -> CreateQuotaPolicyResult.Created | CreateQuotaPolicyResult.AlreadySatisfied:
+    ) -> _Quota:
         """Define a quota: so many admissions in a sliding window, so many at once; 0 means no limit.
 
-        It belongs to a namespace, whose executions may name it, or to the operator. Two namespaces may use one id.
-        Unless it is ``kept``, it is deleted when nothing has used it for a day: make it again before each use then, or
-        at least once an hour.
+        One that exists keeps its numbers, unless ``update`` says that it gets these: they count at once, also for what
+        was admitted before. A quota belongs to a namespace, whose executions may name it, or to the operator. Two
+        namespaces may use one id. Unless it is ``kept``, it is deleted when nothing has used it for a day: make it
+        again before each use then, or at least once an hour.
         """
         values.optional_time_ms(now, "now")
-        answer: CreateQuotaPolicyResult.Created | CreateQuotaPolicyResult.AlreadySatisfied = await self._submit(
+        answer: _Quota = await self._submit(
             self._policy_command(
                 quota_policy_id,
                 namespace,
@@ -71,6 +79,7 @@ class Quotas(EngineBase):
                 values.integer(max_requests_per_window, "max_requests_per_window", 0, _MAX),
                 values.integer(max_concurrent, "max_concurrent", 0, _MAX),
                 values.flag(kept, "kept"),
+                values.flag(update, "update"),
             )
         )
         return answer

@@ -212,7 +212,7 @@ class Steps(Intake):
         ``at``, with all of it.
 
         The new execution has the input (unless another is given), kind, lane, policy and tags of the old one, which
-        stays as it is. Results of children count as steps.
+        stays as it is. Results of children count as steps. A fork of a child is nobody's child.
         """
         identity = values.execution_id(execution_id)
         name = values.optional_text(at, "at")
@@ -230,7 +230,7 @@ class Steps(Intake):
             "payload_encoding": raw.get("payload_encoding") or None,
             "priority": source.priority,
             "creator_identity": raw.get("creator_identity") or "",
-            "tags": {**(raw.get("tags") or {}), FORKED_FROM: identity},
+            "tags": {**_own(raw.get("tags") or {}), FORKED_FROM: identity},
         }
         policy = source.policy or None
         able = read_policy(policy).required_capabilities
@@ -250,3 +250,9 @@ def _step_names(names: Sequence[str]) -> list[str]:
 
 #: The tag by which a fork names the execution it was made from.
 FORKED_FROM = "ff.forked_from"
+#: Tags by which a child names the run and the call that it belongs to.
+_OF_A_CHILD = frozenset({"ff.run", "ff.step"})
+
+
+def _own(tags: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in tags.items() if name not in _OF_A_CHILD}

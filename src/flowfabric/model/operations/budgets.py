@@ -122,8 +122,13 @@ class CreateQuotaPolicyResult:
 
         quota_policy_id: str
 
+    class Updated(Struct, frozen=True):
+        """A policy with this id exists; it has the numbers that were given now."""
+
+        quota_policy_id: str
+
     class AlreadySatisfied(Struct, frozen=True):
-        """A policy with this id exists; nothing changed."""
+        """A policy with this id exists; its numbers have not changed."""
 
         quota_policy_id: str
 

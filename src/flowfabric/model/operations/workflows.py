@@ -98,12 +98,14 @@ class LiveStep(Struct, frozen=True, gc=False):
 class ChildWait(Struct, frozen=True, gc=False):
     """What a durable function waits for: enough of its children to end, a time, or both.
 
-    ``wake_after`` of the ``awaited`` executions must have ended; 0 waits for the time alone.
+    ``wake_after`` of the ``awaited`` executions must have ended; 0 waits for the time alone. With ``or_failure`` the
+    first that ends otherwise than completed is enough, and so is any that has ended before the function is parked.
     """
 
     awaited: tuple[str, ...] = ()
     wake_after: int = 0
     until_ms: int | None = None
+    or_failure: bool = False
 
 
 class Advanced(Struct, frozen=True, gc=False):

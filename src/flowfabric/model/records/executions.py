@@ -265,6 +265,7 @@ class Suspension(Struct, gc=False):
     closer_signal_id: str | None = None
     attempt_index: int | None = None
     #: Set while a durable function is parked: how many more of its children must end to wake it; 0 if only time does.
+    #: Below 0 the first that does not succeed wakes it, too.
     wake_after: int | None = None
 
     @property

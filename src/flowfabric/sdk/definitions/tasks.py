@@ -160,21 +160,25 @@ class Startable(Definition[P, T]):
             return start(self, args, kwargs, self.start_options)
         return workflow.start_run(self, args, dict(kwargs), self.start_options)
 
-    async def start_many(self, calls: Iterable[Any]) -> list[Run[T]]:
+    def start_many(self, calls: Iterable[Any]) -> Coroutine[Any, Any, list[Run[T]]]:
         """Start many runs, up to 100,000, in one transaction: all are stored when this returns, or none.
 
         Each item is the arguments of one call: a tuple of them, ``task.bind(…)`` for keywords, or the one argument by
-        itself. A task whose one argument is a tuple takes ``(value,)``.
+        itself. A task whose one argument is a tuple takes ``(value,)``. A workflow starts them once, up to 20,000 in
+        one call.
         """
         from flowfabric.sdk.runs.start import start_many
 
-        found = []
+        found: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         for call in calls:
             if isinstance(call, Arguments):
-                found.append((call.args, call.kwargs))
+                found.append((call.args, dict(call.kwargs)))
             else:
                 found.append((call if isinstance(call, tuple) else (call,), {}))
-        return await start_many(self, found, self.start_options)
+        workflow = CURRENT.get()
+        if workflow is None:
+            return start_many(self, found, self.start_options)
+        return workflow.start_runs(self, found, self.start_options)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Arguments[P]:
         """The arguments of one call, for ``start_many`` and ``app.schedule``. Type checkers check them."""

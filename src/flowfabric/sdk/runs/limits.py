@@ -1,6 +1,8 @@
 """Limits and budgets that starts name: each is made known to the engine before a run needs it.
 
-Their ids follow from their names, so that every process means the same one, and creating it twice changes nothing.
+Their ids follow from their names, so that every process means the same one, and creating it twice changes nothing. The
+numbers of a limit are those of the code that states them last: an app does so when it first starts a run that names the
+limit, and again from time to time, as its workers do, so that those of a release that has ended do not stay.
 Those that the code names once and for all are kept for good. Those that come with the values of arguments, or with a
 start, are deleted when nothing has used them for long; so an app that goes on using one makes it again from time to
 time.
@@ -40,15 +42,24 @@ def stable_id(*names: str) -> str:
     return str(uuid.uuid5(NAMESPACE, "\x00".join(names)))
 
 
-def quota_id(namespace: str, task: str, limits: tuple[Limit | Rate, ...], value: str | None) -> str:
-    """The id of a task's quota for one value of its key. Other numbers are another quota."""
-    numbers = [
-        f"limit {each.most}" if isinstance(each, Limit) else f"rate {each.most} in {each.per // _SECOND} s"
-        for each in limits
-    ]
-    return stable_id(
-        "quota", namespace, task, *sorted(numbers), *([] if value is None else [f"{limits[0].key}={value}"])
-    )
+def quota_id(namespace: str, task: str, key: str | None, value: str | None) -> str:
+    """The id of a task's quota for one value of its key. Whatever its numbers are, it is the same quota."""
+    return stable_id("quota", namespace, task, *([] if key is None else [f"{key}={value}"]))
+
+
+def stated(namespace: str, definition: Startable[Any, Any], value: str | None, *, kept: bool) -> dict[str, Any]:
+    """A task's quota for one value of its key, with the numbers of the code: what ``create_quota_policy`` takes."""
+    limits = definition.options.limits
+    rate = next((each for each in limits if isinstance(each, Rate)), None)
+    return {
+        "quota_policy_id": quota_id(namespace, definition.name, limits[0].key, value),
+        "window_seconds": 60 if rate is None else rate.per // _SECOND,
+        "max_requests_per_window": 0 if rate is None else rate.most,
+        "max_concurrent": next((each.most for each in limits if isinstance(each, Limit)), 0),
+        "namespace": namespace,
+        "kept": kept,
+        "update": True,
+    }
 
 
 def budget_id(namespace: str, name: str) -> str:
@@ -75,10 +86,10 @@ class Gates:
         #: Seconds that go on while the machine sleeps, as those of the engine do.
         self.clock: Callable[[], float] = time.time
 
-    def _is_known(self, id: str, kept: bool) -> bool:
+    def _is_known(self, id: str, kept: bool, for_good: bool) -> bool:
         since, stays = self._known.get(id, (0.0, False))
         # Little time, and none backwards: clocks are set right now and then.
-        recent = stays or 0 <= self.clock() - since < GATE_KNOWN_MS / 1000
+        recent = (stays and for_good) or 0 <= self.clock() - since < GATE_KNOWN_MS / 1000
         if id not in self._known or not recent or (kept and not stays):
             return False
         self._known.move_to_end(id)
@@ -91,24 +102,15 @@ class Gates:
 
     async def quota(self, definition: Startable[Any, Any], arguments: Mapping[str, Any], *, kept: bool = False) -> str:
         """The quota policy of a task for these arguments; it exists when this returns, for good if it is ``kept`` or
-        the task has one only."""
-        limits = definition.options.limits
-        key = limits[0].key
+        the task has one only, with the numbers of this app."""
+        key = definition.options.limits[0].key
         kept = kept or key is None
         value = None if key is None else definition.signature.path(arguments, key)
-        id = quota_id(self._app.namespace, definition.name, limits, value)
-        if not self._is_known(id, kept):
+        quota = stated(self._app.namespace, definition, value, kept=kept)
+        id: str = quota["quota_policy_id"]
+        if not self._is_known(id, kept, for_good=False):
             since = self.clock()
-            most = next((each.most for each in limits if isinstance(each, Limit)), 0)
-            rate = next((each for each in limits if isinstance(each, Rate)), None)
-            await self._app.engine.create_quota_policy(
-                quota_policy_id=id,
-                window_seconds=60 if rate is None else rate.per // _SECOND,
-                max_requests_per_window=0 if rate is None else rate.most,
-                max_concurrent=most,
-                namespace=self._app.namespace,
-                kept=kept,
-            )
+            await self._app.engine.create_quota_policy(**quota)
             self._learn(id, kept, since)
         return id
 
@@ -116,7 +118,7 @@ class Gates:
         """The engine's id of a budget; it exists when this returns, and so do those above it, for good if they are
         ``kept``."""
         id = budget_id(self._app.namespace, budget.name)
-        if not self._is_known(id, kept):
+        if not self._is_known(id, kept, for_good=True):
             since = self.clock()
             above = None if budget.under is None else await self.budget(budget.under, kept=kept)
             names = sorted(budget.limits)

@@ -223,7 +223,7 @@ async def refuse_taken(
             raise IdConflict(
                 f"a run with the id {each.id!r} exists: {execution_id}; use that one, choose another id, or start with "
                 'reuse="after_completion"',
-                run_id=execution_id,
+                run_id=str(execution_id),
                 id=each.id or "",
             )
     ids = list(taken)
@@ -235,7 +235,7 @@ async def refuse_taken(
                 raise IdConflict(
                     f"the id {id!r} belongs to a run of {kind!r}: {execution_id}; "
                     f'ids are shared within a namespace, so give yours a prefix: id="{definition.name}:…"',
-                    run_id=execution_id,
+                    run_id=str(execution_id),
                     id=id,
                 )
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 from flowfabric.engine import Engine
 from flowfabric.model.errors import EngineError
+from flowfabric.model.limits import GATE_KNOWN_MS
 from flowfabric.model.operations.executions import NotRegistered
 from flowfabric.sdk.definitions.announce import Definitions, announce, announced
+from flowfabric.sdk.definitions.tasks import Startable
+from flowfabric.sdk.runs.limits import stated
 
 if TYPE_CHECKING:
     from flowfabric.sdk.worker.worker import Worker
@@ -31,7 +34,11 @@ class Presence:
     @property
     def chores(self) -> list[tuple[float, Callable[[Engine], Awaitable[None]]]]:
         """What is to be done, and every how many seconds."""
-        return [(self._liveness_ms / 3000, self._heartbeat), (ANNOUNCE_S / 24, self._announce_again)]
+        return [
+            (self._liveness_ms / 3000, self._heartbeat),
+            (ANNOUNCE_S / 24, self._announce_again),
+            (GATE_KNOWN_MS / 1000, self._state_limits),
+        ]
 
     async def register(self, engine: Engine) -> None:
         """Say that it is there."""
@@ -68,3 +75,13 @@ class Presence:
         if time.monotonic() - self._announced_at >= ANNOUNCE_S:
             self._announced_at = time.monotonic()
             await announce(engine, self._worker.app.namespace, self._kinds)
+
+    async def _state_limits(self, engine: Engine) -> None:
+        """Limits of what is started elsewhere, by schedules and people, have the numbers of the code that runs it."""
+        app = self._worker.app
+        for each in app.definitions.values():
+            if not isinstance(each, Startable) or "policy" not in self._kinds.get(each.kind, ()):
+                continue
+            limits = each.options.limits
+            if limits and limits[0].key is None:
+                await engine.create_quota_policy(**stated(app.namespace, each, None, kept=True))

@@ -12,12 +12,13 @@ import re
 import weakref
 from asyncio import AbstractEventLoop
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from flowfabric.sdk.worker.attempt import Parked
 from flowfabric.sdk.workflows.durable import CURRENT
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ INSIDE = ">"
 _MAX_PATH = 400
 #: Tasks of coroutines from here are no branches: their calls were named when they were made.
 _PACKAGE = str(Path(__file__).parent.parent.parent)
+#: Turns of the loop in which those that wait for each other have heard that their pass is thrown away.
+_TURNS = 4
 _NOT_IN_NAMES = re.compile(r"[^\w#]+")
 
 
@@ -96,7 +99,7 @@ class _Factory:
     def __call__(self, loop: AbstractEventLoop, call: Any, **options: Any) -> asyncio.Task[Any]:
         context: Context | None = options.get("context")
         workflow: Any = CURRENT.get() if context is None else context.get(CURRENT)
-        if workflow is None:
+        if workflow is None or isinstance(call, Contained):
             return self._make(loop, call, **options)
         asked = None if context is not None else _ask_in(call)
         if asked is not None:
@@ -106,23 +109,33 @@ class _Factory:
         if _is_ours(call):
             task = self._make(loop, call, **options)
             workflow.tasks.add(task)
+            workflow.calling.add(task)
             return task
         parent = BRANCH.get() if context is None else context.get(BRANCH)
         branch = (parent or Branch()).inner(function_name(call))
-        task = self.start(loop, call, branch, options)
+        task = self.start(loop, call, branch, workflow, options)
         task.add_done_callback(workflow.branch_ended)
         workflow.tasks.add(task)
         return task
 
-    def start(self, loop: AbstractEventLoop, call: Any, branch: Branch, options: dict[str, Any]) -> asyncio.Task[Any]:
+    def start(
+        self, loop: AbstractEventLoop, call: Any, branch: Branch, workflow: Any, options: dict[str, Any]
+    ) -> asyncio.Task[Any]:
         """The task of a branch."""
         if options.get("context") is None:
             options["context"] = copy_context()
         options["context"].run(BRANCH.set, branch)
-        task = self._make(loop, _Contained(call), **options)
+        task = self._make(loop, Contained(call, workflow, branch.path), **options)
         branch.runs_in(task)
         BRANCHES[task] = branch.path
         return task
+
+
+class Pass(Protocol):
+    """A pass of the code."""
+
+    #: Why it is thrown away.
+    over: BaseException | None
 
 
 class Exited(BaseException):
@@ -134,16 +147,25 @@ class Exited(BaseException):
         self.exit = exit
 
 
-class _Contained(Coroutine[Any, Any, Any]):
-    """A coroutine that does not end the loop."""
+class Contained(Coroutine[Any, Any, Any]):
+    """The code of a branch. It does not end the loop, and when its pass is thrown away it hears of that and of nothing
+    else: not what a ``gather`` has collected from the others, nor what a plain wait has brought meanwhile."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, workflow: Pass, path: str = "") -> None:
         self._call = call
+        self.path = path
+        self._workflow = workflow
+        #: Whether it has been told that its pass is thrown away. What it begins then is a part of letting go.
+        self.told = workflow.over is not None
+        #: Whether it is cancelled to be told.
+        self.is_cut = False
         self.__name__ = function_name(call)
         self.__qualname__ = getattr(call, "__qualname__", self.__name__)
 
     def send(self, value: Any) -> Any:
         """Let it go on."""
+        if not self.told and isinstance(self._workflow.over, Parked):
+            return self.throw(self._workflow.over)
         try:
             return self._call.send(value)
         except (SystemExit, KeyboardInterrupt) as error:
@@ -151,6 +173,12 @@ class _Contained(Coroutine[Any, Any, Any]):
 
     def throw(self, *error: Any) -> Any:
         """Let it go on with an error."""
+        over = self._workflow.over
+        # A task group that cancels its own task still waits for the others.
+        told_now = self.is_cut or not isinstance(error[-1], asyncio.CancelledError)
+        if not self.told and told_now and isinstance(over, Parked):
+            self.told = True
+            error = (over,)
         try:
             return self._call.throw(*error)
         except (SystemExit, KeyboardInterrupt) as left:
@@ -164,6 +192,38 @@ class _Contained(Coroutine[Any, Any, Any]):
         return self._call.__await__()
 
 
+async def cut_off(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Tell branches that wait for something plain that their pass is thrown away: nobody else would. Inner ones hear of
+    it first, so that task groups see their tasks end."""
+    for _ in tasks:
+        await _rest(tasks)
+        left = {task: code for task in tasks if not task.done() and isinstance(code := task.get_coro(), Contained)}
+        cut = [task for task, code in left.items() if not code.told and not _waits_for_others(task, code, left)]
+        for task in cut:
+            left[task].is_cut = True
+            task.cancel()
+        if not cut:
+            return
+
+
+async def _rest(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Those that wait for calls, or for each other, are told by those: return when this is over."""
+    still, before = 0, -1
+    while still < _TURNS:
+        await asyncio.sleep(0)
+        told = sum(task.done() or getattr(task.get_coro(), "told", False) for task in tasks)
+        still = still + 1 if told == before else 0
+        before = told
+
+
+def _waits_for_others(task: asyncio.Task[Any], code: Contained, left: dict[asyncio.Task[Any], Contained]) -> bool:
+    """Whether it may go on by itself when others have ended; it would cancel them."""
+    awaited = getattr(task, "_fut_waiter", None)
+    if isinstance(awaited, asyncio.Task) or getattr(awaited, "_children", None):
+        return True
+    return any(each.path.startswith(code.path) for each in left.values() if each is not code)
+
+
 #: Paths of the branches that tasks run.
 BRANCHES: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
 
@@ -173,9 +233,9 @@ def start_branch(call: Coroutine[Any, Any, Any], branch: Branch) -> asyncio.Task
     loop = asyncio.get_running_loop()
     factory, workflow = loop.get_task_factory(), CURRENT.get()
     assert isinstance(factory, _Factory)
-    task = factory.start(loop, call, branch, {})
-    if workflow is not None:
-        workflow.tasks.add(task)
+    assert workflow is not None
+    task = factory.start(loop, call, branch, workflow, {})
+    workflow.tasks.add(task)
     return task
 
 

@@ -6,7 +6,6 @@ A call has its name when it is made, and is made when it is awaited.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,21 +14,19 @@ import msgspec
 
 from flowfabric.model.operations.workflows import NewStep
 from flowfabric.sdk.durations import milliseconds
-from flowfabric.sdk.errors import BadOptions
 from flowfabric.sdk.options import StartOptions
-from flowfabric.sdk.workflows.branches import BRANCH, Branch, runners
-from flowfabric.sdk.workflows.children import Children
+from flowfabric.sdk.workflows.branches import Runner, runners
 from flowfabric.sdk.workflows.recorded_errors import error_step, remembered_error
 from flowfabric.sdk.workflows.recorded_steps import Call
 from flowfabric.sdk.workflows.run_step import run_step
+from flowfabric.sdk.workflows.starts import Starts
 
 if TYPE_CHECKING:
     from flowfabric.sdk.asks.ask import Ask
     from flowfabric.sdk.definitions.tasks import Startable, Step, Task, Workflow
-    from flowfabric.sdk.runs.run import Run
 
 
-class Calls(Children):
+class Calls(Starts):
     """Implements ``sdk.workflows.durable.Durable`` for one pass of the code."""
 
     def call_task(
@@ -46,17 +43,6 @@ class Calls(Children):
         payload = step.signature.pack(args, kwargs)
         call = self._call(step.name, key, payload)
         return self._named(call, self._call_step(call, step, payload))
-
-    def start_run(
-        self, task: Startable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: StartOptions
-    ) -> Coroutine[Any, Any, Run[Any]]:
-        """A run that nobody waits for: it is started once, and its id is remembered."""
-        if options.tx is not None or options.debounce is not None:
-            option = "debounce" if options.tx is None else "tx"
-            raise BadOptions(f"{option}: start such a run in a step of the workflow {self.job.kind!r}", option=option)
-        payload = task.signature.pack(args, kwargs)
-        call = self._call(f"{task.name}.start", options.key, payload)
-        return self._named(call, self._start_run(call, task, payload, options))
 
     def sleep(self, duration: timedelta, key: str | None) -> Coroutine[Any, Any, None]:
         """Wait until a time that is fixed when the wait begins."""
@@ -77,44 +63,30 @@ class Calls(Children):
 
     async def time(self) -> str:
         """What time it is in the store."""
-        now = await self.job.repeated(self._engine.now_ms)
-        return datetime.fromtimestamp(now / 1000, UTC).isoformat()
+        await self.clock()
+        return datetime.fromtimestamp(self._now / 1000, UTC).isoformat()
 
     def first(self, calls: Sequence[Awaitable[Any]], key: str | None) -> Coroutine[Any, Any, Any]:
         """The first call that succeeds; the others are cancelled."""
-        from flowfabric.sdk.asks.ask import Ask
         from flowfabric.sdk.workflows.race import durable_race
+
+        call, racing = self._racing(calls, key)
+        return self._named(call, durable_race(self, call, racing))
+
+    def limit(self, call: Awaitable[Any], duration: timedelta, key: str | None) -> Coroutine[Any, Any, Any]:
+        """What becomes of a call within this time."""
+        from flowfabric.sdk.workflows.race import limited
+
+        race, racing = self._racing([call, self.sleep(duration, key)], key)
+        return self._named(race, limited(self, race, racing, duration))
+
+    def _racing(self, calls: Sequence[Awaitable[Any]], key: str | None) -> tuple[Call, list[Runner]]:
+        from flowfabric.sdk.asks.ask import Ask
 
         # Every call has its name before any of them runs: the losers' are not made again.
         named = [self.ask(call) if isinstance(call, Ask) else call for call in calls]
         call = self._call("first", key, None)
-        inside = self._here().race(key, call.name)
-        return self._named(call, durable_race(self, call, runners(self, named, inside)))
-
-    def _call(self, base: str, key: str | None, arguments: bytes | None) -> Call:
-        self.check()
-        return self.memory.call(self._here().path, base, key, arguments)
-
-    def _named(self, call: Call, made: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-        self._calls[made] = call
-        return made
-
-    def call_of(self, made: Any) -> str | None:
-        """The name of a call that was made here."""
-        found = self._calls.get(made) if asyncio.iscoroutine(made) else None
-        return None if found is None else found.name
-
-    def _here(self) -> Branch:
-        """The branch that the running task is."""
-        branch = BRANCH.get() or self.root
-        if not branch.is_run_by(asyncio.current_task()):
-            raise BadOptions(
-                "this task was made without the loop's task factory, so its calls cannot be told from those of others; "
-                "make tasks with asyncio.create_task, gather or a TaskGroup, and set task factories before the worker "
-                "starts",
-                option="task_factory",
-            )
-        return branch
+        return call, runners(self, named, self._here().race(key, call.name))
 
     # -- making them ---------------------------------------------------------------------------------------------
 
@@ -135,29 +107,6 @@ class Calls(Children):
             self._starting -= 1
             self._changed.set()
         return await self._end_of(child)
-
-    async def _start_run(
-        self, call: Call, task: Startable[..., Any], payload: bytes, options: StartOptions
-    ) -> Run[Any]:
-        from flowfabric.sdk.runs.start import prepare, refuse_taken, run_of
-
-        known = await self.remembered(call, lambda value: msgspec.json.decode(value or b"", type=str))
-        if known is not None:
-            return run_of(task, known[0])
-        if options.id is None and task.options.id is None:
-            # Started again after a crash it is the same run.
-            own = f"{self._identity.uuid_text}:{call.identity}"
-            options = dataclasses.replace(options, id=own.replace("{", "{{").replace("}", "}}"))
-        with self.work():
-            arguments = task.signature.unpack(payload)
-            prepared = await self.job.repeated(lambda: prepare(task, arguments, options, payload))
-            answer = await self.job.repeated(lambda: self._engine.create_execution(**prepared.arguments))
-            await self.job.repeated(lambda: refuse_taken(task, [prepared], [answer]))
-            self.check()
-            self._progressed = True
-            data = msgspec.json.encode(str(answer.execution_id))
-            self._new_steps[call.name] = NewStep(call.name, data, arguments=call.arguments)
-        return run_of(task, answer.execution_id)
 
     async def _ask(self, call: Call, ask: Ask[Any]) -> Any:
         """The answer. One that was taken and cannot be read does not end the run: the question is asked again, under
@@ -191,21 +140,24 @@ class Calls(Children):
         if self._cancellation.due:
             self._changed.set()
             await self._cancellation.hold(call.name)
-        self._progressed = True
         self.job.advances()
         with self.work():
-            if self._new_steps:
+            if self._new_steps or self._telling:
                 # Nothing is done before what was done earlier is remembered.
                 await self._caught_up()
                 self.check()
             met: NewStep | None = None
             data = b""
+            in_thread = not step.is_async and step.options.run_in != "process"
+            self._in_threads += in_thread
             try:
                 data = await run_step(self.job, call, step, payload)
             except Exception as error:
                 self.check()
                 met = error_step(self.memory.error_name(call.name), error, call.arguments)
                 raised_in = error.__traceback__
+            finally:
+                self._in_threads -= in_thread
             if met is not None:
                 await self.saved(met)
                 raise remembered_error(call.name, met).with_traceback(raised_in)
@@ -216,21 +168,17 @@ class Calls(Children):
 
     async def _sleep(self, call: Call, duration: timedelta) -> None:
         known = await self.remembered(call, lambda value: msgspec.json.decode(value or b"0", type=int))
-        self._timing += 1
-        try:
-            now = await self.job.repeated(self._engine.now_ms)
-        finally:
-            self._timing -= 1
-            self._changed.set()
-        self._now = max(self._now, now)
         if known is None:
-            until = now + milliseconds(duration)
-            self._progressed = True
+            await self.clock()
+            until = self._now + milliseconds(duration)
             self._new_steps[call.name] = NewStep(call.name, msgspec.json.encode(until))
         else:
             until = known[0]
+            if not self._now:
+                # One look for all that the code has slept before.
+                await self.clock()
         self.check()
-        if until <= now and not self._children and not self._sleeping and not self.racing:
+        if until <= self._now and not self._children and not self._sleeping and not self.racing:
             return
         # What else has ended meanwhile may have ended before.
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -248,7 +196,6 @@ class Calls(Children):
         with self.work():
             value = await make()
         self.check()
-        self._progressed = True
         data = msgspec.json.encode(value)
         self._new_steps[call.name] = NewStep(call.name, data)
         return read(data)

@@ -33,6 +33,8 @@ class Child:
         #: What is to be remembered of its result.
         self.keep = keep
         self.waiting: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        #: The task that waits for its end.
+        self.task: asyncio.Task[Any] | None = None
 
 
 class Children(OnePass):
@@ -90,8 +92,6 @@ class Children(OnePass):
             self.job.repeats()
         if end.state in ENDED:
             self._arrived.append(end)
-        else:
-            self._progressed = True
 
     def _tell_end(self, end: Ended) -> None:
         child = self._children.pop(str(end.execution_id), None)
@@ -101,10 +101,11 @@ class Children(OnePass):
             self._changed.set()
 
     async def _end_of(self, child: Child) -> Any:
+        child.task = asyncio.current_task()
         try:
             end = await child.waiting
         except asyncio.CancelledError:
-            if self._over is None:
+            if self.over is None:
                 self._give_up(child)
             raise
         call = child.call

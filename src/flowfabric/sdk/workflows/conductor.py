@@ -15,16 +15,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowfabric.model.operations.workflows import Advanced, ChildWait, Ended, NewStep
-from flowfabric.sdk.errors import ENDED, CancelRequested
+from flowfabric.sdk.errors import ENDED, BadOptions, CancelRequested
 from flowfabric.sdk.worker.attempt import Parked
+from flowfabric.sdk.workflows.branches import cut_off
 from flowfabric.sdk.workflows.calls import Calls
+from flowfabric.sdk.workflows.timeouts import limit_around
+from flowfabric.sdk.workflows.wakes import waited_for
 
 #: Turns of the loop in which no task has moved, after which all of them are taken to wait. What one has done may reach
 #: another through a callback or two.
 QUIET_TURNS = 3
 #: Turns after which tasks that never rest are taken to wait as well.
 MOST_TURNS = 2_000
-#: How often a function that waits for all of its children looks again: it may be content with some of them.
+#: How often it looks for the ends of children while a step runs.
 LOOK_AGAIN_MS = 2_000
 #: How long thrown-away code may take to let go.
 LETTING_GO_S = 1.0
@@ -44,13 +47,16 @@ class Conductor(Calls):
             self._changed.clear()
             if (why := self.job.unanswered or self._refused) is not None:
                 raise why
-            if main.done() and not self._starting:
+            self._failing = bool(self._in_threads) and has_failed(main)
+            if main.done() and not self._starting and not self._failing:
                 await self._cancel_given_up()
                 if self._new_children:
                     await self._tell(None)
                 return
             if not await self._quiet() or await self._deliver():
                 continue
+            if self.limits and (wrong := self._limit_around()) is not None:
+                raise wrong
             if self._given_up:
                 await self._cancel_given_up()
             waits = bool(self._children or self._sleeping)
@@ -58,6 +64,13 @@ class Conductor(Calls):
                 await self._tell_of_request()
                 continue
             await self._rest(waits)
+
+    def _limit_around(self) -> BadOptions | None:
+        self.limits = [each for each in self.limits if each.is_running()]
+        waits: list[asyncio.Future[Any]] = [child.waiting for child in self._children.values()]
+        waits += [future for _, future in self._sleeping.values()]
+        why = limit_around(self.limits, self.tasks, waits)
+        return None if why is None else BadOptions(f"run {self.job.execution_id}: {why}", option="timeout")
 
     async def _rest(self, waits: bool) -> None:
         """Nothing more happens by itself: say what is to be said, and wait."""
@@ -178,19 +191,13 @@ class Conductor(Calls):
 
     async def _park(self) -> bool:
         """Give the lease up until something has happened; ``False`` if it has happened already."""
-        awaited = tuple(self._children)
         until = min((until for until, _ in self._sleeping.values()), default=None)
-        wake_after = 1 if awaited else 0
-        if len(awaited) > 1 and self._goes_on and not self._progressed and not self._new_children:
-            # One end alone has just led to nothing: it is all of them that the function waits for, as it seems.
-            wake_after = len(awaited)
-            look_again = await self.job.repeated(self._engine.now_ms) + LOOK_AGAIN_MS
-            until = look_again if until is None else min(until, look_again)
+        wait = waited_for(self._children, self.calling, until)
         # The renewal may find the lease given up before we hear of it: that is no reason to be cancelled.
         job = self.job
         await job.settle_logs()
         job.open_handler = False
-        answer = await self._tell(ChildWait(awaited, wake_after, until))
+        answer = await self._tell(wait)
         if answer.parked:
             job.ended = True
             return True
@@ -213,8 +220,12 @@ class Conductor(Calls):
         children, self._new_children = list(self._new_children.values()), {}
         savers, self._savers = self._savers, {}
         behind, self._catching_up = self._catching_up, None
-        if children:
-            self._progressed = True
+        if not (steps or children or wait):
+            # What was under way has been said meanwhile.
+            if behind is not None and not behind.done():
+                behind.set_result(None)
+            return Advanced((), False)
+        self._telling += 1
         try:
             answer: Advanced = await self.job.repeated(
                 lambda: self._engine.advance(
@@ -232,6 +243,8 @@ class Conductor(Calls):
             if behind is not None:
                 behind.cancel()
             raise
+        finally:
+            self._telling -= 1
         for step in answer.steps:
             self.memory.add(step)
             saver = savers.get(step.name)
@@ -268,7 +281,7 @@ class Conductor(Calls):
 
         ``finally`` blocks of the function do run, but they can no longer do anything durable.
         """
-        self._over = why
+        self.over = why
         waiting: list[asyncio.Future[Any]] = [child.waiting for child in self._children.values()]
         waiting += [future for _, future in self._sleeping.values()]
         waiting += self._cancellation.held.values()
@@ -280,16 +293,25 @@ class Conductor(Calls):
                 future.set_exception(why)
                 future.exception()
         left = {main, *self._tasks} - {asyncio.current_task()}
+        if isinstance(why, Parked):
+            left |= {task for task in self.tasks if not task.done()}
+        for task in left:
+            task.add_done_callback(_unheard)
+        if isinstance(why, Parked):
+            await cut_off(left)
         if isinstance(why, asyncio.CancelledError):
             for task in left:
                 task.cancel()
-        for task in left:
-            task.add_done_callback(_unheard)
         _, stubborn = await asyncio.wait(left, timeout=LETTING_GO_S)
         for task in stubborn:
             task.cancel()
         if stubborn:
             await asyncio.wait(stubborn, timeout=LETTING_GO_S)
+
+
+def has_failed(main: asyncio.Task[Any]) -> bool:
+    """Whether it has ended with an error."""
+    return main.done() and (main.cancelled() or main.exception() is not None)
 
 
 def _unheard(task: asyncio.Task[Any]) -> None:

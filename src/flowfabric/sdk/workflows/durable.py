@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["CURRENT", "Durable", "first", "gather", "now", "random", "sleep", "uuid"]
+__all__ = ["CURRENT", "Durable", "first", "gather", "limit", "now", "random", "sleep", "uuid"]
 
 
 class Durable(Protocol):
@@ -35,6 +35,10 @@ class Durable(Protocol):
 
     #: All tasks that its code has made.
     tasks: WeakSet[asyncio.Task[Any]]
+    #: Whether it has done what cannot be done a second time to see whether it does the same.
+    is_once: bool
+    #: Time limits that its code has begun.
+    limits: list[Any]
 
     async def call_task(
         self, task: Task[..., Any] | Workflow[..., Any], payload: bytes, options: StartOptions
@@ -56,11 +60,20 @@ class Durable(Protocol):
         self, task: Startable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: StartOptions
     ) -> Coroutine[Any, Any, Any]: ...
 
+    def start_runs(
+        self,
+        task: Startable[..., Any],
+        calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
+        options: StartOptions,
+    ) -> Coroutine[Any, Any, list[Any]]: ...
+
     async def time(self) -> str: ...
 
-    async def at_work(self, doing: Awaitable[T]) -> T: ...
+    async def at_work(self, doing: Coroutine[Any, Any, T]) -> T: ...
 
     async def first(self, calls: Sequence[Awaitable[Any]], key: str | None) -> Any: ...
+
+    def limit(self, call: Awaitable[T], duration: timedelta, key: str | None) -> Coroutine[Any, Any, T]: ...
 
 
 CURRENT: ContextVar[Durable | None] = ContextVar("flowfabric_current_workflow", default=None)
@@ -90,6 +103,25 @@ async def _first(calls: Sequence[Awaitable[T]]) -> T:
 
     found: T = await race(calls)
     return found
+
+
+def limit(call: Awaitable[T], duration: timedelta, *, key: str | None = None) -> Coroutine[Any, Any, T]:
+    """What the call gives, or raises, if it has ended within this time; else it is cancelled, and this raises
+    ``TimeoutError``.
+
+    Inside a workflow the time is fixed when the wait begins, goes on while the run is parked, and what came of it is
+    remembered: ``await limit(Ask("go on?"), hours(4))``.
+    """
+    checked(duration, "limit", zero=True)
+    workflow = CURRENT.get()
+    if workflow is None:
+        return _limited(call, duration)
+    return workflow.limit(call, duration, key)
+
+
+async def _limited(call: Awaitable[T], duration: timedelta) -> T:
+    async with asyncio.timeout(duration.total_seconds()):
+        return await call
 
 
 def now() -> Coroutine[Any, Any, datetime]:

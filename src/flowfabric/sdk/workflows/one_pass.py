@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.operations.workflows import Ended, NewStep, StepOutcome, StepRecord
-from flowfabric.sdk.errors import BadPayload, BadResult, BadStep
-from flowfabric.sdk.workflows.branches import Branch
+from flowfabric.sdk.errors import BadOptions, BadPayload, BadResult, BadStep, SdkError
+from flowfabric.sdk.workflows.branches import BRANCH, Branch
 from flowfabric.sdk.workflows.cancellation import Cancellation
 from flowfabric.sdk.workflows.recorded_errors import remembered_error
 from flowfabric.sdk.workflows.recorded_steps import Begun, Call, Memory, shown_arguments
+from flowfabric.sdk.workflows.timeouts import TimeLimit
 
 if TYPE_CHECKING:
     from flowfabric.sdk.worker.attempt import Job
@@ -27,13 +29,12 @@ if TYPE_CHECKING:
 class OnePass:
     """What one pass has done and waits for."""
 
-    def __init__(self, job: Job, memory: Memory, *, goes_on: bool) -> None:
+    def __init__(self, job: Job, memory: Memory) -> None:
         self.job = job
         self.memory = memory
         #: Where the function itself makes its calls.
         self.root = Branch()
         self._engine = job.engine
-        self._goes_on = goes_on
         self._identity = ExecutionId.unchecked(job.execution_id)
         self._changed = asyncio.Event()
         #: Calls in progress that are done here.
@@ -42,14 +43,15 @@ class OnePass:
         self._starting = 0
         #: All tasks that the code has made, and those of its calls.
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        #: Those of them that make one call and nothing else.
+        self.calling: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         #: Sleeps that have yet to hear what time it is.
         self._timing = 0
+        self._looking: asyncio.Task[None] | None = None
         #: What time it is in the store, as far as we have heard.
         self._now = 0
         #: Races in progress.
         self.racing = 0
-        #: Whether the function has called something it had not called before.
-        self._progressed = False
         self._children: dict[str, Child] = {}
         #: Children that were started by an earlier pass and that the engine has not been asked about.
         self._unknown: set[str] = set()
@@ -66,6 +68,12 @@ class OnePass:
         #: Set when the engine has heard everything; how many calls wait for that.
         self._catching_up: asyncio.Future[None] | None = None
         self._behind = 0
+        #: Steps that run in threads, where nothing can stop them.
+        self._in_threads = 0
+        #: Whether the function has failed, and waits for these.
+        self._failing = False
+        #: Commits that are under way.
+        self._telling = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         #: The calls of the coroutines that this conductor has made.
         self._calls: weakref.WeakKeyDictionary[Coroutine[Any, Any, Any], Call] = weakref.WeakKeyDictionary()
@@ -76,17 +84,22 @@ class OnePass:
         #: Calls that wait for nothing: the pass ends before they do.
         self._stuck: set[asyncio.Future[None]] = set()
         #: Why the code does not fit its memory.
-        self._refused: BadStep | None = None
+        self._refused: SdkError | None = None
         #: Children that the function no longer waits for, to be cancelled.
         self._given_up: list[str] = list(memory.left_behind)
+        #: Whether the code has done something that a pass from memory alone cannot do.
+        self.is_once = False
+        #: Time limits of asyncio that the code has begun.
+        self.limits: list[TimeLimit] = []
         self._cancellation = Cancellation(job, memory)
         job.on_asked = self._changed.set
-        self._over: BaseException | None = None
+        #: Why this pass of the code is thrown away.
+        self.over: BaseException | None = None
 
     def check(self) -> None:
         """Nothing is done any more once this pass of the code is thrown away."""
-        if self._over is not None:
-            raise self._over
+        if self.over is not None:
+            raise self.over
         if self.job.unanswered is not None:
             raise self.job.unanswered
         task = asyncio.current_task()
@@ -96,7 +109,7 @@ class OnePass:
 
     def branch_ended(self, task: asyncio.Task[Any]) -> None:
         """One that is cut off with its pass ends with that, and nobody asks."""
-        if self._over is not None and not task.cancelled():
+        if self.over is not None and not task.cancelled():
             task.exception()
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
@@ -119,16 +132,47 @@ class OnePass:
             self._busy -= 1
             self._changed.set()
 
-    async def at_work(self, doing: Awaitable[Any]) -> Any:
+    async def at_work(self, doing: Coroutine[Any, Any, Any]) -> Any:
         """Something that is not remembered, and that the pass does not end over."""
         with self.work():
-            return await doing
+            found = await doing
+        self.is_once = self.is_once or found is not None
+        return found
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def _call(self, base: str, key: str | None, arguments: bytes | None) -> Call:
+        self.check()
+        return self.memory.call(self._here().path, base, key, arguments)
+
+    def _named(self, call: Call, made: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+        self._calls[made] = call
+        return made
+
+    def call_of(self, made: Any) -> str | None:
+        """The name of a call that was made here."""
+        found = self._calls.get(made) if asyncio.iscoroutine(made) else None
+        return None if found is None else found.name
+
+    def _here(self) -> Branch:
+        """The branch that the running task is."""
+        branch = BRANCH.get() or self.root
+        if not branch.is_run_by(asyncio.current_task()):
+            raise BadOptions(
+                "this task was made without the loop's task factory, so its calls cannot be told from those of others; "
+                "make tasks with asyncio.create_task, gather or a TaskGroup, and set task factories before the worker "
+                "starts",
+                option="task_factory",
+            )
+        return branch
 
     # -- what is remembered --------------------------------------------------------------------------------------
 
     async def remembered(self, call: Call, read: Callable[[bytes | None], Any]) -> tuple[Any] | None:
         """What a call gave, wrapped; the error it met is raised. Nothing if it is a new one."""
         self.check()
+        if self._failing:
+            await self._never()
         self._cancellation.check(call.name)
         step = self.memory.find(call.name)
         if step is None:
@@ -170,6 +214,24 @@ class OnePass:
         future = self._savers[step.name] = asyncio.get_running_loop().create_future()
         self._changed.set()
         return future
+
+    async def clock(self) -> None:
+        """Hear what time it is in the store. Calls that ask at the same time are told together."""
+        if self._looking is None:
+            # A task that is nobody's: a call that is cancelled gives up for itself.
+            self._looking = asyncio.get_running_loop().create_task(self._look_at_the_clock(), context=Context())
+            self._looking.add_done_callback(self._has_looked)
+        self._timing += 1
+        try:
+            await asyncio.shield(self._looking)
+        finally:
+            self._timing -= 1
+            self._changed.set()
+
+    def _has_looked(self, looking: asyncio.Task[None]) -> None:
+        self._looking = None
+        if not looking.cancelled():
+            looking.exception()
 
     async def _look_at_the_clock(self) -> None:
         self._now = max(self._now, await self.job.repeated(self._engine.now_ms))

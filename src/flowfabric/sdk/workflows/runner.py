@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from flowfabric.model.handles import HandleKind
 from flowfabric.model.operations.workflows import StepRecord
@@ -14,14 +12,13 @@ from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.definitions.tasks import Workflow
 from flowfabric.sdk.errors import CancelRequested
 from flowfabric.sdk.worker.attempt import Interruption, Job, Parked
-from flowfabric.sdk.workflows.branches import BRANCH, Exited, branch_out
+from flowfabric.sdk.workflows.branches import BRANCH, Contained, Exited, branch_out
 from flowfabric.sdk.workflows.cancellation import raised_by
 from flowfabric.sdk.workflows.conductor import Conductor
 from flowfabric.sdk.workflows.durable import CURRENT
 from flowfabric.sdk.workflows.recorded_steps import Memory
 from flowfabric.sdk.workflows.second_pass import IS_SECOND, SecondPass, compare, remembered_at_the_end
-
-T = TypeVar("T")
+from flowfabric.sdk.workflows.timeouts import notice_limits
 
 #: The tag of a run that began with the memory of another.
 FORKED_FROM = "ff.forked_from"
@@ -36,12 +33,11 @@ async def run_workflow(job: Job, workflow: Workflow[..., Any]) -> None:
     blank = is_new and FORKED_FROM not in job.context.tags
     steps = [] if blank else await job.repeated(lambda: job.engine.read_steps(job.execution_id))
     arguments = workflow.signature.unpack(job.context.input_payload)
-    conductor = Conductor(job, _memory(job, steps), goes_on=not blank)
-    wanted = workflow.signature.injected
-    if not wanted:
+    conductor = Conductor(job, _memory(job, steps))
+    if not workflow.signature.injected:
         data = await _run(workflow, conductor, arguments, {})
-        if job.app.second_pass and not job.asked:
-            await _run_again(workflow, conductor, data)
+        if _runs_again(conductor):
+            await _run_again(workflow, conductor, data, {})
         await job.complete(data, conductor.done_last(), conductor.memory.count)
         return
     if not blank:
@@ -49,12 +45,19 @@ async def run_workflow(job: Job, workflow: Workflow[..., Any]) -> None:
     ctx = Ctx(job, workflow.name)
     try:
         async with job.worker.dependencies.attempt(ctx) as scope:
-            data = await _run(workflow, conductor, arguments, await scope.resolve(wanted))
+            data = await _run(workflow, conductor, arguments, await scope.resolve(workflow.signature.injected))
     except CancelRequested:
         await ctx.flush()
         raise
     await ctx.flush()
+    if _runs_again(conductor):
+        await _run_again_with(Ctx(job, workflow.name), workflow, conductor, data)
     await job.complete(data, conductor.done_last(), conductor.memory.count)
+
+
+def _runs_again(conductor: Conductor) -> bool:
+    """Whether the function is called once more to see whether it does the same."""
+    return conductor.job.app.second_pass and not conductor.job.asked and not conductor.is_once
 
 
 def _memory(job: Job, steps: list[StepRecord]) -> Memory:
@@ -76,8 +79,9 @@ async def _run(
     surroundings.run(BRANCH.set, conductor.root)
     loop = asyncio.get_running_loop()
     branch_out(loop)
+    notice_limits(loop)
     main = loop.create_task(
-        contained(functools.partial(workflow.function, *args, **kwargs)),
+        Contained(workflow.function(*args, **kwargs), conductor),
         name=f"workflow {workflow.name}",
         context=surroundings,
     )
@@ -110,23 +114,24 @@ async def _run(
     return workflow.signature.dump_result(result)
 
 
-async def _run_again(workflow: Workflow[..., Any], conductor: Conductor, data: bytes) -> None:
+async def _run_again_with(ctx: Ctx, workflow: Workflow[..., Any], conductor: Conductor, data: bytes) -> None:
+    """With dependencies of its own, as after a pause."""
+    job = conductor.job
+    job.logs.doubt()
+    async with job.worker.dependencies.attempt(ctx) as scope:
+        await _run_again(workflow, conductor, data, await scope.resolve(workflow.signature.injected))
+    job.logs.forget()
+
+
+async def _run_again(workflow: Workflow[..., Any], conductor: Conductor, data: bytes, provided: dict[str, Any]) -> None:
     """Let a test find what only shows when the function is called again."""
     job = conductor.job
     second = SecondPass(job, _memory(job, remembered_at_the_end(conductor)), conductor)
     told = IS_SECOND.set(True)
     try:
-        compare(job, data, await _run(workflow, second, workflow.signature.unpack(job.context.input_payload), {}))
+        compare(job, data, await _run(workflow, second, workflow.signature.unpack(job.context.input_payload), provided))
     finally:
         IS_SECOND.reset(told)
-
-
-async def contained(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What the call gives; it does not end the loop."""
-    try:
-        return await call()
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise Exited(error) from None
 
 
 def _reason(error: BaseException) -> str:

@@ -6,7 +6,7 @@ arguments each time, calls that depend on chance, another result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ class SecondPass(Conductor):
     """Gives what is remembered, and does nothing."""
 
     def __init__(self, job: Job, memory: Memory, first: Conductor) -> None:
-        super().__init__(job, memory, goes_on=True)
+        super().__init__(job, memory)
         self._first = first
 
     async def remembered(self, call: Call, read: Callable[[bytes | None], Any]) -> tuple[Any] | None:
@@ -41,6 +41,10 @@ class SecondPass(Conductor):
                 await self._never()
             await self.refuse(f"{call.name!r} is called only the second time. {_WHY}", call)
         return known
+
+    async def at_work(self, doing: Coroutine[Any, Any, Any]) -> None:
+        """What the first pass has emitted or reported stands."""
+        doing.close()
 
     async def _park(self) -> bool:
         name = next(iter(self._sleeping), "")

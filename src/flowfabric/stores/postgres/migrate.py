@@ -100,7 +100,7 @@ async def _at_once(connection: Any, migration: Migration, partitions: PartitionC
 
 async def _beside_writers(connection: Any, migration: Migration) -> None:
     """A file of indexes, which no transaction may hold, statement by statement. What an interrupted try has left is
-    made anew, and what it has finished stays."""
+    made again, and what it has finished stays."""
     await connection.execute("SET lock_timeout = 0")
     for index in migration.indexes():
         finished = await connection.fetchval(_INDEX, index.name)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from flowfabric import ClaimPolicy, Every, FlowGraph, Frame, Fresh, SuspendArgs
+from flowfabric import ClaimPolicy, FlowGraph, Frame, Fresh, SuspendArgs
 from flowfabric.conditions import ByName, Single
 from flowfabric.engine import Engine
 from flowfabric.model.handles import Handle
@@ -21,6 +21,7 @@ from flowfabric.model.states import BlockingReason
 from flowfabric.model.streams.frames import DurableSummary
 from flowfabric.sdk.asks.ask import ASK_KIND, Question, waitpoint_of
 from flowfabric.sdk.asks.budget_asks import YES_OR_NO
+from tests.schedules import every
 
 HOUR_MS = 3_600_000
 #: The lane that all tenants use.
@@ -173,7 +174,7 @@ class Planter:
     async def _surroundings(self) -> None:
         engine, text, own = self._engine, self._text, self.planted
         await engine.put_schedule(
-            text("schedule"), spec=Every(HOUR_MS), namespace=own.namespace, lane_id=text("schedule-lane"),
+            text("schedule"), spec=every(HOUR_MS), namespace=own.namespace, lane_id=text("schedule-lane"),
             execution_kind=text("schedule-kind"), source=text("schedule-source"),
             tags={"who.tag": text("schedule-tag")},
         )  # fmt: skip

@@ -49,7 +49,7 @@ function when(asked) {
   return `${relative(asked.asked_at)}${until}.${yeses}`;
 }
 
-const NO_LINK = new Problem("This address has no link in it. Open the link you were sent, and copy all of it.", 404);
+const NO_LINK = new Problem("This address contains no link. Open the link you were sent, and check that it is complete.", 404);
 
 function Answer({ link }) {
   const [done, setDone] = useState(null);
@@ -86,7 +86,7 @@ function Answer({ link }) {
         ${
           unread
             ? html`
-                <h1>${unread.status >= 400 && unread.status < 500 ? "No question here" : "The server cannot be reached"}</h1>
+                <h1>${unread.status >= 400 && unread.status < 500 ? "No open question" : "The server cannot be reached"}</h1>
                 <p class="problem" role="alert">${unread.message}</p>
               `
             : html`<${Loading} />`
@@ -100,10 +100,10 @@ function Answer({ link }) {
         <p class="soft small">
           ${
             asked.approver === "anyone"
-              ? "You were asked"
+              ? "Asked"
               : html`
-                  Asked of${" "}
-                  <strong>${asked.approver}</strong>
+                  For${" "}
+                  <strong>${asked.approver}</strong>, asked
                 `
           } ${when(asked)}
         </p>

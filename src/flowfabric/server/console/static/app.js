@@ -92,7 +92,7 @@ const Unreachable = () => html`
 const NotLoaded = () => html`
   <div class="page" role="alert">
     <h1>This page could not be loaded</h1>
-    <p class="soft">The server did not send its code. Nothing was changed; retrying…</p>
+    <p class="soft">Its code could not be fetched. Nothing was changed; retrying…</p>
   </div>
 `;
 
@@ -116,7 +116,7 @@ function SignIn() {
       if (token() !== given) return undefined;
       if (found.signed_in) return enter(found);
       signOut();
-      setProblem("Unknown token. Copy all of it, or ask for a new one.");
+      setProblem("Unknown token. Check that you copied all of it, or ask for a new one.");
     } catch (error) {
       setProblem(error.message);
     }
@@ -135,7 +135,7 @@ function SignIn() {
           <div>
             <h1>Sign in</h1>
             <p class="soft small">
-              Use a token of this server. It stays in this tab and is removed when you close the tab.
+              Use a token for this server. It stays in this tab and is removed when you close it.
             </p>
           </div>
           <div class="field">
@@ -156,7 +156,7 @@ function SignIn() {
           ${problem && html`<p class="problem" role="alert">${problem}</p>`}
           <button class="button primary" type="submit">Sign in</button>
           <p class="tiny faint">
-            Administrators make credentials under Settings, or with${" "}
+            Administrators create credentials under Settings, or with${" "}
             <code>flowfabric token create</code>
             .
           </p>
@@ -314,7 +314,7 @@ function Main({ at }) {
         gone &&
         html`
           <div class="banner" role="alert">
-            The connection to the server is lost. What you see may be old; retrying…
+            The connection to the server is lost. This page may be out of date; retrying…
           </div>
         `
       }

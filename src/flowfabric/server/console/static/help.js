@@ -31,7 +31,7 @@ export function Help({ pages }) {
           ${" "}
           <kbd>End</kbd>
         </span>
-        <span>Go to the newest, to the oldest</span>
+        <span>Go to the newest or the oldest</span>
         <span><kbd>Enter</kbd></span>
         <span>Open the current row</span>
         <span><kbd>x</kbd></span>

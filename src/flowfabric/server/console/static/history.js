@@ -32,6 +32,10 @@ export function outcomeTone(attempt) {
   return "waiting";
 }
 
+/** The same in words: the names of states, where there is one. */
+const OUTCOMES = { success: "completed", retry: "failed", failure: "failed", ended_success: "completed", ended_failed: "failed", ended_cancelled: "cancelled" };
+const outcomeWords = (outcome) => OUTCOMES[outcome] ?? words(outcome);
+
 /** How a lease ended: its tone, and in words. */
 export const LEASE_ENDS = {
   completed: ["completed", "completed"],
@@ -39,9 +43,9 @@ export const LEASE_ENDS = {
   cancelled: ["cancelled", "cancelled"],
   timed_out: ["failed", "timed out"],
   suspended: ["suspended", "suspended"],
-  delayed: ["delayed", "delayed until a time"],
+  delayed: ["delayed", "delayed"],
   waiting_children: ["waiting_children", "waiting for its children"],
-  declined: ["delayed", "left to other workers"],
+  declined: ["delayed", "declined"],
   expired: ["warn", "expired"],
   revoked: ["warn", "revoked"],
   reclaimed: ["warn", "taken over by another worker"],
@@ -60,7 +64,7 @@ const BETWEEN = {
   suspended: ["suspended", "Suspended", "soft-bar"],
   delayed: ["delayed", "Delayed", "soft-bar"],
   waiting_children: ["waiting_children", "Waiting for its children", "soft-bar"],
-  declined: ["delayed", "Waiting for a worker that knows it", "soft-bar"],
+  declined: ["delayed", "Waiting for a worker with its code", "soft-bar"],
   failed: ["rate_limited", "Waiting for retry", "hatched"],
   timed_out: ["rate_limited", "Waiting for retry", "hatched"],
   expired: ["waiting", "Waiting for another worker", "soft-bar"],
@@ -126,7 +130,7 @@ export function rowsOf({ info, history, steps, children }) {
     const from = own[0]?.began_at ?? attempt.started_at;
     const live = own.some((lease) => !lease.ended_at);
     const until = attempt.ended_at ?? (live || !over ? end : (own[own.length - 1]?.ended_at ?? end));
-    const text = `Attempt ${attempt.attempt_index + 1}: ${words(attempt.outcome || (live ? "running" : "over"))}`;
+    const text = `Attempt ${attempt.attempt_index + 1}: ${outcomeWords(attempt.outcome || (live ? "active" : "ended"))}`;
     rows.push({
       name: `Attempt ${attempt.attempt_index + 1}`,
       timed: true,
@@ -171,7 +175,7 @@ export function rowsOf({ info, history, steps, children }) {
   if (steps?.length) {
     rows.push({
       name: "Steps",
-      title: `${steps.length} remembered`,
+      title: plural(steps.length, "recorded step"),
       bars: [],
       ticks: steps.slice(-MAX_TICKS).map((step) => ({
         at: step.recorded_at,
@@ -182,7 +186,8 @@ export function rowsOf({ info, history, steps, children }) {
       })),
     });
   }
-  for (const child of (children || []).slice(0, MAX_CHILDREN)) {
+  const all = children || [];
+  for (const child of all.slice(0, MAX_CHILDREN)) {
     const started = child.started_at ?? child.completed_at ?? end;
     const done = child.completed_at ?? end;
     const bars = [];
@@ -209,6 +214,7 @@ export function rowsOf({ info, history, steps, children }) {
       bars,
     });
   }
+  if (all.length > MAX_CHILDREN) rows.push({ name: `${all.length - MAX_CHILDREN} more below`, bars: [] });
   return rows;
 }
 
@@ -265,7 +271,7 @@ export function eventsOf({ info, history, steps }) {
     add(
       attempt.ended_at,
       outcomeTone(attempt),
-      `Attempt ${attempt.attempt_index + 1} ended: ${attempt.outcome === "retry" ? "failed" : words(attempt.outcome || "over")}`,
+      `Attempt ${attempt.attempt_index + 1} ended: ${outcomeWords(attempt.outcome || "ended")}`,
       lastOf(attempt.attempt_index),
       CLOSED,
     );
@@ -282,7 +288,7 @@ export function eventsOf({ info, history, steps }) {
     add(
       suspension.suspended_at,
       "suspended",
-      `Suspended: ${because(suspension.reason)}${suspension.timeout_at ? `, until ${zoned(suspension.timeout_at)} at most` : ""}`,
+      `Suspended: ${because(suspension.reason)}${suspension.timeout_at ? `, until ${zoned(suspension.timeout_at)} at the latest` : ""}`,
       parked,
       WAITED,
     );
@@ -304,7 +310,7 @@ export function eventsOf({ info, history, steps }) {
     add(
       suspension.closed_at,
       "active",
-      `Resumed: ${words(suspension.close_reason || "resumed")}`,
+      suspension.close_reason && suspension.close_reason !== "resumed" ? `Resumed: ${words(suspension.close_reason)}` : "Resumed",
       parked,
       WAITED,
     );

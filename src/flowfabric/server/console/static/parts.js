@@ -1,6 +1,6 @@
 // Small parts that every page is made of.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./dom.js";
-import { ENDED, moment, relative, shortId, words } from "./format.js";
+import { ENDED, moment, relative, shortId, words, zone } from "./format.js";
 import { Icon } from "./icons.js";
 import { toast } from "./toasts.js";
 
@@ -58,8 +58,16 @@ export const Absent = ({ problem, what, all, href }) => html`
   </div>
 `;
 
-/** What a list says that shows nothing of what there is; `all` is its address without what narrows it. */
-export const NoMatches = ({ all }) => html`<span>No matches. <a href=${all}>Clear filters</a></span>`;
+/** What a list says that shows nothing of what there is: `all` is its address without what narrows it, `among` what was
+ * looked at if there is more. */
+export const NoMatches = ({ all, among }) =>
+  html`<span>No matches${among ? ` among the newest ${among}` : ""}. <a href=${all}>Clear filters</a></span>`;
+
+/** How many a list has. */
+export const Total = ({ text, more }) => html`<span class="soft small" data-total>${text}${more ? " or more" : ""}</span>`;
+
+/** Above or below times that are written without their zone. */
+export const Zone = () => html`<p class="soft small">Times are in ${zone()}.</p>`;
 
 /** Go to an address, and draw its page at once. */
 export const visit = (hash) => {

@@ -126,7 +126,7 @@ function read(given, draft, root, path, required, problems) {
     case "map": {
       const seen = new Set();
       const found = draft.map(([name, each], index) => {
-        const told = seen.has(name) ? "This name is there twice." : check(schema.propertyNames, name, root);
+        const told = seen.has(name) ? "This name is used twice." : check(schema.propertyNames, name, root);
         if (told) problems.set(part(`${index}.name`), told);
         seen.add(name);
         return [name, read(schema.additionalProperties, each, root, part(index), true, problems)];
@@ -211,7 +211,7 @@ function readJson(schema, draft, root, wrong, empty) {
       return each;
     });
   } catch {
-    wrong('This is not JSON. Texts need quotes: "like this".');
+    wrong('This is not JSON. Strings need quotes: "like this".');
     return undefined;
   }
   if (large) wrong("A number in it is too large for a browser. Send it through the API.");

@@ -44,7 +44,7 @@ const squeezed = (points, from, to) => {
 /** A label is drawn where this much of the width, in per cent, is left for it. */
 const ROOM = 7;
 
-export function Timeline({ info, history, steps, children, onStep }) {
+export function Timeline({ info, history, steps, children, onStep, chosen, onScale }) {
   const [, again] = useState(0);
   const over = ENDED.has(info.public_state);
   useEffect(() => {
@@ -59,8 +59,7 @@ export function Timeline({ info, history, steps, children, onStep }) {
     ...row.bars.flatMap((bar) => [bar.from, bar.to]),
     ...(row.ticks || []).map((tick) => tick.at),
   ]);
-  const [chosen, setChosen] = useState(null);
-  const mode = chosen || (squeezed(points, from, to) ? "short" : "true");
+  const mode = ["short", "true"].includes(chosen) ? chosen : squeezed(points, from, to) ? "short" : "true";
   const scale =
     mode === "short"
       ? compressed(points, from, to)
@@ -133,7 +132,7 @@ export function Timeline({ info, history, steps, children, onStep }) {
                         key=${`l${number}`}
                         class="tick-label clip"
                         aria-hidden="true"
-                        style=${{ left: left(tick.at), maxWidth: `${room}%` }}
+                        style=${{ left: left(tick.at), maxWidth: `calc(${room}% - 12px)` }}
                       >
                         ${tick.label}
                       </span>
@@ -162,7 +161,7 @@ export function Timeline({ info, history, steps, children, onStep }) {
           </span>
           <span data-tone="active">
             <i class="dot"></i>
-            running
+            active
           </span>
           <span data-tone="suspended">
             <i class="dot"></i>
@@ -188,7 +187,7 @@ export function Timeline({ info, history, steps, children, onStep }) {
             ["short", "Compress waits"],
           ]}
           value=${mode}
-          onChange=${setChosen}
+          onChange=${onScale}
         />
       </div>
     </div>

@@ -37,7 +37,7 @@ const ACTS = {
   set_flow_tags: "Flow tags changed",
   set_lane_fairness: "Lane sharing changed",
   set_lane_state: "Lane state changed",
-  trigger_schedule: "Schedule started by hand",
+  trigger_schedule: "Schedule triggered",
 };
 export const actName = (act) => (Object.hasOwn(ACTS, act) ? ACTS[act] : words(act));
 
@@ -89,7 +89,7 @@ const FIELDS = {
   runs: ["", (text) => (number(text) ? plural(Number(text), "run started", "runs started") : text)],
   done: ["", (text) => (number(text) ? plural(Number(text), "execution") : text)],
   by: ["by", words],
-  overlap: ["if the last one still runs", words],
+  overlap: ["overlap", words],
   at: ["at step", (text) => text],
   new_kid: ["key", (text) => text],
   quota_policy_id: ["quota", shortId],

@@ -7,16 +7,12 @@ import { confirm as ask, whileHere } from "../dialogs.js";
 import { ended, Menu } from "../parts.js";
 import { toast } from "../toasts.js";
 import { Icon } from "../icons.js";
-import { kindName } from "./names.js";
+import { kindName, stepName } from "./names.js";
 import { maySignal, sendSignal, startAgain } from "./starting.js";
 
 const REASON = { name: "reason", label: "Reason", placeholder: "stored with the change" };
 
-/** A step as people know it: a call that failed is recorded under its name and the number of the try. */
-const stepLabel = (step) => {
-  const [name] = step.name.split("!");
-  return step.outcome === "ok" || !name ? step.name : `${name} (failed)`;
-};
+const stepLabel = (step) => `${stepName(step.name)}${step.outcome === "ok" ? "" : " (failed)"}`;
 
 /** What can be done with one execution; every dialog says what the engine says would happen to it. */
 export function actionsOf({ id, info, steps, refresh }) {
@@ -180,7 +176,7 @@ export function Actions({ id, info, history, steps, refresh }) {
             label: "Send a signal…",
             icon: "link",
             act: () => sendSignal({ id, refresh }),
-            disabled: info.public_state === "suspended" ? "" : "It does not wait for a signal.",
+            disabled: info.public_state === "suspended" ? "" : "It is not waiting for a signal.",
           },
         may("change_priority") && {
           label: "Change priority…",
@@ -188,7 +184,7 @@ export function Actions({ id, info, history, steps, refresh }) {
           act: priority,
           disabled: ["waiting", "delayed", "rate_limited"].includes(info.public_state)
             ? ""
-            : "Only waiting executions have a priority in the lane.",
+            : "Only a waiting execution can change its priority.",
         },
         !over &&
           may("cancel_execution") && {
@@ -202,7 +198,7 @@ export function Actions({ id, info, history, steps, refresh }) {
           icon: "revoke",
           danger: true,
           act: revoke,
-          disabled: holds ? "" : "No worker holds it.",
+          disabled: holds ? "" : "No worker holds a lease.",
         },
       ]}
     />

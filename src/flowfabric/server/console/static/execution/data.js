@@ -2,7 +2,7 @@
 import { html, useMemo } from "../dom.js";
 import { at, bytes, get } from "../api.js";
 import { useLive, useOnce } from "../live.js";
-import { fromBase64, words } from "../format.js";
+import { fromBase64 } from "../format.js";
 import { Bytes, Json } from "../values.js";
 import { me } from "../session.js";
 import { Copy, ended, Loading, Trouble, When } from "../parts.js";
@@ -50,7 +50,7 @@ export function Data({ id, info, history, input, unread }) {
                     <${Copy} text=${history.failure_reason} label="Copy the failure" />
                   </div>
                 `
-              : html`<p class="soft small">${ended(state) ? `It ${words(state)} without a result.` : "Not finished yet."}</p>`
+              : html`<p class="soft small">${ended(state) ? "No result." : "Not finished yet."}</p>`
         }
       </div>
       ${
@@ -134,7 +134,7 @@ export function Details({ info, history, input, explained }) {
                   <${Copy} text=${tags.map(([key, value]) => `${key}=${value}`).join("\n")} label="Copy the tags" />
                 </div>
               `
-            : html`<p class="soft small">None.</p>`
+            : html`<p class="soft small">No tags.</p>`
         }
         ${trace && html`<${Trace} id=${trace} />`}
         <h3>State</h3>
@@ -142,7 +142,7 @@ export function Details({ info, history, input, explained }) {
         ${
           explained.detail &&
           html`
-            <h3>What it is waiting for</h3>
+            <h3>Waiting for</h3>
             <${Json} value=${explained.detail} label="Detail" />
           `
         }

@@ -50,7 +50,7 @@ export function KindInput({ schema, text: given, reader }) {
     try {
       return [JSON.parse(text || "{}")];
     } catch {
-      setProblem('The input is not JSON. Texts need quotes: "like this".');
+      setProblem('The input is not JSON. Strings need quotes: "like this".');
       return null;
     }
   };

@@ -1,7 +1,7 @@
 // What an execution left behind: leases, waits and signals, usage, events, others in its flow.
 import { html } from "../dom.js";
-import { amount, duration, fromBase64, moment, shortId, time, words, zone } from "../format.js";
-import { Badge, Empty, When } from "../parts.js";
+import { amount, duration, fromBase64, moment, shortId, time, words } from "../format.js";
+import { Badge, Empty, When, Zone } from "../parts.js";
 import { childName } from "./names.js";
 import { Bytes } from "../values.js";
 import { holder, LEASE_ENDS, leaseEnd } from "../history.js";
@@ -10,11 +10,14 @@ import { BudgetLink, ownedKey } from "../owners.js";
 
 /** As many relatives are asked for. */
 const MOST = 199;
+/** As many are shown. */
+const SHOWN = 100;
 
 export function Leases({ leases }) {
   if (!leases.length)
     return html`<${Empty} icon="workers">No worker has claimed it yet.</${Empty}>`;
   return html`
+    <${Zone} />
     <div class="table-wrap">
       <table class="table stacked">
         <thead>
@@ -23,8 +26,8 @@ export function Leases({ leases }) {
             <th scope="col" class="number">Attempt</th>
             <th scope="col">From</th>
             <th scope="col">Until</th>
-            <th scope="col" class="number">For</th>
-            <th scope="col">Ended by</th>
+            <th scope="col" class="number">Duration</th>
+            <th scope="col">End</th>
           </tr>
         </thead>
         <tbody>
@@ -40,10 +43,10 @@ export function Leases({ leases }) {
                   ${
                     lease.ended_at
                       ? html`<time title=${moment(lease.ended_at)}>${time(lease.ended_at)}</time>`
-                      : html`<span title=${moment(lease.expires_at)}>renewed until ${time(lease.expires_at)}</span>`
+                      : html`<span title=${moment(lease.expires_at)}>expires ${time(lease.expires_at)}</span>`
                   }
                 </td>
-                <td class="number soft" data-label="For">
+                <td class="number soft" data-label="Duration">
                   ${duration((lease.ended_at ?? Date.now()) - lease.began_at)}
                 </td>
                 <td class="wrap-anywhere">
@@ -221,7 +224,7 @@ function save(all) {
 
 export const Events = ({ events, all }) => html`
   <div class="line wide wraps">
-    <span class="soft small">Times are in ${zone()}.</span>
+    <${Zone} />
     <button type="button" class="button small" onClick=${() => save(all)}>
       <${Icon} name="download" />
       Download as JSON
@@ -238,7 +241,7 @@ export const Events = ({ events, all }) => html`
 `;
 
 /** Executions that have to do with this one: whom it has started, who else is in its flow. */
-export function Relatives({ title, found, flow }) {
+export function Relatives({ title, found, flow, all = `#/flows/${flow}` }) {
   return html`
     <section class="card" data-relatives=${title}>
       <header>
@@ -254,11 +257,11 @@ export function Relatives({ title, found, flow }) {
               <th scope="col">Execution</th>
               <th scope="col">Lane</th>
               <th scope="col">Created</th>
-              <th scope="col" class="number">Took</th>
+              <th scope="col" class="number">Duration</th>
             </tr>
           </thead>
           <tbody>
-            ${found.slice(-100).map(
+            ${found.slice(-SHOWN).map(
               (each) => html`
                 <tr key=${each.execution_id}>
                   <td><${Badge} state=${each.public_state} /></td>
@@ -271,7 +274,7 @@ export function Relatives({ title, found, flow }) {
                   </td>
                   <td class="soft" data-label="Lane">${each.lane_id}</td>
                   <td class="soft" data-label="Created"><${When} ms=${each.created_at} /></td>
-                  <td class="number soft" data-label="Took">
+                  <td class="number soft" data-label="Duration">
                     ${each.started_at ? duration((each.completed_at ?? Date.now()) - each.started_at) : "–"}
                   </td>
                 </tr>
@@ -279,6 +282,7 @@ export function Relatives({ title, found, flow }) {
             )}
           </tbody>
         </table>
+        ${found.length > SHOWN && html`<p class="loading">The newest ${SHOWN}. <a href=${all}>Show all</a></p>`}
       </div>
     </section>
   `;

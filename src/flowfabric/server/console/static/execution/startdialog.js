@@ -89,7 +89,7 @@ function Start({ kind: chosen = "", space: given = null }) {
       text: `${rest.slice(0, -1)},"input":${text}}`,
     });
     const [what, { execution_id: id }] = variant(made);
-    open(own, id, what === "Duplicate" ? "An execution with this id exists already. This is it." : "Started.");
+    open(own, id, what === "Duplicate" ? "An execution with this id already exists; this is it." : "Started.");
   };
   const startAny = async () => {
     const made = await own.post("v1/executions", {
@@ -113,7 +113,7 @@ function Start({ kind: chosen = "", space: given = null }) {
           id="field-kind"
           class="input"
           required
-          placeholder="name of a task or workflow, or a part of it"
+          placeholder="name of a task or workflow, or part of it"
           autocomplete="off"
           value=${kind}
           onInput=${(event) => setKind(event.target.value)}
@@ -138,7 +138,7 @@ function Start({ kind: chosen = "", space: given = null }) {
             ></textarea>
             <span class="hint">
               JSON with the arguments by name, such as ${'{"order": 7}'}.${" "}
-              ${name && "No worker has announced this kind, so nothing checks it before a worker reads it."}
+              ${name && "No worker has announced this kind, so its input is not checked until a worker reads it."}
             </span>
           </div>
         `
@@ -188,7 +188,7 @@ function Choices({ known, part, onChoose }) {
         `,
       )}
     </div>
-    ${fitting.length > SHOWN && html`<span class="hint">${fitting.length - SHOWN} more. Type a part of the name.</span>`}
+    ${fitting.length > SHOWN && html`<span class="hint">${fitting.length - SHOWN} more. Type part of the name.</span>`}
   `;
 }
 
@@ -202,7 +202,7 @@ const About = ({ kind, definition }) => html`
       definition.by_code &&
       html`
         <p class="note-box wrap-anywhere" data-by-code>
-          Only its code can start it: ${definition.by_code}. Start it from code, or with${" "}
+          This kind can be started only from code: ${definition.by_code}. You can also use${" "}
           <code>flowfabric submit APP ${kind}</code>.
         </p>
       `

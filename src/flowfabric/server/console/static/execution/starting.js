@@ -12,7 +12,7 @@ export function bytesOf(text, called) {
   try {
     JSON.parse(text);
   } catch {
-    throw new Error(`${called} is not JSON. Texts need quotes: "like this".`);
+    throw new Error(`${called} is not JSON. Strings need quotes: "like this".`);
   }
   return toBase64(new TextEncoder().encode(text));
 }
@@ -100,7 +100,7 @@ export async function sendSignal({ id, refresh }) {
     return;
   }
   if (!waiting.length) {
-    toast("It does not wait for a signal now.", "warn");
+    toast("It is not waiting for a signal.", "warn");
     return;
   }
   if (!here()) return;
@@ -109,8 +109,8 @@ export async function sendSignal({ id, refresh }) {
     title: "Send a signal?",
     label: "Send",
     consequence: names.length
-      ? `It waits for ${names.map((name) => `'${name}'`).join(", ")}. The signal is recorded under your name.`
-      : "It takes any signal. The signal is recorded under your name.",
+      ? `Waiting for ${names.length === 1 ? "signal" : "signals"} ${names.map((name) => `'${name}'`).join(", ")}. The signal is recorded under your name.`
+      : "Any signal is accepted. The signal is recorded under your name.",
     fields: [
       {
         name: "waitpoint",

@@ -2,7 +2,7 @@
 import { html } from "../dom.js";
 import { may } from "../session.js";
 import { duration, fromBase64, moment, size, time, words } from "../format.js";
-import { Badge, Copy, Empty, ExecutionLink } from "../parts.js";
+import { Badge, Copy, Empty, ExecutionLink, Zone } from "../parts.js";
 import { Bytes } from "../values.js";
 import { Icon } from "../icons.js";
 import { stepKey, stepName } from "./names.js";
@@ -43,6 +43,7 @@ export function Steps({ steps, open, history, children, forkFrom }) {
     `;
   const times = took(steps, history, children);
   return html`
+    <${Zone} />
     <div class="steps-list">
       ${steps.map(
         (step, index) => html`

@@ -1,7 +1,8 @@
 // What an execution emits, as it is emitted.
 import { html } from "../dom.js";
 import { moment, plural, words } from "../format.js";
-import { Empty, ended } from "../parts.js";
+import { Copy, Empty, ended } from "../parts.js";
+import { stepName } from "./names.js";
 import { frameText, isLog, useFollowing, useFrames } from "./frames.js";
 
 const FRAMES = 2_000;
@@ -16,7 +17,7 @@ const AGAIN = {
 /** What a restart says, for people. */
 function restarted(fields) {
   const { attempt, step, reason } = JSON.parse(frameText(fields));
-  const what = step === null ? `attempt ${attempt}` : `step ${step} in attempt ${attempt}`;
+  const what = step === null ? `attempt ${attempt}` : `step ${stepName(step)} in attempt ${attempt}`;
   return `Output starts over: ${what} ${AGAIN[reason] ?? "again"}`;
 }
 
@@ -33,6 +34,10 @@ function taken(old, arrived) {
   }
   return frames.slice(-FRAMES);
 }
+
+/** All that counts, as one text. */
+const counted = (frames) =>
+  frames.filter((frame) => !frame.restart && !frame.forgotten).map((frame) => frameText(frame.fields)).join("");
 
 /** Whether a box follows, and the way back to its end. */
 export const Following = ({ live, status, follows, some, toEnd }) => html`
@@ -57,9 +62,10 @@ export function Stream({ id, index, state }) {
   return html`
     <div class="stack tight">
       <div class="line wide">
-        <span class="soft small">
+        <span class="line soft small">
           ${plural(frames.filter((frame) => !frame.restart).length, "frame")} of
           attempt ${index + 1}${closed ? `, closed: ${words(closed.closed_reason)}` : ""}
+          ${frames.length > 0 && html`<${Copy} text=${counted(frames)} label="Copy the output" />`}
         </span>
         <${Following} ...${{ live, status, follows, some: frames.length > 0, toEnd }} />
       </div>
@@ -88,7 +94,7 @@ function Divider({ frame }) {
 function Frame({ frame }) {
   const { frame_type: kind, step } = frame.fields;
   const names = [kind === "stderr" ? "stderr" : kind === "event" ? "event" : "", frame.forgotten ? "forgotten" : ""];
-  const about = [moment(Number(frame.fields.ts)), step, frame.forgotten && "no longer counts"];
+  const about = [moment(Number(frame.fields.ts)), step && stepName(step), frame.forgotten && "no longer counts"];
   return html`
     <span class=${names.filter(Boolean).join(" ")} title=${about.filter(Boolean).join(", ")}>
       ${frameText(frame.fields)}

@@ -3,6 +3,8 @@ import { html } from "../dom.js";
 import { moment, relative, words, zoned } from "../format.js";
 import { Copy, ended, ExecutionLink } from "../parts.js";
 import { Icon } from "../icons.js";
+import { listHref } from "../searchlinks.js";
+import { BudgetLink } from "../owners.js";
 import { childName, kindName } from "./names.js";
 
 const SIGNS = {
@@ -17,8 +19,8 @@ const ENDS = {
   completed: "Completed",
   failed: "Failed (no retries left)",
   cancelled: "Cancelled",
-  expired: "Expired: past its deadline, or an attempt past its timeout",
-  skipped: "Skipped: its flow no longer needs it",
+  expired: "Expired (its deadline or an attempt's timeout passed)",
+  skipped: "Skipped (its flow no longer needs it)",
 };
 
 /** The server's sentence without its subject. */
@@ -29,13 +31,19 @@ function bare(sentence) {
 
 /** Whom a question still waits for. */
 function asked({ question, needed, of }) {
-  const who = !of.length ? "someone with its link" : of.length === 1 ? of[0] : `${needed} of ${of.join(", ")}`;
+  const who = !of.length ? "anyone with the link" : of.length === 1 ? of[0] : `${needed} of ${of.join(", ")}`;
   return [`Waiting for ${who}`, question];
 }
 
+/** What is about a lane that does not start what waits in it. */
+const LANES = new Set(["lane_paused", "lane_disabled", "blocked_by_lane_state"]);
+
 /** What one link of the chain waits for, in parts. */
-function parts({ gate, sentence, detail, until_ms: until }) {
-  if (gate === "running") return [`Running on ${detail.worker_instance_id}`, until && `lease expires ${relative(until)}`];
+function parts({ gate, sentence, detail, until_ms: until }, budgets) {
+  if (gate === "running") {
+    const worker = detail.worker_instance_id;
+    return [html`Running on <a href=${listHref({ worker })}>${worker}</a>`, until && `lease expires ${relative(until)}`];
+  }
   const at = until && html`<time title=${moment(until)}>until ${zoned(until)} (${relative(until)})</time>`;
   if (gate === "suspended") {
     if (detail.question) return [...asked(detail.question), at];
@@ -47,16 +55,19 @@ function parts({ gate, sentence, detail, until_ms: until }) {
   if (gate === "asleep") return ["Sleeping", at];
   if (gate === "delayed" || gate === "retry_backoff")
     return [gate === "delayed" ? "Delayed" : "Waiting for retry", until && html`<time title=${moment(until)}>starts at ${zoned(until)} (${relative(until)})</time>`];
-  return [bare(sentence), at];
+  const lane = LANES.has(gate) && html`<a href="#/workers">Lanes</a>`;
+  const budget = gate === "budget" && budgets.find((each) => each.budget_id === detail?.budget_id);
+  const link = budget && html`<${BudgetLink} id=${budget.budget_id} namespace=${budget.namespace} name=${budget.name} />`;
+  return [bare(sentence), lane || link, at];
 }
 
 /** The headline, its parts in order. */
-function headline(explained, state, why) {
+function headline(explained, state, why, budgets) {
   const last = explained.chain.at(-1) || explained;
   if (state === "cancelled" && why) return [`Cancelled: ${why}`];
   if (ended(state)) return [ENDS[state] || bare(explained.sentence)];
   const asking = /^It was asked to cancel[^.]*\. /.exec(explained.sentence);
-  const found = parts(last).filter(Boolean);
+  const found = parts(last, budgets).filter(Boolean);
   return asking ? [bare(asking[0].trim()), ...found] : found;
 }
 
@@ -100,7 +111,7 @@ function Reason({ text, past }) {
         rest.some((line) => line.trim()) &&
         html`
           <details class="trace">
-            <summary>All ${rest.length + 1} lines</summary>
+            <summary>Show all ${rest.length + 1} lines</summary>
             <pre class="value-box" tabindex="0" role="region" aria-label="Error">${text}</pre>
           </details>
         `
@@ -123,7 +134,7 @@ function Culprit({ children }) {
 }
 
 export function Why({ explained, history, state, relatives, children }) {
-  const [first, ...rest] = headline(explained, state, history.cancellation_reason);
+  const [first, ...rest] = headline(explained, state, history.cancellation_reason, history.budgets);
   const named = new Map(relatives.map((each) => [each.execution_id, childName(each)]));
   const why = history.failure_reason;
   return html`

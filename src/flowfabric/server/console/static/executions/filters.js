@@ -1,6 +1,6 @@
 // What narrows the list: words, times, states; and how many are in each state.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../dom.js";
-import { count, exact, fromLocal, plural, STATES, toLocal, words } from "../format.js";
+import { count, exact, fromLocal, plural, STATES, toLocal, words, zone } from "../format.js";
 import { executionHref } from "../parts.js";
 import { Icon } from "../icons.js";
 import { go, here } from "./address.js";
@@ -65,7 +65,7 @@ export function Filters({ said, counts }) {
         : STATES.filter((each) => each === state || said.states.includes(each)),
     });
   const within = String(said.within);
-  const windows = WINDOWS.some(([key]) => key === within) ? WINDOWS : [...WINDOWS, [within, "Another time"]];
+  const windows = WINDOWS.some(([key]) => key === within) ? WINDOWS : [...WINDOWS, [within, "Custom"]];
   const field = (name, label) => html`
     <div class="line">
       <label class="small soft no-wrap" for=${name}>${label}</label>
@@ -73,6 +73,7 @@ export function Filters({ said, counts }) {
         id=${name}
         class=${`input ${said[name] ? "" : "faint"}`}
         type="datetime-local"
+        title=${`In ${zone()}`}
         value=${toLocal(said[name])}
         onChange=${(event) => go({ ...said, [name]: fromLocal(event.target.value) })}
       />
@@ -90,7 +91,7 @@ export function Filters({ said, counts }) {
           autocomplete="off"
           spellcheck="false"
           placeholder="Kind or id, tag:team=red, error:timeout"
-          title="Words: kind: id: state: lane: tag: error: worker: flow: parent: ns: since: until:"
+          title="Search terms: kind: id: state: lane: tag: error: worker: flow: parent: ns: since: until:"
           value=${text}
           onInput=${(event) => setText(event.target.value)}
         />
@@ -99,7 +100,7 @@ export function Filters({ said, counts }) {
       ${
         said.tab === "" &&
         html`
-          <label class="visually-hidden" for="by">Time of</label>
+          <label class="visually-hidden" for="by">Filter by</label>
           <select
             id="by"
             class="input narrow"
@@ -153,7 +154,7 @@ export function Filters({ said, counts }) {
             class="chip"
             data-roots
             aria-pressed=${String(said.roots)}
-            title="Leave out what other executions started"
+            title="Hide executions that others started"
             onClick=${() => go({ ...said, roots: !said.roots })}
           >
             Roots only

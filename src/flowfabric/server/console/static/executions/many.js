@@ -35,7 +35,7 @@ const AT_ONCE = 5;
 /** What was done says how much that is, also if the dialog was left before all of it was. */
 function tell(verb, { done, failed, left }) {
   toast(
-    `${plural(done, "execution")} ${verb === "cancel" ? "cancelled" : "replayed"}${failed ? `, ${failed} refused` : ""}${left ? "; stopped before the others" : ""}.`,
+    `${plural(done, "execution")} ${verb === "cancel" ? "cancelled" : "replayed"}${failed ? `, ${failed} refused` : ""}${left ? "; stopped before the rest" : ""}.`,
     failed || left ? "warn" : "good",
   );
 }
@@ -51,7 +51,7 @@ export function some(verb, ids, done) {
     foresee: few ? () => foreseen(verb, ids) : undefined,
     consequence:
       few ? "" : verb === "cancel"
-        ? "Each one is cancelled; workflows with a cancel grace clean up first. Executions that have ended do not change."
+        ? "Each one is cancelled; workflows with a grace period clean up first. Executions that have ended do not change."
         : "Each one that failed, expired or completed runs again. Workflows continue where they stopped and keep their recorded steps.",
     label: verb === "cancel" ? "Cancel" : "Replay",
     danger: verb === "cancel",
@@ -78,7 +78,7 @@ export function some(verb, ids, done) {
       await Promise.all(Array.from({ length: AT_ONCE }, work));
       for (const identity of left) had.delete(identity);
       done([...had]);
-      if (lost) throw new Problem(`${counts.done + counts.failed} of ${ids.length} are done. ${lost.message}`, 0, lost.kind);
+      if (lost) throw new Problem(`${counts.done + counts.failed} of ${ids.length} done. ${lost.message}`, 0, lost.kind);
       tell(verb, { ...counts, left: left.length });
     },
   });
@@ -147,7 +147,7 @@ function Bulk({ verb, filter, told, refresh }) {
         <span>
           <strong data-preview>${preview.whole ? "" : "At least "}${exact(preview.count)}</strong>
           ${" "}${preview.count === 1 ? "execution matches" : "executions match"}.
-          ${verb === "cancel" ? " Those that have not ended are cancelled; workflows clean up first." : " Those that failed or expired run again, unless you selected states. Workflows continue where they stopped."}
+          ${verb === "cancel" ? " Those that have not ended are cancelled; workflows with a grace period clean up first." : told.states ? " They run again; workflows continue where they stopped." : " Those that failed or expired run again; workflows continue where they stopped."}
         </span>
       </p>
       <div class="note-box">
@@ -186,7 +186,7 @@ function Bulk({ verb, filter, told, refresh }) {
         preview.problem &&
         html`
           <div class="line wide">
-            <${Trouble} problem=${new Error(`Not all of them are counted. ${preview.problem.message}`)} />
+            <${Trouble} problem=${new Error(`The count is incomplete. ${preview.problem.message}`)} />
             <button type="button" class="button small" data-again onClick=${count}>Count again</button>
           </div>
         `

@@ -90,7 +90,7 @@ export function Rows({ narrowed, columns, roots, clear, listing, chosen, flip, c
                 : html`
                     No executions yet.
                     <span class="small faint">
-                      Start something with flowfabric run, or from your own code; it appears here by itself.
+                      Start one with flowfabric run or from your own code; it appears here at once.
                     </span>
                   `
             }

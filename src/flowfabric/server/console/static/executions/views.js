@@ -36,7 +36,7 @@ export function Views({ said }) {
   const save = () =>
     confirm({
       title: "Save this view",
-      consequence: "The filters, times and columns of this page, under a name. Views are stored in this browser.",
+      consequence: "Saves the filters, times and columns of this page under a name, in this browser.",
       label: "Save",
       fields: [{ name: "name", label: "Name", required: true }],
       act: async ({ name }) => change([...kept().filter((view) => view.name !== name), { name, href: here }]),

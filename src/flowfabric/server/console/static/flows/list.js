@@ -1,12 +1,11 @@
 // The list of flows: what each one is about, how far it is, how long it took.
-import { html, useValue } from "../dom.js";
+import { html } from "../dom.js";
 import { get } from "../api.js";
 import { usePages } from "../live.js";
-import { narrowed, rewrite } from "../narrowing.js";
+import { changed, narrowed, rewrite, useNamespace } from "../narrowing.js";
 import { Live } from "../app.js";
-import { namespace } from "../session.js";
-import { duration, exact, shortId, words } from "../format.js";
-import { Badge, Empty, Loading, NoMatches, Trouble, When } from "../parts.js";
+import { duration, exact, plural, shortId, words } from "../format.js";
+import { Badge, Empty, Loading, NoMatches, Total, Trouble, When } from "../parts.js";
 import { Icon } from "../icons.js";
 
 /** Every state that a flow can be in, and its colour. */
@@ -22,11 +21,8 @@ export const TONES = {
 /** A workflow's flow is called as its root is, with its key. */
 export const flowName = (flow) => flow.root_kind || flow.flow_kind || "(no kind)";
 
-/** The address of the list with these filters. */
-const address = (kind, state) => narrowed("flows", { kind, state });
-
 export function List({ query }) {
-  const own = useValue(namespace);
+  const own = useNamespace("flows", query);
   const kind = query.get("kind") || "";
   const state = TONES[query.get("state")] ? query.get("state") : "";
   const { data, problem, more } = usePages(async (cursor) => {
@@ -39,6 +35,7 @@ export function List({ query }) {
       <div class="page-head">
         <h1>Flows</h1>
         <${Live} />
+        ${data && html`<${Total} text=${plural(data.rows.length, "flow")} more=${data.more} />`}
       </div>
       <div class="search">
         <${Icon} name="search" />
@@ -49,7 +46,7 @@ export function List({ query }) {
           class="input"
           placeholder="Kind of flow"
           value=${kind}
-          onInput=${(event) => rewrite(address(event.target.value, state))}
+          onInput=${(event) => rewrite(changed({ kind: event.target.value }))}
           autocomplete="off"
         />
       </div>
@@ -61,7 +58,7 @@ export function List({ query }) {
               class="chip"
               data-state=${each}
               aria-current=${each === state ? "true" : null}
-              href=${address(kind, each)}
+              href=${narrowed("flows", { kind, state: each, ns: own })}
             >
               ${each || "all"}
             </a>
@@ -79,7 +76,7 @@ export function List({ query }) {
                     <${Empty} icon="flows">
                       ${
                         kind || state
-                          ? html`<${NoMatches} all="#/flows" />`
+                          ? html`<${NoMatches} all=${narrowed("flows", { ns: own })} among=${data.more && "flows"} />`
                           : html`
                               No flows.
                               <span class="small faint">
@@ -98,7 +95,7 @@ export function List({ query }) {
                           <th scope="col">Namespace</th>
                           <th scope="col" class="number">Members</th>
                           <th scope="col">Created</th>
-                          <th scope="col" class="number">Took</th>
+                          <th scope="col" class="number">Duration</th>
                         </tr>
                       </thead>
                       <tbody>
@@ -119,7 +116,7 @@ export function List({ query }) {
                               <td class="soft" data-label="Namespace">${flow.namespace}</td>
                               <td class="number" data-label="Members">${exact(flow.node_count)}</td>
                               <td class="soft" data-label="Created"><${When} ms=${flow.created_at} /></td>
-                              <td class="number soft" data-label="Took">
+                              <td class="number soft" data-label="Duration">
                                 ${flow.ended_at ? duration(flow.ended_at - flow.created_at) : "–"}
                               </td>
                             </tr>

@@ -42,14 +42,14 @@ export function tilesOf({ now: pulse, series }, within) {
     [
       "Failed",
       failed,
-      done + failed ? `${((100 * failed) / (done + failed)).toFixed(1)} % of those that ended` : "none ended",
+      done + failed ? `${((100 * failed) / (done + failed)).toFixed(1)} % of all ended` : "none ended",
       "failed",
       ended(["failed", "expired"], within),
     ],
     [
       "Waiting",
       waiting,
-      waiting ? `the oldest for ${duration(oldest)}` : "none waiting",
+      waiting ? `oldest: ${duration(oldest)}` : "none waiting",
       "waiting",
       open("waiting", "resumable"),
     ],
@@ -67,7 +67,7 @@ export function tilesOf({ now: pulse, series }, within) {
 }
 
 /** Where a number and the list behind it can differ. */
-const REPLAYED = "Every end in this window counts. The list leaves out runs that were replayed since.";
+const REPLAYED = "Counts every end in this window. The list omits runs that were replayed since.";
 const TITLES = { Completed: REPLAYED, Failed: REPLAYED };
 
 export function Tiles({ tiles }) {
@@ -109,7 +109,7 @@ export function Failing({ within, own }) {
   `;
 }
 
-/** For those who see some namespaces: how it goes there, and the lanes with their work. */
+/** For one namespace, or those who see only some: how it goes there, and the lanes with their work. */
 export function Limited({ matters, within, own }) {
   const { data } = useLive(
     async () => {
@@ -186,9 +186,9 @@ export function Limited({ matters, within, own }) {
       </section>
     </div>
     <p class="faint small">
-      This credential is limited to some namespaces. The numbers are of these namespaces${
-        data.all.oldest ? `, of executions created since ${zoned(data.all.oldest)}` : ""
-      }. Charts over time cover all namespaces, so they are not shown.
+      ${own ? `Only namespace ${own} is shown.` : "This credential is limited to some namespaces."}${" "}
+      ${data.all.oldest && `The numbers cover executions created since ${zoned(data.all.oldest)}. `}
+      Charts cover all namespaces, so they are not shown here.
     </p>
   `;
 }

@@ -1,13 +1,13 @@
 // Approvals: the inbox of questions, what each was asked about, who has answered, and the form to answer for somebody.
 import { useBusy } from "../acts.js";
-import { html, useMemo, useRef, useState, useValue } from "../dom.js";
+import { html, useMemo, useRef, useState } from "../dom.js";
 import { get, post } from "../api.js";
 import { useLive, usePages } from "../live.js";
-import { narrowed, rewrite } from "../narrowing.js";
+import { changed, narrowed, rewrite, useNamespace } from "../narrowing.js";
 import { Live } from "../app.js";
-import { may, namespace } from "../session.js";
+import { may } from "../session.js";
 import { moment, plural, relative } from "../format.js";
-import { Badge, Copy, Empty, ExecutionLink, Loading, Trouble, When } from "../parts.js";
+import { Badge, Copy, Empty, ExecutionLink, Loading, NoMatches, Total, Trouble, When } from "../parts.js";
 import { Json } from "../values.js";
 import { openDialog, useDialog, whileHere } from "../dialogs.js";
 import { toast } from "../toasts.js";
@@ -31,11 +31,12 @@ function fits(ask, text) {
     .every((word) => whole.includes(word));
 }
 
-const hrefOf = (id, text) => narrowed(`approvals${id ? `/${encodeURIComponent(id)}` : ""}`, { q: text });
+const pathOf = (id) => `approvals${id ? `/${encodeURIComponent(id)}` : ""}`;
+const hrefOf = (id, text, ns) => narrowed(pathOf(id), { q: text, ns });
 
 export default function Approvals({ id, query }) {
-  const own = useValue(namespace);
-  const text = query?.get("q") || "";
+  const own = useNamespace(pathOf(id), query);
+  const text = query.get("q") || "";
   const { data, problem, refresh, more } = usePages(
     async (cursor) => {
       const { asks, next_cursor: next } = await get("v1/asks", { namespace: own, limit: 50, cursor });
@@ -51,7 +52,7 @@ export default function Approvals({ id, query }) {
   const first = useMemo(() => ({ id: null }), [own, id]);
   if (!id) first.id ??= asks[0]?.execution_id ?? null;
   const chosen = id || first.id;
-  const search = (event) => rewrite(hrefOf(id, event.target.value));
+  const search = (event) => rewrite(changed({ q: event.target.value }));
   return html`
     <div class="page">
       <div class="page-head">
@@ -59,7 +60,7 @@ export default function Approvals({ id, query }) {
         <${Live} />
         ${
           all.length > 0 &&
-          html`<span class="soft small">${plural(all.length, "question")}${data.more ? " or more" : ""}</span>`
+          html`<${Total} text=${plural(all.length, "question")} more=${data.more} />`
         }
       </div>
       <${Trouble} problem=${problem} />
@@ -89,7 +90,7 @@ export default function Approvals({ id, query }) {
                         onInput=${search}
                       />
                     </div>
-                    ${shown.map((ask) => html`<${Item} key=${ask.execution_id} ...${{ ask, chosen, text }} />`)}
+                    ${shown.map((ask) => html`<${Item} key=${ask.execution_id} ...${{ ask, chosen, text, own }} />`)}
                     ${
                       data.more &&
                       html`
@@ -102,7 +103,7 @@ export default function Approvals({ id, query }) {
                         <p class="inbox-item soft">
                           ${
                             text && all.length
-                              ? html`<span>No matches. <a href=${hrefOf(id, "")}>Clear search</a></span>`
+                              ? html`<${NoMatches} all=${hrefOf(id, "", own)} among=${data.more && plural(all.length, "question")} />`
                               : "No other open questions."
                           }
                         </p>
@@ -110,7 +111,7 @@ export default function Approvals({ id, query }) {
                     }
                   </section>
                   <div class="inbox-open stack tight">
-                    <a class="inbox-back small" href=${hrefOf("", text)}>All questions</a>
+                    <a class="inbox-back small" href=${hrefOf("", text, own)}>All questions</a>
                     ${
                       chosen &&
                       html`
@@ -130,10 +131,10 @@ export default function Approvals({ id, query }) {
   `;
 }
 
-const Item = ({ ask, chosen, text }) => html`
+const Item = ({ ask, chosen, text, own }) => html`
   <a
     class="inbox-item"
-    href=${hrefOf(ask.execution_id, text)}
+    href=${hrefOf(ask.execution_id, text, own)}
     aria-current=${String(ask.execution_id === chosen)}
     data-ask=${ask.execution_id}
   >
@@ -272,7 +273,7 @@ function Question({ ask, refresh }) {
                   </div>
                 `
               }
-              <p class="small faint">It counts as their answer; the audit log says that you gave it.</p>
+              <p class="small faint">It counts as their answer; the audit log records that you gave it.</p>
               <${AnswerForm}
                 schema=${ask.schema}
                 approves=${ask.approves}
@@ -365,10 +366,10 @@ function LinkButton({ ask, by }) {
 
 const Linked = ({ name, url }) => html`
   <div class="inside">
-    <h2 id="dialog-title">The link ${name ? `of ${name}` : "to answer"}</h2>
+    <h2 id="dialog-title">Link ${name ? `for ${name}` : "to answer"}</h2>
     <p class="soft">
-      Anyone who has it can answer${name ? ` in ${name}'s place` : ""}, without an account. It is valid for this question,
-      as long as it is open, and for nothing else. Send it to nobody else.
+      Anyone with this link can answer${name ? ` for ${name}` : ""} without an account. It is valid only for this question,
+      while it is open. Do not share it with anyone else.
     </p>
     <div class="line">
       <input class="input mono" readonly aria-label="Link" value=${url} onFocus=${(event) => event.target.select()} />

@@ -2,11 +2,11 @@
 import { html } from "../dom.js";
 import { get } from "../api.js";
 import { usePages } from "../live.js";
-import { narrowed, rewrite } from "../narrowing.js";
+import { changed, rewrite } from "../narrowing.js";
 import { Live } from "../app.js";
-import { iso, moment } from "../format.js";
+import { iso, moment, plural } from "../format.js";
 import { actName, told } from "../audit/telling.js";
-import { Badge, Empty, Loading, NoMatches, Trouble } from "../parts.js";
+import { Badge, Empty, Loading, NoMatches, Total, Trouble } from "../parts.js";
 
 const searched = (entry) => `${entry.who} ${entry.act} ${actName(entry.act)} ${entry.subject}`.toLowerCase();
 
@@ -28,6 +28,7 @@ export default function Audit({ query }) {
       <div class="page-head">
         <h1>Audit</h1>
         <${Live} />
+        ${data && html`<${Total} text=${plural(shown.length, "entry", "entries")} more=${data.more} />`}
         <div class="actions">
           <label class="visually-hidden" for="audit-q">Filter the log</label>
           <input
@@ -36,7 +37,7 @@ export default function Audit({ query }) {
             class="input"
             placeholder="Actor, action or target"
             value=${text}
-            onInput=${(event) => rewrite(narrowed("audit", { q: event.target.value }))}
+            onInput=${(event) => rewrite(changed({ q: event.target.value }))}
             autocomplete="off"
           />
         </div>
@@ -48,7 +49,7 @@ export default function Audit({ query }) {
             !data
               ? html`<${Loading} />`
               : !shown.length
-                ? html`<${Empty} icon="audit">${text ? html`<${NoMatches} all="#/audit" />` : "No audit entries."}</${Empty}>`
+                ? html`<${Empty} icon="audit">${text ? html`<${NoMatches} all="#/audit" among=${data.more && plural(data.rows.length, "entry", "entries")} />` : "No audit entries."}</${Empty}>`
                 : html`
                     <table class="table stacked">
                       <thead>

@@ -1,17 +1,19 @@
 // Budgets and quotas: how much is spent, how much is allowed, and changing that.
-import { html, useRef, useState, useValue } from "../dom.js";
+import { html, useRef, useState } from "../dom.js";
 import { get } from "../api.js";
 import { useLive } from "../live.js";
-import { narrowed, rewrite } from "../narrowing.js";
+import { changed, narrowed, rewrite, useNamespace } from "../narrowing.js";
 import { Live } from "../app.js";
-import { may, namespace } from "../session.js";
+import { may } from "../session.js";
 import { amount, count, duration, plural, shortId, units, words, written } from "../format.js";
 import { confirm, openDialog, useAct } from "../dialogs.js";
-import { Copy, Empty, Loading, Meter, NoMatches, Trouble, When } from "../parts.js";
+import { Copy, Empty, Loading, Meter, NoMatches, Total, Trouble, When } from "../parts.js";
 import { Owner, budgetPage, budgetPath, ownedKey, whose } from "../owners.js";
 import { toast } from "../toasts.js";
 
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+/** As many are shown at once. */
+const SHOWN = 200;
 const NOTHING = { budgets: [], quotas: [] };
 
 async function all(path, key, own) {
@@ -36,19 +38,21 @@ async function load(id, owner, own) {
 }
 
 export default function Budgets({ id, query }) {
-  const own = useValue(namespace);
+  const own = useNamespace("budgets", query);
   const owner = query.get("namespace");
   const { data, problem, refresh } = useLive(() => load(id, owner, own), [id, owner, own], 5_000);
   const text = query.get("q") || "";
-  const shown = (data?.budgets || []).filter(
-    (budget) =>
-      !text || `${budget.scope_id} ${budget.scope_type} ${budget.budget_id} ${budget.namespace ?? ""}`.includes(text),
+  const shown = (data?.budgets || []).filter((budget) =>
+    `${budget.scope_id} ${budget.scope_type} ${budget.budget_id} ${budget.namespace ?? ""}`
+      .toLowerCase()
+      .includes(text.trim().toLowerCase()),
   );
   return html`
     <div class="page">
       <div class="page-head">
         <h1>Budgets and quotas</h1>
         <${Live} />
+        ${data && !id && html`<${Total} text=${plural(shown.length, "budget")} />`}
         ${id && html`<a class="button small" href="#/budgets">All budgets</a>`}
         ${
           !id &&
@@ -61,7 +65,7 @@ export default function Budgets({ id, query }) {
                 class="input"
                 placeholder="Find a budget"
                 value=${text}
-                onInput=${(event) => rewrite(narrowed("budgets", { q: event.target.value }))}
+                onInput=${(event) => rewrite(changed({ q: event.target.value }))}
                 autocomplete="off"
               />
             </div>
@@ -77,7 +81,7 @@ export default function Budgets({ id, query }) {
                 shown.length
                   ? html`
                       <div class="grid">
-                        ${shown.slice(0, 200).map(
+                        ${shown.slice(0, SHOWN).map(
                           (budget) => html`
                             <${Budget}
                               key=${ownedKey(budget.budget_id, budget.namespace)}
@@ -87,10 +91,11 @@ export default function Budgets({ id, query }) {
                           `,
                         )}
                       </div>
+                      ${shown.length > SHOWN && html`<p class="loading">The first ${SHOWN}. Search to find others.</p>`}
                     `
                   : html`
                       <section class="card">
-                        <${Empty} icon="budgets">${text ? html`<${NoMatches} all="#/budgets" />` : "No budgets."}</${Empty}>
+                        <${Empty} icon="budgets">${text ? html`<${NoMatches} all=${narrowed("budgets", { ns: own })} />` : "No budgets."}</${Empty}>
                       </section>
                     `
               }
@@ -133,12 +138,12 @@ const Quotas = ({ quotas }) => html`
                         </td>
                         <td data-label="Owner"><${Owner} namespace=${quota.namespace} /></td>
                         <td class="number" data-label="Per window">
-                          ${quota.limits.max_requests_per_window ? count(quota.limits.max_requests_per_window) : "any"}
+                          ${quota.limits.max_requests_per_window ? count(quota.limits.max_requests_per_window) : "unlimited"}
                         </td>
                         <td class="number" data-label="Window">
                           ${duration(quota.limits.requests_per_window_seconds * 1_000)}
                         </td>
-                        <td class="number" data-label="Concurrency">${quota.limits.active_concurrency_cap || "any"}</td>
+                        <td class="number" data-label="Concurrency">${quota.limits.active_concurrency_cap || "unlimited"}</td>
                         <td class="number" data-label="Running">${count(quota.active_concurrency)}</td>
                         <td class="soft" data-label="Created"><${When} ms=${quota.created_at_ms} /></td>
                       </tr>
@@ -156,7 +161,7 @@ const Quotas = ({ quotas }) => html`
 const BEYOND = {
   fail: "Hard limit.",
   cancel_pending: "Hard limit. Waiting executions are cancelled.",
-  ask: "Hard limit. Asks a person before it goes on.",
+  ask: "Hard limit. Asks for approval before it continues.",
   warn: "Soft limit. Only warns.",
 };
 
@@ -308,7 +313,7 @@ function Limits({ budget, refresh }) {
       )}
       <${Trouble} problem=${problem} />
       <div class="foot">
-        <button type="button" class="button" onClick=${own.close}>Keep</button>
+        <button type="button" class="button" onClick=${own.close}>Cancel</button>
         <button type="submit" class="button primary" disabled=${busy}>${busy ? "Working…" : "Change"}</button>
       </div>
     </form>

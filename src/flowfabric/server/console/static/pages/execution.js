@@ -7,6 +7,8 @@ import { duration, plural, shortId } from "../format.js";
 import { Absent, Badge, Copy, executionHref, ExecutionLink, Tabs, Trouble, visit, When } from "../parts.js";
 import { eventsOf } from "../history.js";
 import { Timeline } from "../timeline.js";
+import { listHref } from "../searchlinks.js";
+import { changed } from "../narrowing.js";
 import { Actions, actionsOf } from "../execution/actions.js";
 import { Data, Details } from "../execution/data.js";
 import { Errors, useErrors } from "../execution/errors.js";
@@ -43,7 +45,8 @@ async function load(id) {
 export default function Execution({ id, query }) {
   const { data, problem, refresh } = useLive(() => load(id), [id], 3_000);
   const step = Number(query.get("step")) || null;
-  const setTab = (key, number) => visit(`${executionHref(id)}?tab=${key}${number ? `&step=${number}` : ""}`);
+  const go = (words) => visit(changed(words, [executionHref(id), query]));
+  const setTab = (tab, number) => go({ tab, step: number, attempt: "" });
   const { data: input, problem: unread } = useOnce(() => get(at(id, "input")), [id]);
   const errors = useErrors(id, data?.history);
   if (!data)
@@ -100,6 +103,8 @@ export default function Execution({ id, query }) {
               steps,
               children,
               onStep: (number) => setTab("steps", number),
+              chosen: query.get("scale"),
+              onScale: (scale) => go({ scale }),
             }}
           />
         </div>
@@ -109,7 +114,7 @@ export default function Execution({ id, query }) {
           <dl class="facts">
             <div>
               <dt>Lane</dt>
-              <dd>${info.lane_id}</dd>
+              <dd><a href=${listHref({ lane: info.lane_id })}>${info.lane_id}</a></dd>
             </div>
             <div>
               <dt>Priority</dt>
@@ -171,7 +176,7 @@ export default function Execution({ id, query }) {
               <${Stream} key=${info.current_attempt_index} ...${{ id, index: info.current_attempt_index, state }} />
             `
           }
-          ${tab === "logs" && html`<${Logs} ...${{ id, current: info.current_attempt_index, state }} />`}
+          ${tab === "logs" && html`<${Logs} ...${{ id, current: info.current_attempt_index, state, chosen: query.get("attempt"), choose: (attempt) => go({ attempt }) }} />`}
           ${tab === "steps" && html`<${Steps} ...${{ steps, open: step, history, children, forkFrom: actionsOf({ id, info, steps, refresh }).forkFrom }} />`}
           ${tab === "leases" && html`<${Leases} leases=${history.leases} />`}
           ${tab === "waits" && html`<${Waits} history=${history} />`}
@@ -180,7 +185,7 @@ export default function Execution({ id, query }) {
           ${tab === "details" && html`<${Details} ...${{ info, history, input, explained }} />`}
         </div>
       </section>
-      ${children.length > 0 && html`<${Relatives} title="Children" found=${children} />`}
+      ${children.length > 0 && html`<${Relatives} title="Children" found=${children} all=${listHref({ parent: id })} />`}
       ${others.length > 0 && html`<${Relatives} title="Others in its flow" found=${others} flow=${info.flow_id} />`}
     </div>
   `;

@@ -1,9 +1,10 @@
 // Executions: found, followed while they change, cancelled and replayed many at once; or one of them, closely.
-import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState, useValue } from "../dom.js";
+import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../dom.js";
 import { get } from "../api.js";
 import { useLive, useQuestion, useWatch } from "../live.js";
 import { Live } from "../app.js";
-import { choose, may, namespace } from "../session.js";
+import { useNamespace } from "../narrowing.js";
+import { may } from "../session.js";
 import { Listing } from "../listing.js";
 import { exact, moment, plural } from "../format.js";
 import { executionHref, Menu, Segments, Trouble } from "../parts.js";
@@ -31,21 +32,9 @@ export default function Executions({ id, query }) {
     : html`<${List} query=${query} />`;
 }
 
-/** The namespace of the side bar and of the address are the same: whichever changed last. */
-function useNamespace(said) {
-  const own = useValue(namespace);
-  useEffect(() => {
-    if (said.ns !== null && said.ns !== namespace.peek()) choose(said.ns);
-  }, [said.ns]);
-  useEffect(() => {
-    if ((said.ns || "") !== namespace.peek()) go({ ...said, ns: namespace.peek() }, { replace: true });
-  }, [own, said.ns]);
-  return own;
-}
-
 function List({ query }) {
   const said = useMemo(() => read(query), [String(query)]);
-  const own = useNamespace(said);
+  const own = useNamespace("executions", query);
   const { data: counts } = useLive(
     async () => {
       if (!may("count_states")) return null;
@@ -230,7 +219,7 @@ function Found({ said, own, counts }) {
         chosen.size > 0 &&
         html`
           <div class="bulk" role="status">
-            <span>${plural(chosen.size, "execution")} chosen</span>
+            <span>${plural(chosen.size, "execution")} selected</span>
             ${may("request_cancel") && act("cancel", "Cancel…", "danger")}
             ${may("replay_execution") && act("replay", "Replay…", "")}
             <button type="button" class="button small quiet" onClick=${clear}>Deselect all</button>

@@ -1,12 +1,12 @@
 // Flows: the list of them, and one of them, as a graph or as a workflow's tree, that changes as it runs.
-import { html, useMemo, useRef, useState } from "../dom.js";
+import { html, useMemo, useRef } from "../dom.js";
 import { at, get } from "../api.js";
 import { useLive, useOnce } from "../live.js";
-import { narrowed, rewrite } from "../narrowing.js";
+import { changed, rewrite } from "../narrowing.js";
 import { Live } from "../app.js";
 import { may } from "../session.js";
 import { duration, exact, plural, shortId, words } from "../format.js";
-import { Absent, Badge, Copy, ended, ExecutionLink, Loading, Trouble, When } from "../parts.js";
+import { Absent, Badge, Copy, Empty, ended, ExecutionLink, Loading, NoMatches, Trouble, visit, When } from "../parts.js";
 import { confirm } from "../dialogs.js";
 import { toast } from "../toasts.js";
 import { Graph } from "../graph.js";
@@ -20,7 +20,7 @@ const ROWS = 200;
 
 export default function Flows({ id, query }) {
   return id
-    ? html`<${Flow} key=${id} id=${id} text=${query.get("q") || ""} />`
+    ? html`<${Flow} key=${id} id=${id} text=${query.get("q") || ""} chosen=${query.get("member")} />`
     : html`<${List} query=${query} />`;
 }
 
@@ -60,7 +60,7 @@ function useEdges(id, revision) {
   return { data: last.current, problem };
 }
 
-function Flow({ id, text }) {
+function Flow({ id, text, chosen }) {
   const { data, problem, refresh } = useLive(() => load(id), [id], 4_000);
   const revision = data?.flow.graph_revision ?? -1;
   const edges = useEdges(id, revision);
@@ -68,7 +68,6 @@ function Flow({ id, text }) {
     () => new Map((data?.flow.edge_groups || []).map((group) => [group.downstream_execution_id, group])),
     [data],
   );
-  const [chosen, setChosen] = useState(null);
   if (!data)
     return html`<${Absent} problem=${problem} what="flow" all="Flows" href="#/flows" />`;
   const { flow, nodes, steps } = data;
@@ -76,8 +75,10 @@ function Flow({ id, text }) {
   const isTree = !flow.edge_count && (flow.flow_kind === "workflow" || nodes.some((node) => node.parent));
   const counts = new Map();
   for (const node of nodes) counts.set(node.public_state, (counts.get(node.public_state) || 0) + 1);
-  const fits = nodes.filter(
-    (node) => !text || `${node.step || ""} ${node.execution_kind} ${node.execution_id} ${node.public_state}`.includes(text),
+  const looked = text.trim().toLowerCase();
+  const fits = nodes.filter((node) =>
+    [childName(node), node.step, node.execution_kind, node.execution_id, words(node.public_state)]
+      .some((each) => each?.toLowerCase().includes(looked)),
   );
   const open = nodes.filter((node) => !ended(node.public_state)).length;
   return html`
@@ -156,10 +157,7 @@ function Flow({ id, text }) {
               class="input"
               placeholder="Find a member"
               value=${text}
-              onInput=${(event) => {
-                rewrite(narrowed(`flows/${id}`, { q: event.target.value }));
-                setChosen(null);
-              }}
+              onInput=${(event) => rewrite(changed({ q: event.target.value, member: "" }))}
               autocomplete="off"
             />
           </div>
@@ -176,7 +174,7 @@ function Flow({ id, text }) {
                   members=${nodes}
                   edges=${edges.data}
                   groups=${groups}
-                  found=${chosen || (text && fits[0]?.execution_id)}
+                  found=${chosen || (looked && fits[0]?.execution_id)}
                 />
               `
         }
@@ -194,7 +192,7 @@ function Flow({ id, text }) {
                 <th scope="col">Member</th>
                 <th scope="col">Waiting for</th>
                 <th scope="col">Created</th>
-                <th scope="col" class="number">Took</th>
+                <th scope="col" class="number">Duration</th>
                 <th scope="col"></th>
               </tr>
             </thead>
@@ -214,7 +212,7 @@ function Flow({ id, text }) {
                       ${groups.has(node.execution_id) ? groupText(groups.get(node.execution_id)) : "–"}
                     </td>
                     <td class="soft" data-label="Created"><${When} ms=${node.created_at} /></td>
-                    <td class="number soft" data-label="Took">
+                    <td class="number soft" data-label="Duration">
                       ${node.started_at && node.completed_at ? duration(node.completed_at - node.started_at) : "–"}
                     </td>
                     <td class="actions">
@@ -225,7 +223,7 @@ function Flow({ id, text }) {
                         type="button"
                         class="button quiet small"
                         onClick=${() => {
-                          setChosen(node.execution_id);
+                          visit(changed({ member: node.execution_id }));
                           document.querySelector(".graph")?.scrollIntoView({ block: "nearest" });
                         }}
                       >
@@ -239,6 +237,7 @@ function Flow({ id, text }) {
               )}
             </tbody>
           </table>
+          ${!fits.length && html`<${Empty} icon="flows"><${NoMatches} all=${changed({ q: "", member: "" })} /></${Empty}>`}
           ${
             fits.length > ROWS &&
             html`<p class="loading">The first ${ROWS} of ${exact(fits.length)}. Search to find others.</p>`

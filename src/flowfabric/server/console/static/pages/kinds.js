@@ -1,14 +1,14 @@
 // Kinds: how often each is started, how much of it fails, how long it takes.
-import { html, useValue } from "../dom.js";
+import { html } from "../dom.js";
 import { get } from "../api.js";
 import { useLive } from "../live.js";
-import { narrowed, rewrite } from "../narrowing.js";
+import { changed, narrowed, rewrite, useNamespace } from "../narrowing.js";
 import { Live } from "../app.js";
-import { may, namespace } from "../session.js";
-import { count, duration, exact, moment } from "../format.js";
+import { may } from "../session.js";
+import { count, duration, exact, moment, plural } from "../format.js";
 import { listHref } from "../searchlinks.js";
 import { toast } from "../toasts.js";
-import { Badge, Empty, Loading, NoMatches, Segments, Trouble } from "../parts.js";
+import { Badge, Empty, Loading, NoMatches, Segments, Total, Trouble } from "../parts.js";
 
 const WINDOWS = [
   [900_000, "15 min"],
@@ -47,7 +47,7 @@ const start = (kind) =>
 const href = (kind, state) => listHref({ kind }, state);
 
 export default function Kinds({ query }) {
-  const own = useValue(namespace);
+  const own = useNamespace("kinds", query);
   const asked = Number(query.get("window"));
   const within = WINDOWS.some(([ms]) => ms === asked) ? asked : HOUR;
   const text = query.get("q") || "";
@@ -66,13 +66,14 @@ export default function Kinds({ query }) {
       <div class="page-head">
         <h1>Kinds</h1>
         <${Live} />
+        ${data && html`<${Total} text=${plural(shown.length, "kind")} />`}
         <div class="actions">
           <${Segments}
             label="Window"
             options=${WINDOWS}
             value=${within}
             onChange=${(ms) => {
-              location.hash = narrowed("kinds", { window: ms, q: text });
+              location.hash = changed({ window: ms });
             }}
           />
           <label class="visually-hidden" for="kind-q">Find a kind</label>
@@ -82,7 +83,7 @@ export default function Kinds({ query }) {
             class="input"
             placeholder="Find a kind"
             value=${text}
-            onInput=${(event) => rewrite(narrowed("kinds", { window: asked, q: event.target.value }))}
+            onInput=${(event) => rewrite(changed({ q: event.target.value }))}
             autocomplete="off"
           />
         </div>
@@ -103,7 +104,7 @@ export default function Kinds({ query }) {
             !data
               ? html`<${Loading} />`
               : !shown.length
-                ? html`<${Empty} icon="kinds">${text ? html`<${NoMatches} all=${narrowed("kinds", { window: asked })} />` : "No executions in this time range."}</${Empty}>`
+                ? html`<${Empty} icon="kinds">${text ? html`<${NoMatches} all=${narrowed("kinds", { window: asked, ns: own })} />` : "No executions in this time range."}</${Empty}>`
                 : html`
                     <table class="table stacked">
                       <thead>
@@ -114,8 +115,8 @@ export default function Kinds({ query }) {
                           <th scope="col" class="number">Open</th>
                           <th scope="col" class="number">Failed</th>
                           <th scope="col" class="number">Failure share</th>
-                          <th scope="col" class="number" title="Half of them took no longer">p50</th>
-                          <th scope="col" class="number" title="95 % of them took no longer">p95</th>
+                          <th scope="col" class="number" title="Half took no longer than this">p50</th>
+                          <th scope="col" class="number" title="95 % took no longer than this">p95</th>
                           ${may("create_execution") && html`<th scope="col"><span class="visually-hidden">Actions</span></th>`}
                         </tr>
                       </thead>

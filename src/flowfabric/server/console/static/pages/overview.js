@@ -1,12 +1,13 @@
 // The overview: how it goes, and what needs a person now.
-import { html, useMemo, useValue } from "../dom.js";
+import { html, useMemo } from "../dom.js";
 import { get } from "../api.js";
 import { useLive } from "../live.js";
+import { changed, useNamespace } from "../narrowing.js";
 import { Live } from "../app.js";
-import { everywhere, may, namespace } from "../session.js";
+import { everywhere, may } from "../session.js";
 import { brief, count, duration, shortId, zoned } from "../format.js";
 import { Chart, Legend, PALETTE, SPANS } from "../chart.js";
-import { Loading, Segments, Trouble } from "../parts.js";
+import { Loading, Segments, Trouble, Zone } from "../parts.js";
 import { whose } from "../owners.js";
 import { Failing, Limited, Matters, Tiles, tilesOf } from "../overview/tiles.js";
 
@@ -28,8 +29,9 @@ const OUTCOMES = {
 export default function Overview({ query }) {
   const asked = Number(query.get("within"));
   const within = WINDOWS.some(([ms]) => ms === asked) ? asked : 3_600_000;
-  const whole = may("overview");
-  const own = useValue(namespace);
+  const own = useNamespace("overview", query);
+  // Samples are of all namespaces.
+  const whole = may("overview") && !own;
   const matters = useLive(() => get("v1/attention", { namespace: own }), [own], 5_000);
   const { data, problem } = useLive(
     () => (whole ? get("v1/overview", { window_ms: within }) : Promise.resolve(null)),
@@ -37,7 +39,7 @@ export default function Overview({ query }) {
     5_000,
   );
   const choose = (value) => {
-    location.hash = `#/overview?within=${value}`;
+    location.hash = changed({ within: value });
   };
   return html`
     <div class="page">
@@ -54,15 +56,15 @@ export default function Overview({ query }) {
         !whole
           ? html`<${Limited} matters=${matters.data} within=${within} own=${own} />`
           : data
-            ? html`<${Charts} data=${data} matters=${matters.data} own=${own} />`
+            ? html`<${Charts} data=${data} matters=${matters.data} />`
             : html`<${Loading} />`
       }
-      ${(whole || !everywhere()) && may("group_failures") && html`<${Failing} within=${within} own=${own} />`}
+      ${(whole || own || !everywhere()) && may("group_failures") && html`<${Failing} within=${within} own=${own} />`}
     </div>
   `;
 }
 
-function Charts({ data, matters, own }) {
+function Charts({ data, matters }) {
   const { series, budgets } = data;
   const ended = useMemo(
     () =>
@@ -96,7 +98,6 @@ function Charts({ data, matters, own }) {
   const burn = useMemo(
     () =>
       budgets
-        .filter((budget) => !own || budget.namespace === own)
         .slice(0, 8)
         .map((budget, index) => ({
           key: budget.line,
@@ -104,7 +105,7 @@ function Charts({ data, matters, own }) {
           color: PALETTE[index % PALETTE.length],
           values: (series.budgets[budget.line] || []).map((level) => (level === null ? null : level * 100)),
         })),
-    [series, budgets, own],
+    [series, budgets],
   );
   const workers = useMemo(
     () => [{ name: "Workers", color: "--completed", values: series.gauges.workers, fill: true }],
@@ -198,5 +199,6 @@ function Charts({ data, matters, own }) {
         "third",
       )}
     </div>
+    <${Zone} />
   `;
 }

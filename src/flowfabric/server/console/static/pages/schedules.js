@@ -1,11 +1,12 @@
 // Schedules: what starts by itself, when next, and one of them with its past and next runs.
-import { html, useValue } from "../dom.js";
+import { html } from "../dom.js";
+import { useNamespace } from "../narrowing.js";
 import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
-import { may, namespace } from "../session.js";
-import { count, duration, exact, moment, relative } from "../format.js";
-import { Badge, Empty, ExecutionLink, Loading, Trouble, When } from "../parts.js";
+import { may } from "../session.js";
+import { count, duration, exact, moment, plural, relative } from "../format.js";
+import { Badge, Empty, ExecutionLink, Loading, Total, Trouble, When } from "../parts.js";
 import { Icon } from "../icons.js";
 import { Detail } from "../schedules/detail.js";
 import { edit } from "../schedules/form.js";
@@ -16,13 +17,13 @@ import { OVERLAPS, Timing, Verbs } from "../schedules/verbs.js";
 export default function Schedules({ id, query }) {
   return id
     ? html`<${Detail} id=${id} owner=${query.get("namespace") || "default"} />`
-    : html`<${List} />`;
+    : html`<${List} query=${query} />`;
 }
 
 const keyOf = (each) => JSON.stringify([each.namespace, each.schedule_id]);
 
-function List() {
-  const own = useValue(namespace);
+function List({ query }) {
+  const own = useNamespace("schedules", query);
   const { data, problem, refresh } = useLive(
     async () => {
       const { schedules, next_cursor: more } = await get("v1/search/schedules", { namespace: own, limit: 1_000 });
@@ -40,6 +41,7 @@ function List() {
       <div class="page-head">
         <h1>Schedules</h1>
         <${Live} />
+        ${data && html`<${Total} text=${plural(data.schedules.length, "schedule")} more=${data.more} />`}
         ${
           may("put_schedule") &&
           html`

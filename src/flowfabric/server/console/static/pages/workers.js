@@ -1,9 +1,10 @@
 // Workers and lanes: who is alive, where work waits, and closing or opening a lane.
-import { html, useValue } from "../dom.js";
+import { html } from "../dom.js";
+import { useNamespace } from "../narrowing.js";
 import { get } from "../api.js";
 import { useLive } from "../live.js";
 import { Live } from "../app.js";
-import { everywhere, may, namespace } from "../session.js";
+import { everywhere, may } from "../session.js";
 import { count, duration, words } from "../format.js";
 import { listHref } from "../searchlinks.js";
 import { Registry } from "../workers/registry.js";
@@ -23,14 +24,14 @@ const STATES = {
   disabled: ["Close", "bad", "stop", "New executions are refused and none start. Running ones continue."],
 };
 
-export default function Workers() {
-  const own = useValue(namespace);
+export default function Workers({ query }) {
+  const own = useNamespace("workers", query);
   const { data, problem, refresh } = useLive(
     async () => {
       const [page, lanes, queues, load] = await Promise.all([
         get("v1/search/workers", { namespace: own, limit: 1_000 }),
         get("v1/lanes", { limit: 1_000 }),
-        get("v1/queues"),
+        get("v1/queues", { namespace: own }),
         get("v1/workers/load", { namespace: own }),
       ]);
       const told = lanes.lanes.map((name, index) => ({
@@ -96,6 +97,7 @@ export default function Workers() {
                             lane=${lane}
                             queue=${data.queues.get(lane.lane_id)}
                             workers=${serving.get(lane.lane_id) || 0}
+                            whole=${everywhere() && !own}
                             refresh=${refresh}
                           />
                         `,
@@ -111,7 +113,7 @@ export default function Workers() {
   `;
 }
 
-function Lane({ lane, queue, workers, refresh }) {
+function Lane({ lane, queue, workers, whole, refresh }) {
   const change = (state) => {
     const [label, , , consequence] = STATES[state];
     confirm({
@@ -142,7 +144,7 @@ function Lane({ lane, queue, workers, refresh }) {
         ${
           workers
             ? count(workers)
-            : queue && everywhere()
+            : queue && whole
               ? html`<${Badge} tone="warn">none</${Badge}>`
               : 0
         }

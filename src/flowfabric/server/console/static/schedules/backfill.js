@@ -39,8 +39,8 @@ function Backfill({ each, refresh }) {
     <form onSubmit=${submit}>
       <h2 id="dialog-title">Backfill ${each.schedule_id}</h2>
       <p class="soft">
-        Starts the runs of a time range that are missing, each once. They all start now, whatever is running; the schedule
-        itself continues as before.
+        Starts every missing run of a time range once. All of them start now, even if other runs have not ended. The
+        schedule does not change.
       </p>
       <div class="field">
         <label for="backfill-from">From</label>

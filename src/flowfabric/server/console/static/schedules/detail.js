@@ -155,7 +155,7 @@ function Facts({ each }) {
             <dd><${When} ms=${each.created_at_ms} /></dd>
           </div>
           <div>
-            <dt>Changed</dt>
+            <dt>Last changed</dt>
             <dd><${When} ms=${each.updated_at_ms} /></dd>
           </div>
         </dl>
@@ -186,7 +186,7 @@ const Past = ({ runs }) =>
               <th scope="col">Scheduled for</th>
               <th scope="col">State</th>
               <th scope="col">Execution</th>
-              <th scope="col">Took</th>
+              <th scope="col">Duration</th>
             </tr>
           </thead>
           <tbody>
@@ -194,7 +194,7 @@ const Past = ({ runs }) =>
               (run) => html`
                 <tr key=${run.slot_ms ?? run.execution_id} data-slot=${run.slot_ms}>
                   <td>
-                    ${run.slot_ms ? moment(run.slot_ms) : html`<span class="soft">Extra run, ${moment(run.created_at)}</span>`}
+                    ${run.slot_ms ? moment(run.slot_ms) : html`<span class="soft">Manual run, ${moment(run.created_at)}</span>`}
                   </td>
                   <td data-label="State">
                     ${
@@ -206,7 +206,7 @@ const Past = ({ runs }) =>
                   <td data-label="Execution">
                     ${run.execution_id ? html`<${ExecutionLink} id=${run.execution_id} />` : "–"}
                   </td>
-                  <td class="soft" data-label="Took">
+                  <td class="soft" data-label="Duration">
                     ${run.started_at && run.ended_at ? duration(run.ended_at - run.started_at) : "–"}
                   </td>
                 </tr>

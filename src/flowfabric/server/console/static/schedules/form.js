@@ -129,7 +129,7 @@ function Form({ each, refresh }) {
         }
         ${field("priority", "Priority", { required: true, type: "number", step: "1" })}
       </div>
-      ${chosen("overlap", "A run is", Object.entries(OVERLAPS))}
+      ${chosen("overlap", "Overlap", Object.entries(OVERLAPS))}
       ${chosen("catchUp", "After downtime", Object.entries(CATCH_UPS))}
       <div class="field">
         <label for="schedule-input">Input (JSON)</label>
@@ -137,7 +137,7 @@ function Form({ each, refresh }) {
       </div>
       ${
         each?.source &&
-        html`<p class="note-box">Defined in a program. Your changes stay until its definition there changes.</p>`
+        html`<p class="note-box">Defined in code. Your changes stay until its definition in the code changes.</p>`
       }
       <${Trouble} problem=${problem} />
       <div class="foot">

@@ -11,16 +11,16 @@ import { schedulePath } from "./links.js";
 
 /** What a slot does while the last run has not ended. */
 export const OVERLAPS = {
-  skip: "skipped if the last run is still going",
-  queue: "starts even if the last run is still going",
-  replace: "cancels the last run if it is still going",
+  skip: "skipped if the last run has not ended",
+  queue: "starts even if the last run has not ended",
+  replace: "cancels the last run if it has not ended",
 };
 export const CATCH_UPS = {
   none: "missed runs are not started",
   last: "the latest missed run is started",
   all: "every missed run is started",
 };
-const SKIPPED = { overlap: "the last run is still going", lane_closed: "its lane is closed", missed: "it was missed" };
+const SKIPPED = { overlap: "the last run had not ended", lane_closed: "its lane is closed", missed: "it was missed" };
 export const skipText = (reason) => SKIPPED[reason] || words(reason);
 
 /** A cron expression with its zone, or an interval. */
@@ -55,7 +55,7 @@ export function forget(each) {
     title: `Delete ${each.schedule_id}?`,
     label: "Delete",
     danger: true,
-    consequence: `It starts nothing any more; runs that it has started continue.${each.source ? " A worker whose program still defines it creates it again when it starts." : ""}`,
+    consequence: `It starts no more runs; those it has started continue.${each.source ? " A worker whose code still defines it creates it again when it starts." : ""}`,
     act: async (_, own) => {
       await own.remove(schedulePath(each.schedule_id, each.namespace));
       toast("Schedule deleted.");

@@ -37,7 +37,7 @@ export function Credentials() {
       danger: true,
       label: "Revoke",
       consequence:
-        "It is refused at once and its open requests end; other servers on the same store follow within a second. You cannot undo this.",
+        "It stops working at once and its open requests end; other servers on the same store follow within a second. You cannot undo this.",
       act: async (_, own) => {
         await own.remove(`v1/admin/credentials/${encodeURIComponent(each.credential_id)}`);
         toast("Credential revoked.");
@@ -71,7 +71,7 @@ export function Credentials() {
               ? html`
                   <${Empty} icon="settings">
                     No credentials.
-                    <span class="small faint">Once you create one, this server requires a credential from everybody.</span>
+                    <span class="small faint">Once you create one, every request to this server needs a credential.</span>
                   </${Empty}>
                 `
               : html`
