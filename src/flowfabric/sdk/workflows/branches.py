@@ -157,6 +157,8 @@ class Contained(Coroutine[Any, Any, Any]):
         self._workflow = workflow
         #: Whether it has been told that its pass is thrown away. What it begins then is a part of letting go.
         self.told = workflow.over is not None
+        #: Whether it is cancelled to be told.
+        self.is_cut = False
         self.__name__ = function_name(call)
         self.__qualname__ = getattr(call, "__qualname__", self.__name__)
 
@@ -171,9 +173,12 @@ class Contained(Coroutine[Any, Any, Any]):
 
     def throw(self, *error: Any) -> Any:
         """Let it go on with an error."""
-        if not self.told and isinstance(self._workflow.over, Parked):
+        over = self._workflow.over
+        # A task group that cancels its own task still waits for the others.
+        told_now = self.is_cut or not isinstance(error[-1], asyncio.CancelledError)
+        if not self.told and told_now and isinstance(over, Parked):
             self.told = True
-            error = (self._workflow.over,)
+            error = (over,)
         try:
             return self._call.throw(*error)
         except (SystemExit, KeyboardInterrupt) as left:
@@ -195,6 +200,7 @@ async def cut_off(tasks: Collection[asyncio.Task[Any]]) -> None:
         left = {task: code for task in tasks if not task.done() and isinstance(code := task.get_coro(), Contained)}
         cut = [task for task, code in left.items() if not code.told and not _waits_for_others(task, code, left)]
         for task in cut:
+            left[task].is_cut = True
             task.cancel()
         if not cut:
             return

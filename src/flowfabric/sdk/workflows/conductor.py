@@ -295,12 +295,13 @@ class Conductor(Calls):
         left = {main, *self._tasks} - {asyncio.current_task()}
         if isinstance(why, Parked):
             left |= {task for task in self.tasks if not task.done()}
+        for task in left:
+            task.add_done_callback(_unheard)
+        if isinstance(why, Parked):
             await cut_off(left)
         if isinstance(why, asyncio.CancelledError):
             for task in left:
                 task.cancel()
-        for task in left:
-            task.add_done_callback(_unheard)
         _, stubborn = await asyncio.wait(left, timeout=LETTING_GO_S)
         for task in stubborn:
             task.cancel()
