@@ -19,7 +19,7 @@ from tests.conftest import full_run
 from tests.simulation.workflows.oracle import expected
 from tests.simulation.workflows.programs import Making, Node, Odd, World, run
 
-PROGRAMS = 20_000 if full_run() else 160
+PROGRAMS = 20_000 if full_run() else 80
 PER_TEST = 20
 #: What a program may take until it is taken to hang.
 LIMIT_S = 60
