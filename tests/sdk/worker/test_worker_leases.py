@@ -471,6 +471,64 @@ async def test_a_cancel_while_it_drains_hastens_it(app: App, as_block: bool) -> 
 
 
 @one_store
+async def test_a_claim_that_is_answered_as_the_worker_is_cancelled_goes_back(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        raise AssertionError("nobody is there to run it")
+
+    async with app:
+        worker, real = app.worker(drain_grace=LONG), app.engine.claim_many
+
+        async def claim(*args: Any, **kwargs: Any) -> Any:
+            handles = await real(*args, **kwargs)
+            if handles:
+                # The answer is there, and the worker has not seen it.
+                assert worker._claimer is not None
+                asyncio.get_running_loop().call_soon(worker._claimer.cancel)
+                answered.set()
+            return handles
+
+        monkeypatch.setattr(app.engine, "claim_many", claim)
+        main = asyncio.create_task(worker.run())
+        run = await work.start()
+        await answered.wait()
+        await asyncio.wait((main,))
+        assert await run.status() is PublicState.WAITING
+        assert await counts(app, run) == ("0", "0", "1")
+
+
+@one_store
+async def test_attempts_that_are_cancelled_with_the_program_go_back(app: App) -> None:
+    """As ``asyncio.run`` ends: every task is cancelled, whichever hears of it first."""
+    began, held = asyncio.Event(), list[asyncio.Task[Any]]()
+
+    @app.task
+    async def hold() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        held.append(task)
+        began.set()
+        await asyncio.sleep(3600)
+
+    async with app:
+        worker = app.worker(drain_grace=LONG)
+        serving = asyncio.create_task(worker.run())
+        run = await hold.start()
+        await began.wait()
+        assert worker._main is not None
+        for task in (*held, worker._main, serving):
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert await run.status() is PublicState.WAITING
+        assert await counts(app, run) == ("0", "0", "1")
+
+
+@one_store
 async def test_a_signal_while_the_store_is_opened_ends_the_worker(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     opening = asyncio.Event()
 
