@@ -395,6 +395,7 @@ from flowfabric.sdk.worker import (
 from flowfabric.sdk.workflows.durable import (
     first as first,
     gather as gather,
+    limit as limit,
     now as now,
     random as random,
     sleep as sleep,

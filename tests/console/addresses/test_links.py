@@ -21,7 +21,7 @@ from tests.console.conftest import Pages, Shop
 from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 STATIC = Path(flowfabric.server.console.__file__).parent / "static"
 #: What opens a dialog -> the test that opens it and does what it offers.
 OPENED = {
@@ -66,7 +66,7 @@ async def test_everything_that_opens_a_dialog_is_pressed() -> None:
     files = [each.read_text() for each in STATIC.rglob("*.js") if "vendor" not in each.parts]
     labels = {label for text in files for label in re.findall(r"\b[A-Z][A-Za-z ]+…", text)}
     assert labels - WAITING == set(OPENED)
-    tests = "".join(each.read_text() for each in TESTS.glob("test_*.py"))
+    tests = "".join(each.read_text() for each in TESTS.rglob("test_*.py"))
     assert [name for name in OPENED.values() if f"async def {name}(" not in tests] == []
 
 

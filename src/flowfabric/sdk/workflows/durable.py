@@ -115,8 +115,13 @@ def limit(call: Awaitable[T], duration: timedelta, *, key: str | None = None) ->
     checked(duration, "limit", zero=True)
     workflow = CURRENT.get()
     if workflow is None:
-        return asyncio.wait_for(call, duration.total_seconds())
+        return _limited(call, duration)
     return workflow.limit(call, duration, key)
+
+
+async def _limited(call: Awaitable[T], duration: timedelta) -> T:
+    async with asyncio.timeout(duration.total_seconds()):
+        return await call
 
 
 def now() -> Coroutine[Any, Any, datetime]:

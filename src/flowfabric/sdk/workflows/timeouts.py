@@ -21,7 +21,7 @@ _ADVICE = (
 #: What asyncio calls when such a limit is reached, and what it belongs to.
 _CALLED = {
     "Timeout._on_timeout": "asyncio.timeout()",
-    "_release_waiter": "the timeout of asyncio.wait() or asyncio.wait_for()",
+    "_release_waiter": "the timeout of asyncio.wait() or wait_for()",
     "as_completed.<locals>._on_timeout": "the timeout of asyncio.as_completed()",
     "_AsCompletedIterator._handle_timeout": "the timeout of asyncio.as_completed()",
 }
