@@ -157,9 +157,9 @@ async def test_a_wake_up_is_not_lost_with_a_claim_that_was_served_already(
 ) -> None:
     monkeypatch.setattr(engine_claiming, "SAFETY_POLL_S", 60.0)
     engine = await open_engine(clock=None)
-    waiting = policy(max_wait=5_000)
+    waiting = policy(max_wait=600_000)
     # One batch: the first claim takes the first row, the second finds nothing, then the second row appears.
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(50):
         first, one, two, second = await asyncio.gather(
             create(engine, lane_id="lane"),
             engine.claim("lane", (), waiting),

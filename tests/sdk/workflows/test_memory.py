@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -118,6 +119,88 @@ async def test_other_arguments_do_not_take_the_memory_of_these(memory_app: App) 
         with pytest.raises(RunFailed, match=r"(?s)BadStep.*2\.5.*1\.5.*using\(key"):
             await run.result(days(2))
     assert done == [1.5]
+
+
+@pytest.mark.parametrize("plain", ["a turn", "a timer", "a thread", "a future", "a lock"])
+async def test_what_is_left_over_may_come_behind_a_plain_wait(memory_app: App, plain: str) -> None:
+    app = memory_app
+    begun: Counter[str] = Counter()
+    stored, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.step
+    async def load(name: str) -> str:
+        begun[name] += 1
+        if name == "slow" and begun[name] == 1:
+            await stored.wait()
+            # Its worker is dead.
+            await go_on.wait()
+        return name.upper()
+
+    async def wait() -> None:
+        loop = asyncio.get_running_loop()
+        match plain:
+            case "a turn":
+                await asyncio.sleep(0)
+            case "a timer":
+                await asyncio.sleep(0.01)
+            case "a thread":
+                await asyncio.to_thread(time.sleep, 0.01)
+            case "a future":
+                future = loop.create_future()
+                loop.call_later(0.01, future.set_result, None)
+                await future
+            case _:
+                lock = asyncio.Event()
+
+                async def unlock() -> None:
+                    await asyncio.sleep(0.01)
+                    lock.set()
+
+                task = asyncio.create_task(unlock())
+                await lock.wait()
+                await task
+
+    @app.workflow
+    async def loading() -> list[str]:
+        first = asyncio.create_task(load("slow"))
+        await wait()
+        second = asyncio.create_task(load("quick"))
+        stored.set()
+        return [await first, await second]
+
+    async with app.testing() as t:
+        t.crash(load, after="step")
+        run = await loading.start()
+        assert await run.result(days(1)) == ["SLOW", "QUICK"]
+    assert begun == {"slow": 2, "quick": 1}
+
+
+async def test_what_does_not_fit_is_refused_although_somebody_waits(
+    memory_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "PLAIN_WAIT_S", 0.1)
+    app = memory_app
+    prices = [1, 2]
+
+    @app.step
+    async def charge(amount: int) -> int:
+        return amount
+
+    async def listen() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    @app.workflow
+    async def buying() -> int:
+        task = asyncio.create_task(listen())
+        paid = await charge(prices.pop(0))
+        await sleep(days(1))
+        task.cancel()
+        return paid
+
+    async with app.testing():
+        run = await buying.start()
+        with pytest.raises(RunFailed, match=r"(?s)BadStep.*2.*1.*using\(key"):
+            await run.result(days(2))
 
 
 async def test_a_later_trial_calls_what_it_has_not_called(memory_app: App) -> None:

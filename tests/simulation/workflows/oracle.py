@@ -88,6 +88,10 @@ class Plain:
         await asyncio.gather(*tasks, return_exceptions=True)
         return done.pop().result()
 
+    async def limit(self, call: Awaitable[Any], delay_ms: int) -> Any:
+        """What becomes of it in time."""
+        return await asyncio.wait_for(call, delay_ms / 1000)
+
 
 def expected(program: Node) -> tuple[Any, list[str]]:
     """What a program gives, and what it did."""

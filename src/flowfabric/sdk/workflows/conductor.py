@@ -19,6 +19,7 @@ from flowfabric.sdk.errors import ENDED, BadOptions, CancelRequested
 from flowfabric.sdk.worker.attempt import Parked
 from flowfabric.sdk.workflows.branches import cut_off
 from flowfabric.sdk.workflows.calls import Calls
+from flowfabric.sdk.workflows.plain_waits import plain_waits
 from flowfabric.sdk.workflows.timeouts import limit_around
 from flowfabric.sdk.workflows.wakes import waited_for
 
@@ -29,6 +30,8 @@ QUIET_TURNS = 3
 MOST_TURNS = 2_000
 #: How often it looks for the ends of children while a step runs.
 LOOK_AGAIN_MS = 2_000
+#: How long code that does not seem to fit its memory may wait for something plain.
+PLAIN_WAIT_S = 30.0
 #: How long thrown-away code may take to let go.
 LETTING_GO_S = 1.0
 
@@ -80,12 +83,27 @@ class Conductor(Calls):
         elif not self._busy and self._release_losers():
             pass
         elif self._misfits and not self._busy:
-            self._settle_misfits()
+            if not await self._goes_on_by_itself():
+                self._settle_misfits()
         elif waits and not self._busy:
             if await self._park():
                 raise Parked
         else:
             await self._wait()
+
+    async def _goes_on_by_itself(self) -> bool:
+        """Let code that waits for something plain go on, which may come to the calls that are left over: whether it
+        did."""
+        loop = asyncio.get_running_loop()
+        self._patient_until = self._patient_until or loop.time() + PLAIN_WAIT_S
+        waits = plain_waits(self.tasks)
+        left = self._patient_until - loop.time()
+        if not waits or left <= 0:
+            return False
+        changed = loop.create_task(self._changed.wait())
+        done, _ = await asyncio.wait({*waits, changed}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        changed.cancel()
+        return bool(done)
 
     async def _tell_of_request(self) -> None:
         """Every call that waits raises ``CancelRequested``, once that is remembered. Steps that were under way have
