@@ -290,8 +290,8 @@ def _declined(view: View, execution: Execution, now: int) -> Explanation:
     due = execution.delay_until_ms
     again = "now" if due is None or due <= now else f"in {spoken(due - now)}"
     sentence = (
-        f"It was declined by {counted(len(asked), 'worker')} whose code does not know it{reason}; it is offered again "
-        f"{again}. Asked: {', '.join(asked[:MAX_NAMED])}."
+        f"{counted(len(asked), 'worker')} declined it, because their code does not include it{reason}; it is offered "
+        f"again {again}. Declined by {', '.join(asked[:MAX_NAMED])}."
     )
     return _said(execution, Gate.DELAYED, sentence, since_ms=past[0].ended_at_ms if past else None, until_ms=due)
 

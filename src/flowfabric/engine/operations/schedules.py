@@ -404,7 +404,7 @@ def _listed(schedule: Schedule) -> ScheduleSnapshot:
     return _snapshot(schedule, listed_document(schedule.tags, "tags"))
 
 
-def _snapshot(schedule: Schedule, tags: dict[str, str]) -> ScheduleSnapshot:
+def _snapshot(schedule: Schedule, tags: dict[str, Any]) -> ScheduleSnapshot:
     last = schedule.last_execution_id
     return ScheduleSnapshot(
         schedule.namespace,
@@ -415,7 +415,7 @@ def _snapshot(schedule: Schedule, tags: dict[str, str]) -> ScheduleSnapshot:
         schedule.payload_encoding,
         schedule.priority,
         shown_policy(schedule.policy),
-        tags,
+        {key: value for key, value in tags.items() if isinstance(value, str)},
         _spec_of(schedule),
         Overlap(schedule.overlap),
         CatchUp(schedule.catch_up),
