@@ -62,7 +62,6 @@ from flowfabric.sdk.remote.calls import PATIENCE_S as CALL_PATIENCE_S
 from flowfabric.sdk.schemas.checks import MAX_NODES as MAX_SCHEMA_PARTS
 from flowfabric.sdk.worker.processes import STOPPING_S
 from flowfabric.sdk.worker.worker import AHEAD_S, UNWIND_S, Worker
-from flowfabric.sdk.workflows.conductor import LOOK_AGAIN_MS
 from flowfabric.sdk.workflows.recorded_errors import _MAX_MESSAGE, _MAX_RECORD
 from flowfabric.server.config import MIN_TOKEN, SECRET_DIGITS
 from flowfabric.server.http.limits import MADE_BYTES
@@ -285,7 +284,6 @@ SAID = [
     ("workflows.md", f"It follows at most {MAX_LINKS} runs, and checks at most {MAX_NAMED} of"),
     ("workflows.md", f"all but the class and {_MAX_MESSAGE:,} characters of the message"),
     ("workflows.md", f"an error of more than {_MAX_RECORD // 1_000} kB"),
-    ("workflows.md", f"up to {in_words(LOOK_AGAIN_MS / 1_000)} seconds late"),
 ]
 
 
