@@ -237,6 +237,14 @@ async def test_concurrent_cancels_all_succeed_and_write_once(rivals: Rivals, pro
 
 
 async def test_renewal_against_expiry_has_one_winner(rivals: Rivals, probe: Probe, clock: ManualClock) -> None:
+    """Which of them come in time depends on what shares a commit: as many rounds until both have won."""
+    won: set[str] = set()
+    while not won >= {"renewed", "requeued"}:
+        won |= await renewals_against_expiry(rivals, probe, clock)
+
+
+async def renewals_against_expiry(rivals: Rivals, probe: Probe, clock: ManualClock) -> set[str]:
+    """One round, which is looked at; who has won."""
     handles = [await claimed(rivals[0], ttl_ms=1_000) for _ in range(60)]
     clock.advance(999)
     answered = asyncio.Event()
@@ -276,8 +284,8 @@ async def test_renewal_against_expiry_has_one_winner(rivals: Rivals, probe: Prob
             assert (row.lifecycle_phase, events) == ("runnable", ["acquired", "expired"])
         else:
             assert (mark.status, row.lifecycle_phase, events) == ("not_yet_expired", "active", ["acquired"])
-    assert {type(answer) for answer in answers[:60]} >= {LeaseRenewal}
-    assert any(mark.status == "requeued" for mark in answers[60:120])
+    in_time = {"renewed" for answer in answers[:60] if isinstance(answer, LeaseRenewal)}
+    return in_time | {mark.status for mark in answers[60:120]}
 
 
 # ------------------------------------------------------------------------------------------------- creating, appending

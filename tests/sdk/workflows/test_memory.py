@@ -26,7 +26,7 @@ from flowfabric import (
     sleep,
     uuid,
 )
-from flowfabric.sdk.errors import RunFailed
+from flowfabric.sdk.errors import ENDED, RunFailed
 from flowfabric.sdk.workflows import conductor
 from tests.contract.probe import ManualClock
 
@@ -311,6 +311,48 @@ async def test_an_end_in_time_wins_against_a_sleep_that_was_noticed_late(
             await asyncio.sleep(0.01)
     clock.advance(540_000)
     async with app.worker(lanes=["default", "late"]):
+        assert await run.result(seconds(30)) == ("yes" if answered == "in time" else "too late")
+
+
+@pytest.mark.parametrize("store_url", ["memory", "sqlite"], indirect=True)
+@pytest.mark.parametrize("answered", ["in time", "too late"])
+@pytest.mark.parametrize("lanes", [["late"], ["default", "late"]], ids=["the workflow's", "both"])
+async def test_an_answer_in_time_wins_although_no_worker_was_there(
+    still_app: App, clock: ManualClock, answered: str, lanes: list[str]
+) -> None:
+    """Whichever lane has workers first."""
+    app = still_app
+
+    @app.workflow(lane="late")
+    async def waiting() -> str:
+        async def patience() -> str:
+            await sleep(minutes(10))
+            return "too late"
+
+        async def asked() -> str:
+            return "yes" if await Ask("go?") else "no"
+
+        found = await first(patience(), asked())
+        await sleep(minutes(1))
+        return found
+
+    async def turns(count: int) -> None:
+        for _ in range(count):
+            await app.engine.run_due()
+            await asyncio.sleep(0.005)
+            clock.advance(5_000)
+
+    async with app.worker(lanes=["default", "late"]):
+        run = await waiting.start()
+        (ask,) = await app.asks(run, wait=seconds(30))
+    clock.advance(660_000 if answered == "too late" else 540_000)
+    await ask.answer(True)
+    clock.advance(540_000)
+    async with app.worker(lanes=lanes):
+        await turns(20)
+    async with app.worker(lanes=["default", "late"]), asyncio.timeout(30):
+        while await run.status() not in ENDED:
+            await turns(1)
         assert await run.result(seconds(30)) == ("yes" if answered == "in time" else "too late")
 
 

@@ -15,9 +15,10 @@ import pytest
 
 from flowfabric import App, Limit, Run, first, gather, hours, now, seconds, sleep
 from flowfabric.model.errors import Transport, TransportKind
+from flowfabric.model.operations.workflows import ChildWait
 from flowfabric.sdk.context import Ctx
 from flowfabric.sdk.definitions.depends import injected
-from flowfabric.sdk.errors import CancelRequested, RunCancelled
+from flowfabric.sdk.errors import ENDED, CancelRequested, RunCancelled
 from flowfabric.sdk.options import Budget
 from flowfabric.sdk.worker.attempt import Job
 
@@ -190,3 +191,49 @@ async def test_a_request_to_cancel_whose_reason_is_not_told_at_once(monkeypatch:
         with pytest.raises(RunCancelled):
             await run.result(SOON)
     assert (told, next(calls)) == (["not wanted"], 2)
+
+
+async def test_an_end_that_comes_while_a_run_parks_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, go, asked = App("memory://"), asyncio.Event(), itertools.count()
+    parked = itertools.count(1)
+
+    @app.task
+    async def quick() -> int:
+        return 1
+
+    @app.task
+    async def slow() -> int:
+        await go.wait()
+        return 2
+
+    async def later() -> int:
+        return await slow()
+
+    @app.workflow
+    async def both() -> list[int]:
+        two = asyncio.create_task(later())
+        return [await quick(), await two]
+
+    async with app, app.worker(concurrency=4):
+        engine = app.engine
+        advance, read_ends = engine.advance, engine.read_ends
+
+        async def late(*args: Any, wait: ChildWait | None = None, **more: Any) -> Any:
+            if wait is not None and next(parked) == 2:
+                # The other one ends before this commit, which therefore does not park the run.
+                go.set()
+                while any(each.state not in ENDED for each in await read_ends(wait.awaited)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                monkeypatch.setattr(engine, "read_ends", once_away)
+            return await advance(*args, wait=wait, **more)
+
+        async def once_away(ids: Any) -> Any:
+            if not next(asked):
+                raise Transport("test", TransportKind.TRANSPORT, "the connection was lost")
+            return await read_ends(ids)
+
+        monkeypatch.setattr(engine, "advance", late)
+        run = await both.start()
+        assert await run.result(SOON) == [1, 2]
+        assert await engine.read_current_attempt_index(run.id) == 0
+    assert next(asked) == 2, "it was asked again"

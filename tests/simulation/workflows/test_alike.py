@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
+import re
+from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
@@ -15,10 +18,12 @@ from flowfabric.sdk.testing import Testing, kit
 from flowfabric.sdk.testing.faults import crash_of
 from tests.conftest import full_run
 from tests.sdk.serving import serving
+from tests.simulation.workflows.documented import PROGRAMS
+from tests.simulation.workflows.oracle import Program
 from tests.simulation.workflows.programs import RACES, Making, Node
 from tests.simulation.workflows.sites import Site
 
-PROGRAMS = 100_000 if full_run() else 1_000
+SEEDS = 100_000 if full_run() else 1_000
 PER_TEST = 100
 #: Where nothing races many things end at the same time, so that it passes in fewer steps.
 GRID_MS = 900_000
@@ -48,7 +53,7 @@ async def settle(t: Testing, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def alike(
-    programs: dict[int, Node], kills: int, monkeypatch: pytest.MonkeyPatch, store: str = "memory://"
+    programs: Mapping[int, Node | Program], kills: int, monkeypatch: pytest.MonkeyPatch, store: str = "memory://"
 ) -> None:
     """Run them side by side."""
     app = App("memory://")
@@ -66,12 +71,13 @@ async def alike(
             state = await run.status()
             if state is not PublicState.COMPLETED:
                 remembered = [(each.name, each.value, each.arguments) for each in await run.steps()]
-                why = (await run.info()).failure_reason if state in ENDED else (await run.explain()).sentence
+                (end,) = await app.engine.read_ends([run.id])
+                why = end.failure_reason if state in ENDED else (await run.explain()).sentence
                 raise AssertionError(f"seed {seed}, {kills} kills: {programs[seed]}\n{why}\n{remembered}")
             await site.compare(seed, await run.result(), kills=bool(kills))
 
 
-@pytest.mark.parametrize("begin", range(0, PROGRAMS, PER_TEST))
+@pytest.mark.parametrize("begin", range(0, SEEDS, PER_TEST))
 async def test_workflows_do_what_plain_code_does(begin: int, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = {seed: Making(seed).program() for seed in range(begin, begin + PER_TEST)}
     races = {seed: each for seed, each in programs.items() if each.has(*RACES)}
@@ -81,6 +87,14 @@ async def test_workflows_do_what_plain_code_does(begin: int, monkeypatch: pytest
     await alike(races, 0, monkeypatch)
     await alike({seed: each for seed, each in others.items() if seed not in killed}, 0, monkeypatch)
     await alike(killed, len(killed), monkeypatch)
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["", "killed"])
+async def test_what_handbooks_show(kills: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(PROGRAMS) >= 50
+    races = {name for name, each in PROGRAMS.items() if re.search(r"w\.(first|limit)\(", inspect.getsource(each))}
+    programs = dict(enumerate(each for name, each in PROGRAMS.items() if not (kills and name in races)))
+    await alike(programs, len(programs) // 2 if kills else 0, monkeypatch)
 
 
 @pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)

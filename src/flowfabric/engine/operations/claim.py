@@ -195,7 +195,9 @@ class Claiming(EngineBase):
             held = handle.payload
             shown = shown_lease(self.store.shown, held)
             self._go_on(
-                RevokeLease(held.execution_id, shown, held.worker_instance_id, "nobody waits for it", held.lease_id)
+                RevokeLease(
+                    held.execution_id, shown, held.worker_instance_id, "its caller has stopped waiting", held.lease_id
+                )
             )
 
     def _stir(self, lane_ids: tuple[str, ...]) -> None:

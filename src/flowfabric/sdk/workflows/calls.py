@@ -6,7 +6,6 @@ A call has its name when it is made, and is made when it is awaited.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -132,14 +131,16 @@ class Calls(Starts):
             return known[0]
         self.check()
         arguments = ask.creation(self.job.app, self._root())
-        child = self._start(call, arguments, ask.read_result, ask.decided)
+        child = self._start(call, arguments, ask.read_result, ask.decided, ask.decided_at_ms)
         return await self._end_of(child)
 
     async def _call_step(self, call: Call, step: Step[..., Any], payload: bytes) -> Any:
         found = self._given(call)
         if found is not None:
-            with contextlib.suppress(BadResult):
+            try:
                 return step.signature.load_result(found.value)
+            except BadResult:
+                pass  # It is refused below.
         known = await self.remembered(call, step.signature.load_result)
         if known is not None:
             return known[0]

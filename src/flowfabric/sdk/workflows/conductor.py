@@ -134,14 +134,18 @@ class Conductor(Calls):
         While calls race it is told of one thing at a time, so that the first one wins; an end that came in time wins
         against a sleep that was over later.
         """
+        if any(until <= self._now for until, _ in self._sleeping.values()):
+            # What has ended meanwhile may have ended before.
+            self._unknown.update(each for each in self._children if each not in self._new_children)
         if self._unknown:
             asked = [each for each in self._children if each in self._unknown]
             self._unknown.clear()
             for end in await self.job.repeated(lambda: self._engine.read_ends(asked)):
                 self._exists(end)
-        due: list[tuple[int, int, Ended | str]] = [(end.ended_at_ms or 0, 0, end) for end in self._arrived]
-        due += [(until, 1, name) for name, (until, _) in self._sleeping.items() if until <= self._now]
-        due.sort(key=lambda each: each[:2])
+        due: list[tuple[int, int, Ended | str]] = [(self._ended_at_ms(end), 0, end) for end in self._arrived]
+        if not (self.racing and self._waits_for_decisions()):
+            due += [(until, 1, name) for name, (until, _) in self._sleeping.items() if until <= self._now]
+        due.sort(key=in_order)
         told = due[:1] if self.racing else due
         for _, _, each in told:
             if isinstance(each, str):
@@ -154,6 +158,11 @@ class Conductor(Calls):
         if told:
             self._changed.set()
         return bool(told)
+
+    def _waits_for_decisions(self) -> bool:
+        """Whether answers have been given that may have come in time."""
+        self._deciding &= self._children.keys()
+        return bool(self._deciding)
 
     async def _quiet(self) -> bool:
         """Let everything run that can; whether nothing goes on any more."""
@@ -193,7 +202,7 @@ class Conductor(Calls):
     async def _wait(self) -> None:
         """Until something happens here, a child has ended, or the first sleep is over."""
         timeout = LOOK_AGAIN_MS / 1000 if self._children else None
-        if self._sleeping:
+        if self._sleeping and not self._deciding:
             await self._look_at_the_clock()
             first = min((until for until, _ in self._sleeping.values()), default=self._now)
             if first <= self._now:
@@ -210,6 +219,8 @@ class Conductor(Calls):
     async def _park(self) -> bool:
         """Give the lease up until something has happened; ``False`` if it has happened already."""
         until = min((until for until, _ in self._sleeping.values()), default=None)
+        if self._deciding:
+            until = max(until or 0, self._now + LOOK_AGAIN_MS)
         wait = waited_for(self._children, self.calling, until)
         # The renewal may find the lease given up before we hear of it: that is no reason to be cancelled.
         job = self.job
@@ -325,6 +336,11 @@ class Conductor(Calls):
             task.cancel()
         if stubborn:
             await asyncio.wait(stubborn, timeout=LETTING_GO_S)
+
+
+def in_order(due: tuple[int, int, Ended | str]) -> tuple[int, int]:
+    """When it happened; at the same time an end goes before a time that is over."""
+    return due[:2]
 
 
 def has_failed(main: asyncio.Task[Any]) -> bool:

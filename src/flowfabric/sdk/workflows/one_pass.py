@@ -57,6 +57,8 @@ class OnePass:
         #: Children that were started by an earlier pass and that the engine has not been asked about.
         self._unknown: set[str] = set()
         self._sleeping: dict[str, tuple[int, asyncio.Future[None]]] = {}
+        #: Questions that have been answered, but a worker has yet to look at the answers.
+        self._deciding: set[str] = set()
         #: Ends that the function has not been told of.
         self._arrived: list[Ended] = []
         # What the engine has not heard yet.

@@ -30,7 +30,7 @@ from flowfabric.server.remote_calls import own_of
 
 #: How long one claim waits for work at most.
 MAX_WAIT_MS = 60_000
-NOBODY_WAITS = "nobody waits for it"
+NOBODY_WAITS = "its caller has stopped waiting"
 #: Calls of one request.
 MAX_CALLS = 1_000
 #: Bytes that a call takes beyond its arguments, until the answer is sent.
