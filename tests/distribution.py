@@ -62,6 +62,8 @@ class Units(LoadScopeScheduling):
             names = next(iter(self.registered_collections.values()))
             self._units = units(names)
             self._places = {name: place for place, name in enumerate(names)}
+            # In the order of the tests: otherwise units of many tests, which are the quick ones, would be first.
+            self.config.option.loadscopereorder = False
         super().schedule()
 
     def _split_scope(self, nodeid: str) -> str:

@@ -17,10 +17,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 STORES = ("memory", "sqlite", "postgres", "valkey")
 
-#: Their rule is in ``core``: a store only keeps the rows that it decides on. All of them run in memory and on SQLite,
-#: and on each other store every fourth function with its first case. Whatever asks a store something that it could
-#: answer in its own way is not listed: commits, order, locks, types, queries, cursors, limits of SQL.
-#: ``test_every_operation_is_answered`` calls every operation on every store in each run.
+#: Their rule is in ``core``: a store only keeps the rows that it decides on. All of them run in memory, each function
+#: with its first case on SQLite, and every fourth one with its first case on each other store. Whatever asks a store
+#: something that it could answer in its own way is not listed: commits, order, locks, types, queries, cursors, limits
+#: of SQL. ``test_every_operation_is_answered`` calls every operation on every store in each run.
 RULES_OF_CORE = (
     "contract/admission/test_admit.py",
     "contract/admission/test_block.py",
@@ -107,8 +107,12 @@ RULES_OF_SDK = (
 #: with its first case on each other store.
 CASES_OF_INPUT = (
     "contract/executions/test_create.py",
+    "contract/executions/test_enqueue.py::test_what_is_refused_is_kept",
+    "contract/executions/test_tags.py::test_a_dotted_key_is_one_flat_name",
+    "contract/lanes/test_workers.py::test_reasons_that_are_refused",
     "contract/leases/test_claim.py",
     "contract/leases/test_unique_grants.py",
+    "contract/orders/test_list_order.py::test_cursors_that_are_none",
     "contract/reads/test_reads.py",
     "contract/streams/test_stream_reads.py",
     "contract/streams/test_stream_writes.py",
@@ -124,8 +128,8 @@ ONE_CASE = (
     "chaos/test_budget_processes.py",
     "chaos/test_followers.py",
     "chaos/test_journeys.py::test_workers_die_at_any_moment",
+    "bench/test_bench_cases.py::test_every_case_runs",
     "chaos/test_remote_workers.py",
-    "console/test_stores.py",
     "contract/engine/test_year.py",
     "examples/test_programs.py::test_an_example_on_valkey",
     "sdk/worker/test_worker_processes.py::test_a_run_that_kills_its_workers_ends_as_failed",
@@ -136,6 +140,7 @@ ONE_CASE = (
 #: Whole processes that work, are stopped or killed, on any store: each function on one of its stores, the next function
 #: of the file on the next one.
 ONE_STORE = (
+    "programs/test_service.py",
     "sdk/runs/test_restarts.py::test_a_step_of_a_lost_worker_starts_over_alone",
     "server/test_processes.py::test_a_request_under_way_is_finished",
     "server/test_processes.py::test_charts_outlive_the_server_that_sampled_them",
@@ -154,6 +159,10 @@ FIFTH_CASES = (
     "examples/test_programs.py::test_an_example_on_postgres",
     "sdk/runs/test_restarts.py::test_whatever_is_killed_when",
     "sdk/worker/test_worker_processes.py::test_a_second_signal_stops_at_once_and_gives_runs_back",
+    "server/attacks/test_clocks.py::test_what_a_caller_says_of_the_time_moves_no_clock",
+    "server/attacks/test_loop_patterns.py::test_the_worst_text_takes_as_long_as_it_is",
+    "server/attacks/test_loop_requests.py::test_paths_queries_and_headers",
+    "server/attacks/test_loop_requests.py::test_remote_calls",
     "server/attacks/test_revocation.py::test_a_revocation_elsewhere_arrives",
     "server/attacks/test_revocation.py::test_the_first_credential_ends_what_nobody_in_particular_waits_for",
     "server/attacks/test_tenants.py::test_a_breach_tells_nothing_of_others",
@@ -169,6 +178,8 @@ FIFTH_CASES = (
 #: In full runs only.
 FULL_ONLY = (
     "chaos/test_processes.py::test_nothing_acknowledged_is_lost_when_*",
+    "console/test_size.py::test_very_many_executions",
+    "console/test_stores.py",
     "demo/test_demo.py::test_a_broken_promise_is_named_and_ends_with_1",
     "demo/test_demo.py::test_drawn_in_place_on_a_terminal",
     "programs/test_agent.py::test_it_runs_twice",
@@ -235,6 +246,8 @@ def is_rule_left(name: str, store: str, number: int, case: int, *, served: bool)
     if is_in(name, CASES_OF_INPUT):
         return bool(case)
     if store == "sqlite":
+        if is_in(name, RULES_OF_CORE):
+            return bool(case)
         is_rule = served and is_in(name, RULES_OF_SDK)
     else:
         is_rule = is_in(name, RULES_OF_CORE) or is_in(name, RULES_OF_SDK)

@@ -27,4 +27,14 @@ def ascending_uuid() -> str:
 
 def ascending_bytes(count: int = 1) -> bytes:
     """So many new UUIDs, 16 bytes each, in order."""
-    return b"".join(bytes.fromhex(ascending_uuid().replace("-", "")) for _ in range(count))
+    with _lock:
+        first = max(_last[0] + 1, time.time_ns() // 1_000_000 << _COUNTER_BITS)
+        _last[0] = first + count - 1
+    noise = os.urandom(5 * count)
+    found = []
+    for number in range(count):
+        place = first + number
+        times = (place >> _COUNTER_BITS) << 80 | 7 << 76 | ((place >> 20) & 0xFFF) << 64
+        rest = 0x80 << 56 | (place & 0xFFFFF) << 36 | int.from_bytes(noise[5 * number : 5 * number + 5], "big") >> 4
+        found.append((times | rest).to_bytes(16, "big"))
+    return b"".join(found)

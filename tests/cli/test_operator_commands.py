@@ -396,7 +396,9 @@ def test_the_database(url: str, tmp_path: Path, capsys: Output) -> None:
     empty = f"sqlite:///{tmp_path}/empty.db"
     assert "migrations are missing" in typed(capsys, "db", "check", "--url", empty, code=3)
     for asked in (("list",), ("doctor",), ("lanes", "pause", "default"), ("token", "create", "ci", "--scope", "read")):
-        assert "flowfabric db migrate" in complaint(capsys, *asked, "--url", empty, code=1)
+        assert "no FlowFabric tables yet; create them with `flowfabric db migrate`" in complaint(
+            capsys, *asked, "--url", empty, code=1
+        )
     with contextlib.closing(sqlite3.connect(tmp_path / "empty.db")) as connection:
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,), "a command makes no tables"
     (tmp_path / "torn.db").write_bytes(b"not a database" * 1000)

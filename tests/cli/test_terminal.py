@@ -12,12 +12,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from cyclopts import Token
 
 from flowfabric import App
 from flowfabric.cli.application import loaded
 from flowfabric.cli.commands.completion import OFFERED
 from flowfabric.cli.completion_values import APPS, RUNS
 from flowfabric.cli.run_ids import read, read_any, short
+from flowfabric.cli.terminal import Misused
 from flowfabric.model.states import PublicState
 from flowfabric.stores.migrate import migrations
 from tests.cli.filling import WORK, fill
@@ -307,3 +309,15 @@ def test_a_worker_stops_at_ctrl_c(folder: Path) -> None:
         terminal.type("\x03")
         assert terminal.end() == 0
         assert "has stopped" in terminal.text
+
+
+@pytest.mark.parametrize("typed", ["", "nope", "7:", "86:01a1f678", "{fp:86}:01a1f678", "{fp:86}", "{fp:x}:0"])
+def test_what_is_no_id_of_a_run_says_where_ids_are(typed: str) -> None:
+    with pytest.raises(Misused, match="not the id of a run; `flowfabric list` shows ids, such as 7:1f0c…"):
+        read(None, [Token(value=typed)])
+
+
+@pytest.mark.parametrize("typed", ["86:{}", "{{fp:86}}:{}"])
+def test_ids_are_typed_as_they_are_printed_or_as_programs_have_them(typed: str) -> None:
+    uuid = "01a1f678-dc8e-7000-8000-0002f9ef119e"
+    assert read(None, [Token(value=typed.format(uuid))]) == f"{{fp:86}}:{uuid}"

@@ -21,6 +21,7 @@ from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 DAY = 86_400_000
+SPENT = "44444444-4444-4444-8444-444444444444"
 #: The colours of all states' badges, as they are drawn.
 COLOURS = """
 (states) => states.map((state) => {
@@ -85,10 +86,18 @@ async def test_every_chip_finds_what_the_store_has(shop: Shop, pages: Pages, eng
 
 
 async def quiet(store: str) -> None:
-    """A store in which nothing starts by itself."""
+    """A store in which nothing starts by itself, and three executions wait for a budget that is used up."""
     await seed(store)
     async with await Engine.open(store, single_node=True) as engine:
         await engine.pause_schedule("stock", "shop")
+        await engine.create_budget(
+            budget_id=SPENT, scope_type="named", scope_id="spent", dimensions=["calls"], hard_limits=[1],
+            soft_limits=[0],
+        )  # fmt: skip
+        await engine.report_usage_admin(budget_id=SPENT, dimensions=["calls"], deltas=[1])
+        for _ in range(3):
+            await engine.create_execution(namespace="shop", lane_id="narrow", policy={"budget_ids": [SPENT]})
+        assert not await engine.claim_many("narrow", policy=ClaimPolicy("w", "w-1", 60_000), limit=3)
 
 
 async def test_tiles_lead_to_what_they_count(store: str, pages: Pages) -> None:
@@ -101,13 +110,13 @@ async def test_tiles_lead_to_what_they_count(store: str, pages: Pages) -> None:
 
 
 async def tiles_lead_to_what_they_count(watched: Watched) -> None:
-    for tile in ("Completed", "Failed", "Waiting", "Active", "Suspended", "Delayed"):
+    for tile in ("Completed", "Failed", "Waiting", "Active", "Suspended", "Delayed", "Rate limited"):
         await watched.go(f"overview?within={DAY}")
-        value = await watched.at(f"[data-tile={tile}] .value").inner_text()
-        await watched.at(f"[data-tile={tile}]").click()
+        value = await watched.at(f"[data-tile='{tile}'] .value").inner_text()
+        await watched.at(f"[data-tile='{tile}']").click()
         await shows(watched, int(value.replace(",", "")))
     # Of a namespace that was chosen, what is counted and listed is of it alone.
-    for tile in ("Completed", "Active"):
+    for tile in ("Completed", "Waiting"):
         await watched.go(f"overview?within={DAY}&ns=warehouse")
         await expect(watched.page.get_by_text("Only namespace warehouse is shown.")).to_be_visible()
         value = await watched.at(f"[data-tile={tile}] .value").inner_text()

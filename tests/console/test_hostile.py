@@ -173,7 +173,7 @@ async def test_executions_one_by_one(planted: Planted, pages: Pages) -> None:
     await nothing_lacks(watched, "executions", pairs(planted.singles))
     started = [((root, "Children"), texts) for root, _, texts in planted.families]
     await nothing_lacks(watched, "families", started)
-    beside = [((first, "Others in its flow"), texts[1:]) for _, first, texts in planted.families]
+    beside = [((first, "Other members of its flow"), texts[1:]) for _, first, texts in planted.families]
     await nothing_lacks(watched, "families", beside)
 
 
@@ -297,7 +297,7 @@ async def test_overview(planted: Planted, pages: Pages) -> None:
                 assert tip.startswith(f"{name} "), (chart, tip)
                 assert f"{name} " in found[chart]["label"], (chart, name)
         complete(found["budget"], [f"Budget {each} is nearly used up: 90% of its {each}." for each in renamed.texts])
-        complete(found["worker"], [f"Worker {each} is gone; it held 1." for each in renamed.texts])
+        complete(found["worker"], [f"Worker {each} is gone; it held 1 lease." for each in renamed.texts])
     await watched.page.unroute_all()
 
 

@@ -166,7 +166,7 @@ async def test_limits_of_somebody_else_are_not_overwritten_unseen(watched: Watch
     await watched.at("#limit-plates").fill("6")
     change = watched.at("dialog").get_by_role("button", name="Change", exact=True)
     await change.click()
-    await expect(watched.at("dialog [role=alert]")).to_contain_text("Changed meanwhile: plates is 7.")
+    await expect(watched.at("dialog [role=alert]")).to_contain_text("Changed in the meantime: plates is 7.")
     # What it was before is a change by now.
     await watched.at("#limit-plates").fill("5")
     await change.click()

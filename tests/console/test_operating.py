@@ -132,6 +132,8 @@ async def test_workers_with_their_load_and_those_who_have_gone(watched: Watched,
 async def test_the_audit_says_what_has_changed(watched: Watched, engine: Engine) -> None:
     made = {"credential_id": "ab12", "name": "ci", "scopes": "read", "expires_at": "2208988800000"}
     await engine.record_act(who="root", act="create_credential", subject=made, status=201)
+    linked = {"execution_id": "{fp:0}:01a1f689-9315-7000-8000-000ce071a5ae", "by": "bob"}
+    await engine.record_act(who="root", act="make_link", subject=linked, status=200)
     keys = {"new_kid": "k8", "previous_kid": "k7"}
     await engine.record_act(who="root", act="rotate_waitpoint_secret", subject=keys, status=200)
     await watched.go("overview")
@@ -153,12 +155,29 @@ async def test_the_audit_says_what_has_changed(watched: Watched, engine: Engine)
     await expect(own.filter(has_text="Schedule saved").filter(has_text="every 1 h 30 min")).to_have_count(1)
     created = rows.filter(has_text="Credential created").filter(has_text="ci")
     await expect(created).to_contain_text("2040")
+    await expect(rows.filter(has_text="Approval link created")).to_contain_text("for bob")
     await expect(rows.filter(has_text="Signing key rotated").filter(has_text="k7 → k8")).to_have_count(1)
     zone = await watched.page.evaluate(
         "new Intl.DateTimeFormat(undefined, { timeZoneName: 'short' }).formatToParts(0)"
         ".find((part) => part.type === 'timeZoneName').value"
     )
     await expect(rows.first.locator("td").first).to_contain_text(zone)
+
+
+async def test_what_workers_decline_says_so(watched: Watched, engine: Engine) -> None:
+    """It is delayed until it is offered again, and that is not why it waits."""
+    made = await engine.create_execution(namespace="ops", lane_id="declined", execution_kind="unknown")
+    told = (
+        "2 workers declined it, because their code does not include it; it is offered again in 8 s. Declined by a, b."
+    )
+
+    async def declined(route: Route) -> None:
+        answer = await route.fetch()
+        await route.fulfill(response=answer, json={**await answer.json(), "gate": "delayed", "sentence": told})
+
+    await watched.page.route("**/explain", declined)
+    await watched.open(str(made.execution_id))
+    await expect(watched.at("[data-why] strong")).to_have_text(told.removesuffix("."))
 
 
 async def test_a_search_says_what_it_looked_at(watched: Watched, engine: Engine) -> None:

@@ -19,6 +19,8 @@ from tests.console.support.watched_page import Watched
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOKEN = "the-token-of-the-configuration"
+#: Where traces are looked at.
+TRACES = "https://traces.example/trace/{trace_id}"
 
 
 class Guarded(NamedTuple):
@@ -54,7 +56,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     store = f"sqlite:///{folder / 'shop.db'}"
     seeded = apart(seed(store, 60))
     tokens: dict[str, str] = apart(_credentials(store))
-    with serving(store, FF_API_TOKEN=TOKEN, FF_LOG="debug") as server:
+    with serving(store, FF_API_TOKEN=TOKEN, FF_LOG="debug", FF_TRACE_URL=TRACES) as server:
         yield Guarded(server, seeded, **tokens)
 
 
@@ -143,6 +145,18 @@ async def test_those_of_a_namespace_see_theirs(guarded: Guarded, pages: Pages) -
     await expect(other.page.get_by_text("No lanes yet.")).to_be_visible()
     await other.go(f"flows/{guarded.seeded.flow}")
     await expect(other.at("[role=alert]")).to_contain_text("not found")
+
+
+async def test_runs_lead_to_their_traces(guarded: Guarded, pages: Pages) -> None:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    async with await Engine.open(guarded.server.store, single_node=True) as engine:
+        tags = {"trace.traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+        made = await engine.create_execution(namespace="traced", lane_id="traced", tags=tags)
+    watched = await pages.of(guarded.url, token=guarded.reader)
+    await watched.go(f"executions/{quote(str(made.execution_id), safe='')}?tab=details")
+    link = watched.at("[data-trace] a")
+    await expect(link).to_have_attribute("href", TRACES.replace("{trace_id}", trace))
+    await expect(link).to_have_attribute("rel", "noreferrer")
 
 
 async def signals(guarded: Guarded, ask: str) -> dict[str, tuple[str, bytes | None]]:

@@ -23,9 +23,14 @@ STORES: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
 
 
 @pytest.fixture(params=STORES)
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def store_url(request: pytest.FixtureRequest) -> str:
     """The address of a fresh, empty store."""
-    return STORES[request.param](request, tmp_path)
+    return address(request.param, request)
+
+
+def address(kind: str, request: pytest.FixtureRequest) -> str:
+    """The same for a store of this kind; thousands of tests need no folder, and are not given one."""
+    return STORES[kind](request, request.getfixturevalue("tmp_path") if kind == "sqlite" else Path())
 
 
 @pytest.fixture

@@ -490,7 +490,7 @@ async def test_a_change_of_what_was_read_is_refused_if_somebody_was_quicker(engi
     async with unchanged(probe):
         again = await put(engine, priority=2, revision=1)
         assert again == PutScheduleResult.Unchanged("s", 2), "repeated after a lost reply"
-    async with refused(probe, Contention, detail="schedule s is not revision 1 any more"):
+    async with refused(probe, Contention, detail="schedule s is no longer at revision 1"):
         await put(engine, priority=3, revision=1)
     await put(engine, priority=3, revision=2)
     await engine.delete_schedule("s")

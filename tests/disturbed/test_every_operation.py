@@ -19,6 +19,7 @@ from flowfabric.engine.operation_table import OPERATIONS
 from flowfabric.model.errors import EngineError
 from flowfabric.sdk.backoff import Patience
 from flowfabric.sdk.errors import ServerRefused
+from flowfabric.server.http import idempotency
 from tests.disturbed.cases import CASES, SPACE, Doing, operation_of
 from tests.disturbed.conftest import Places
 from tests.disturbed.doors import BY_NAME, ENGINE, HTTP, MANY, PARKED, PARKING, REMOTE, Unknown, World, doors_of, opened
@@ -175,6 +176,19 @@ async def test_it_is_done_once_and_told_as_it_is(places: Places, name: str, door
             check_told(name, calm, found)
             said, first = plainly(found.said), plainly(calm.said)
             assert said == first or is_told_again(name, door, each, said), f"{each}\n{said}\n{first}"
+
+
+@pytest.mark.parametrize("store_url", ["memory"], indirect=True)
+@pytest.mark.parametrize("name", [name for name in CASES if HTTP in doors_of(name)])
+async def test_it_is_done_once_also_if_no_answer_is_kept(
+    places: Places, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers beyond a size are not kept, so the ids that a request does not give have to follow from its key."""
+    monkeypatch.setattr(idempotency, "MAX_KEPT_BYTES", 0)
+    calm = await run(places, name, HTTP)
+    found = await run(places, name, HTTP, Disturbance(twice=True))
+    wrong = [row for row in differences(calm.stored, found.stored) if not is_added(name, row)]
+    assert not wrong, "\n".join(wrong)
 
 
 def what_was_taken_went_back(name: str, what: Disturbance) -> bool:

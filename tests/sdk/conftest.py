@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
 from flowfabric import App
-from tests.contract.conftest import STORES
+from tests.contract.conftest import STORES, address
 from tests.contract.probe import ManualClock
 from tests.sdk.serving import serving
 
@@ -24,13 +23,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def store_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a fresh, empty store, or of a server that has one."""
     if request.param == "remote":
-        with serving(STORES["sqlite"](request, tmp_path)) as url:
+        with serving(address("sqlite", request)) as url:
             yield url
     else:
-        yield STORES[request.param](request, tmp_path)
+        yield address(request.param, request)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 from flowfabric import gather
 from flowfabric.model.errors import Transport, TransportKind
+from flowfabric.model.operations.budgets import AlreadyApplied
 from flowfabric.model.states import PublicState
 from flowfabric.sdk.app import App
 from flowfabric.sdk.context import Ctx
@@ -278,3 +279,25 @@ async def test_what_one_budget_refuses_comes_back_to_the_others(app: App) -> Non
     async with app, app.worker():
         await (await think.using(budget=[wide, narrow]).start()).result(timeout=SOON)
     assert seen == [[({}, {}), ({}, {})]]
+
+
+@pytest.mark.parametrize("store_url", ["memory"], indirect=True)
+async def test_nobody_goes_on_without_a_reservation(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that was never made cannot have been settled: going on would be going on unpaid."""
+    budget = Budget("team", tokens=100)
+    begun: list[str] = []
+
+    @app.task(retry=0)
+    async def think(ctx: Ctx = injected) -> None:
+        async with ctx.spend(tokens=10):
+            begun.append(ctx.run_id)
+
+    async def settled(*_: Any) -> AlreadyApplied:
+        return AlreadyApplied()
+
+    async with app, app.worker():
+        monkeypatch.setattr(app.engine, "reserve_budget", settled)
+        run = await think.using(budget=budget).start()
+        with pytest.raises(RunFailed, match="settled before it was made"):
+            await run.result(timeout=SOON)
+    assert begun == []

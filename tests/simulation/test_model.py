@@ -19,7 +19,7 @@ from tests.simulation.rules import Model
 from tests.simulation.world import World
 
 #: Examples of a plain run by store, and of a full one.
-EXAMPLES = {"memory": 200, "sqlite": 12, "postgres": 6, "valkey": 6}
+EXAMPLES = {"memory": 120, "sqlite": 6, "postgres": 4, "valkey": 4}
 FULL_EXAMPLES = {"memory": 4_000, "sqlite": 480, "postgres": 200, "valkey": 280}
 STEPS = 40
 #: Examples per seed. Hypothesis spends most of a long run on variations of few examples; many short runs see more.

@@ -44,8 +44,8 @@ class Worker:
 
 
 def test_one_half_begins_at_the_front_and_the_other_at_the_end() -> None:
-    names = names_in("tests/chaos/test_x.py", 20)
-    options = SimpleNamespace(loadscopereorder=False)
+    names = [*names_in("tests/chaos/test_x.py", 14), *names_in("tests/contract/test_x.py", QUICK_UNIT)]
+    options = SimpleNamespace(loadscopereorder=True)
     config: Any = SimpleNamespace(getvalue=lambda name: ["popen", "popen"], option=options)
     scheduler = Units(config)
     workers: list[Any] = [Worker(0), Worker(1)]
@@ -64,7 +64,7 @@ def test_one_half_begins_at_the_front_and_the_other_at_the_end() -> None:
                 scheduler.mark_test_complete(each, each.given[done[worker]])
                 done[worker] += 1
     assert front.given == list(range(len(front.given)))
-    assert end.given == list(range(19, len(front.given) - 1, -1))
+    assert end.given == [*range(14, 20), *range(13, len(front.given) - 1, -1)]
     assert 2 * len(front.given) < len(end.given)
     assert front.shutting_down
     assert end.shutting_down

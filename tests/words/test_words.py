@@ -51,6 +51,8 @@ BANNED = {
     r"thrice|hence|thereby|thereof|wherein|whereof|herewith": "plain words",
     r"tried again": "retried",
     r"trying again": "retrying",
+    r"takes (no writes|nothing)": "accepts no writes",
+    r"outside its life": "before it was created",
 }
 
 

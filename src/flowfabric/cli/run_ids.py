@@ -35,10 +35,9 @@ def whole(typed: str) -> str:
 def read(_: Any, tokens: Sequence[Token]) -> str:
     """For parameters that take the id of a run."""
     typed = tokens[0].value
-    found = whole(typed)
-    if _WHOLE.fullmatch(found) is None:
+    if _SHORT.fullmatch(short(typed)) is None:
         raise Misused(f"{typed}: not the id of a run; `flowfabric list` shows ids, such as 7:1f0c…")
-    return found
+    return whole(typed)
 
 
 def read_any(_: Any, tokens: Sequence[Token]) -> str:

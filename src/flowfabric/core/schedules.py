@@ -384,7 +384,7 @@ def _hindered(
     if overlap is Overlap.SKIP:
         return SkipReason.OVERLAP
     attempt = current_attempt(view, running)
-    why = f"schedule {schedule.schedule_id} has started the next one"
+    why = f"schedule {schedule.schedule_id} has started its next run"
     view.fold(
         cancelled(view, context, running, attempt, None, reason=why, by=BY_SCHEDULE, revoked_by=lit.BY_RECONCILER)
     )

@@ -273,7 +273,7 @@ class EngineBase:
             try:
                 await self._hear_all()
             except Exception:
-                _log.exception("hearing other processes failed and begins again in %s s", RELISTEN_S)
+                _log.exception("listening to other processes failed; retrying in %s s", RELISTEN_S)
             await asyncio.sleep(RELISTEN_S)
 
     async def _hear_all(self) -> None:

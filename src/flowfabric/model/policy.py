@@ -473,6 +473,9 @@ def _read_retry_policy(text: str) -> RetryPolicy:
         raise _malformed(problem) from problem
     if not isinstance(document, dict):
         raise _malformed(TypeError("a retry policy is a JSON object"))
+    # How deep a reader can follow differs between versions of Python.
+    if nests_deeper(text.encode(), MAX_JSON_DEPTH):
+        raise _malformed(ValueError(f"a policy nests at most {MAX_JSON_DEPTH} deep"))
     return _retry_policy(document) or RetryPolicy()
 
 

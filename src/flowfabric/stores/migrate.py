@@ -148,6 +148,12 @@ def wanted(migrate: object) -> str:
 def refuse_pending(dialect: str, applied: dict[int, str]) -> None:
     """Refuse tables that are not up to date."""
     missing = pending(dialect, applied)
+    if missing and not applied:
+        raise Validation(
+            ValidationKind.INVALID_INPUT,
+            "the database has no FlowFabric tables yet; create them with `flowfabric db migrate`, or start with "
+            "FF_MIGRATE=apply",
+        )
     if missing:
         names = ", ".join(f"{migration.version:04}" for migration in missing)
         raise Validation(

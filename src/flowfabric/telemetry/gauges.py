@@ -51,7 +51,7 @@ class StoreGauges:
                 self._pulse_at = now
                 self.set(await engine.read_pulse())
         except EngineError as error:
-            _log.warning("the store could not be counted: %s", error)
+            _log.warning("gauges could not be read from the store: %s", error)
 
     def set(self, pulse: Pulse) -> None:
         """How much there is now."""

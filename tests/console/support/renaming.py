@@ -48,5 +48,7 @@ class Renamed:
         for text in self.texts:
             sentence = f"budget {text} is nearly used up: 90% of its {text}"
             kept.append({**budget, "sentence": sentence, "subject": text})
-            kept.append({**lane, "kind": "worker", "sentence": f"worker {text} is gone; it held 1", "subject": text})
+            kept.append(
+                {**lane, "kind": "worker", "sentence": f"worker {text} is gone; it held 1 lease", "subject": text}
+            )
         await route.fulfill(response=response, json={"matters": kept})

@@ -474,8 +474,7 @@ NOTHING_TO_GIVE = {
     "leave_to_parent",
     "list_waitpoint_hmac_kids",
     "next_due_ms",
-    # What they are given, a server has made.
-    "claimed_under",
+    # What it is given, a server has made.
     "noting",
     "now_ms",
     "ping",

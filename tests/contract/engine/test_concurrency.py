@@ -157,9 +157,9 @@ async def test_a_wake_up_is_not_lost_with_a_claim_that_was_served_already(
 ) -> None:
     monkeypatch.setattr(engine_claiming, "SAFETY_POLL_S", 60.0)
     engine = await open_engine(clock=None)
-    waiting = policy(max_wait=5_000)
+    waiting = policy(max_wait=600_000)
     # One batch: the first claim takes the first row, the second finds nothing, then the second row appears.
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(50):
         first, one, two, second = await asyncio.gather(
             create(engine, lane_id="lane"),
             engine.claim("lane", (), waiting),
@@ -237,6 +237,14 @@ async def test_concurrent_cancels_all_succeed_and_write_once(rivals: Rivals, pro
 
 
 async def test_renewal_against_expiry_has_one_winner(rivals: Rivals, probe: Probe, clock: ManualClock) -> None:
+    """Which of them come in time depends on what shares a commit: as many rounds until both have won."""
+    won: set[str] = set()
+    while not won >= {"renewed", "requeued"}:
+        won |= await renewals_against_expiry(rivals, probe, clock)
+
+
+async def renewals_against_expiry(rivals: Rivals, probe: Probe, clock: ManualClock) -> set[str]:
+    """One round, which is looked at; who has won."""
     handles = [await claimed(rivals[0], ttl_ms=1_000) for _ in range(60)]
     clock.advance(999)
     answered = asyncio.Event()
@@ -276,8 +284,8 @@ async def test_renewal_against_expiry_has_one_winner(rivals: Rivals, probe: Prob
             assert (row.lifecycle_phase, events) == ("runnable", ["acquired", "expired"])
         else:
             assert (mark.status, row.lifecycle_phase, events) == ("not_yet_expired", "active", ["acquired"])
-    assert {type(answer) for answer in answers[:60]} >= {LeaseRenewal}
-    assert any(mark.status == "requeued" for mark in answers[60:120])
+    in_time = {"renewed" for answer in answers[:60] if isinstance(answer, LeaseRenewal)}
+    return in_time | {mark.status for mark in answers[60:120]}
 
 
 # ------------------------------------------------------------------------------------------------- creating, appending

@@ -11,7 +11,7 @@ from flowfabric import Every, Validation, ValidationKind
 from flowfabric.engine import Engine
 from flowfabric.engine.checks import values
 from flowfabric.model.limits import MAX_JSON_DEPTH
-from tests.contract.probe import Probe, create, unchanged
+from tests.contract.probe import Probe, claimed, create, fence_of, id_of, unchanged
 from tests.contract.suspending import addressed, suspended
 
 
@@ -53,13 +53,21 @@ async def with_policy_object(engine: Engine, depth: int) -> None:
     await engine.create_execution(policy={"a": nested_value(depth - 1)})
 
 
+async def failing(engine: Engine, depth: int) -> None:
+    handle = await claimed(engine, lane_id="failing")
+    fence = fence_of(handle)
+    await engine.fail_execution(
+        execution_id=id_of(handle), fence=fence, failure_reason="no", retry_policy_json=within(depth)
+    )
+
+
 async def signalling(engine: Engine, depth: int) -> None:
     handle, details = await suspended(engine)
     await engine.deliver_signal(**addressed(handle, details), signal_name="go", payload=nested(depth).encode())
 
 
 DOORS: list[Callable[[Engine, int], Awaitable[None]]] = [
-    creating, creating_many, scheduling, with_policy, with_policy_object, signalling,
+    creating, creating_many, scheduling, with_policy, with_policy_object, failing, signalling,
 ]  # fmt: skip
 
 

@@ -352,7 +352,7 @@ PAGED = {
 #: What has a limit and gives no pages: it picks, counts, or looks as far as it says.
 UNPAGED = {
     *("claim_many", "claim_from_lanes", "scan_eligible_executions", "promote_submitted", "run_due", "run_timer"),
-    *("group_failures", "list_schedule_runs", "examine", "read_stream", "claimed_under"),
+    *("group_failures", "list_schedule_runs", "examine", "read_stream"),
 }
 
 

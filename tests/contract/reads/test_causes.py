@@ -105,7 +105,7 @@ async def test_anyone_with_the_link(engine: Engine) -> None:
     reason = SuspensionReason.WAITING_FOR_APPROVAL
     await engine.suspend(handle, asking(AnyOf((yes,)), ("anyone",), reason_code=reason))
     found = await engine.explain(id_of(handle))
-    assert found.sentence == r"It is waiting for someone with its link to answer 'paid?\n'."
+    assert found.sentence == r"It is waiting for anyone with the link to answer 'paid?\n'."
 
 
 async def test_to_a_sleep(engine: Engine, clock: ManualClock) -> None:
@@ -201,7 +201,7 @@ async def test_to_a_budget_that_asks(engine: Engine) -> None:
     assert isinstance(await engine.reserve_budget(await taken(engine), budget, {"tokens": 11}), BudgetAsked)
     found = await engine.explain(id_of(top))
     assert found.sentence == (
-        "It is waiting for someone with its link to answer \"may it spend beyond budget 'articles'?\"."
+        "It is waiting for anyone with the link to answer \"may it spend beyond budget 'articles'?\"."
     )
 
 

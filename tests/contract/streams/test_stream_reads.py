@@ -221,11 +221,23 @@ class Looks:
                 await self._looked.wait()
 
 
+#: For what has to be woken: without the safety poll, a wake-up that is lost is a test that fails.
+only_wake_ups = pytest.mark.usefixtures("no_safety_poll")
+#: Less than a tail waits, which looks once more in the end.
+LONG_S = 20
+
+
+@pytest.fixture
+def no_safety_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_engine, "SAFETY_POLL_S", 3_600.0)
+
+
 def _tail(engine: Engine, execution_id: ExecutionId, **options: Any) -> asyncio.Task[StreamFrames]:
     options = {"block_ms": 30_000, **options}
     return asyncio.create_task(engine.tail_stream(execution_id, **options))
 
 
+@only_wake_ups
 async def test_an_append_wakes_a_tail(engine: Engine) -> None:
     handle = await claimed(engine)
     looks = Looks(engine)
@@ -234,11 +246,12 @@ async def test_an_append_wakes_a_tail(engine: Engine) -> None:
     assert not any(tail.done() for tail in tails)
     await engine.append_frame(handle, Frame(b"!"))
     for tail in tails:
-        page = await asyncio.wait_for(tail, 0.9)
+        page = await asyncio.wait_for(tail, LONG_S)
         assert (_texts(page), page.closed_at) == ("!", None)
     assert engine._streams._streams == {}
 
 
+@only_wake_ups
 async def test_a_tail_sleeps_through_what_it_does_not_want(engine: Engine) -> None:
     handle = await claimed(engine)
     other = await claimed(engine, lane_id="another")
@@ -251,7 +264,7 @@ async def test_a_tail_sleeps_through_what_it_does_not_want(engine: Engine) -> No
     await looks.reach(2)
     assert not tail.done()
     await engine.append_frame(handle, Frame(b"durable"))
-    assert _texts(await asyncio.wait_for(tail, 0.9)) == "durable"
+    assert _texts(await asyncio.wait_for(tail, LONG_S)) == "durable"
 
 
 async def test_a_tail_that_finds_something_does_not_wait(engine: Engine, clock: ManualClock) -> None:
@@ -278,6 +291,7 @@ ENDINGS: dict[str, tuple[Callable[[Engine, Handle], Any], str]] = {
 }
 
 
+@only_wake_ups
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_a_close_wakes_a_tail(engine: Engine, clock: ManualClock, ending: str) -> None:
     handle = await claimed(engine)
@@ -288,7 +302,7 @@ async def test_a_close_wakes_a_tail(engine: Engine, clock: ManualClock, ending: 
     clock.advance(500)
     end, reason = ENDINGS[ending]
     await end(engine, handle)
-    page = await asyncio.wait_for(tail, 0.9)
+    page = await asyncio.wait_for(tail, LONG_S)
     assert page == StreamFrames((), START_MS + 500, reason)
     assert page.is_closed()
     whole = await engine.read_stream(id_of(handle))

@@ -25,7 +25,6 @@ from flowfabric import (
     Budget,
     Ctx,
     EngineError,
-    Handle,
     OpenAsk,
     RunFailed,
     days,
@@ -278,17 +277,32 @@ async def test_a_worker_that_is_lost_before_it_could_ask(app: App) -> None:
 
 
 @pytest.mark.parametrize("store_url", ["memory"], indirect=True)
-async def test_a_store_that_does_not_answer_while_answers_are_collected(
-    app: App, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["now_ms", "observe_signals", "read_history"])
+async def test_a_store_that_does_not_answer_while_a_question_is_asked_or_answers_are_collected(
+    app: App, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = app.engine.observe_signals, itertools.count()
+    ask, real, away = app.builtin_kinds["$ask"], getattr(app.engine, name), itertools.count()
+    stumbles = name == "read_history"
 
-    async def observe(handle: Handle) -> Any:
-        if next(calls) < 2:
+    async def call(*args: Any) -> Any:
+        if asking and next(away) < 2:
             raise Transport("memory", TransportKind.TRANSPORT, "the connection was lost")
-        return await real(handle)
+        return await real(*args)
 
-    monkeypatch.setattr(app.engine, "observe_signals", observe)
+    async def asks(job: Job) -> None:
+        nonlocal stumbles
+        if stumbles and job.handle.kind is HandleKind.RESUMED:
+            stumbles = False
+            raise ValueError("it could not finish")
+        asking.append(job)
+        try:
+            await ask(job)
+        finally:
+            asking.remove(job)
+
+    asking: list[Job] = []
+    app.builtin_kinds["$ask"] = asks
+    monkeypatch.setattr(app.engine, name, call)
 
     @app.workflow
     async def deploy() -> bool:
@@ -299,7 +313,8 @@ async def test_a_store_that_does_not_answer_while_answers_are_collected(
         asked = await opened(app, run)
         await asked.answer(True)
         assert await run.result(seconds(30)) is True
-    assert await app.engine.read_total_attempt_count(asked.id) == 1
+    assert next(away) > 2, "it was asked again"
+    assert await app.engine.read_total_attempt_count(asked.id) == (2 if name == "read_history" else 1)
 
 
 @pytest.mark.parametrize("store_url", ["memory", "sqlite", "remote"], indirect=True)

@@ -357,7 +357,7 @@ async def test_what_is_no_transaction(store_url: str) -> None:
                 await send.using(tx=wrong).start(7)
         if store_url.startswith("postgres"):
             connection = sqlite3.connect(":memory:")
-            with pytest.raises(BadOptions, match="one database"):
+            with pytest.raises(BadOptions, match="the same database"):
                 await send.using(tx=connection).start(7)
             connection.close()
         with pytest.raises(BadOptions):

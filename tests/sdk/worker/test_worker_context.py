@@ -104,6 +104,30 @@ async def test_what_belongs_to_the_worker_lives_in_the_workers_context(store_url
     assert seen == ["the worker's session", "the worker's"]
 
 
+async def test_nor_does_it_see_what_the_first_attempt_has_set(store_url: str) -> None:
+    app = App(store_url)
+
+    async def tenant(ctx: Ctx = injected) -> AsyncIterator[str]:
+        TENANT.set(ctx.run_id)
+        yield TENANT.get()
+
+    async def session() -> AsyncIterator[str]:
+        yield TENANT.get()
+
+    @app.task
+    async def uses(
+        name: Annotated[str, Depends(tenant, scope="attempt")] = injected,
+        shared: Annotated[str, Depends(session, scope="worker")] = injected,
+    ) -> list[str]:
+        return [name, shared]
+
+    async with app:
+        TENANT.set("the worker's")
+        async with app.worker():
+            run = await uses.start()
+            assert await run.result(timeout=SOON) == [run.id, "the worker's"]
+
+
 async def test_a_cancelled_attempt_does_not_take_along_what_belongs_to_the_worker(store_url: str) -> None:
     app = App(store_url)
     opening, go, opened = asyncio.Event(), asyncio.Event(), 0

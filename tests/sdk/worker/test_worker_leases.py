@@ -24,13 +24,17 @@ from flowfabric.sdk.definitions.depends import injected
 from flowfabric.sdk.durations import seconds
 from flowfabric.sdk.errors import RunCancelled
 from flowfabric.sdk.options import Retry
-from flowfabric.sdk.worker import Worker, program, worker as worker_module
-from tests.contract.probe import shared_stores_only
+from flowfabric.sdk.worker import Worker, program, renewal as renewal_module, worker as worker_module
+from tests.contract.probe import ManualClock, shared_stores_only
 
 SOON = seconds(20)
 #: Short enough to run out in a test, and long enough to be renewed on a busy machine.
 SHORT = timedelta(milliseconds=1_800)
 LONG = timedelta(hours=1)
+LEASE = timedelta(minutes=1)
+LEASE_MS = 60_000
+#: After that it is to be renewed, and far from over.
+DUE_MS = 24_000
 one_store = pytest.mark.parametrize("store_url", ["memory"], indirect=True)
 
 
@@ -52,58 +56,113 @@ async def counts(app: App, run: Any) -> tuple[str | None, ...]:
     return tuple((await app.engine.read_exec_core_fields(partition, run.id, names)).values())
 
 
-class Rival(threading.Thread):
-    """Somebody else with timers who would take the run as soon as its lease is over, from when it has begun."""
+class Hours(ManualClock):
+    """The clock of engines and of a worker's renewals alike: leases grow older only when a test says so."""
 
-    def __init__(self, url: str, began: threading.Event, wait_s: float) -> None:
+    def monotonic(self) -> float:
+        return self.now_ms / 1_000
+
+
+@pytest.fixture
+def hours(monkeypatch: pytest.MonkeyPatch) -> Hours:
+    made = Hours()
+    for each in (renewal_module, worker_module):
+        monkeypatch.setattr(each, "time", made)
+    # Looks are still made in real time: often.
+    monkeypatch.setattr(renewal_module, "LOST_LOOK_S", 0.02)
+    return made
+
+
+@pytest.fixture
+def aging_app(store_url: str, hours: Hours) -> App:
+    """An app whose leases grow older by that clock."""
+    return App(store_url, engine_options={"clock": hours})
+
+
+class Rival(threading.Thread):
+    """Somebody else with timers who takes the run as soon as its lease is over."""
+
+    def __init__(self, url: str, clock: Hours) -> None:
         super().__init__(daemon=True)
-        self._url, self._began, self._wait_s = url, began, wait_s
+        self._url, self._clock = url, clock
+        self.looks = 0
+        self.over = threading.Event()
         self.found: Any = None
 
     def run(self) -> None:
-        self._began.wait()
         asyncio.run(self._look())
 
     async def _look(self) -> None:
-        async with await Engine.open(self._url, single_node=True, timers=True) as engine:
-            policy = ClaimPolicy("rival", "rival-1", 1_000, timedelta(seconds=self._wait_s))
-            self.found = await engine.claim("default", (), policy)
+        async with await Engine.open(self._url, single_node=True, timers=True, clock=self._clock) as engine:
+            policy = ClaimPolicy("rival", "rival-1", 1_000, timedelta(milliseconds=20))
+            while self.found is None and not self.over.is_set():
+                self.found = await engine.claim("default", (), policy)
+                self.looks += 1
             if self.found is not None:
                 await engine.complete(self.found, b'"the rival was here"')
 
 
-async def _blocked(app: App, url: str) -> tuple[Rival, Any]:
-    began = threading.Event()
+def block_until(condition: Callable[[], bool]) -> None:
+    """Keep this thread, and the loop on it, from all else."""
+    while not condition():
+        time.sleep(0.01)
 
+
+async def _blocked(app: App, rival: Rival, wait: Callable[[], None]) -> Any:
     @app.task
     async def block() -> str:
-        began.set()
-        time.sleep(2.5 * SHORT.total_seconds())  # noqa: ASYNC251
+        rival.start()
+        wait()
         return "kept"
 
-    rival = Rival(url, began, 2.5 * SHORT.total_seconds() + 0.3)
-    rival.start()
-    async with app, app.worker(lease_ttl=SHORT):
-        run = await block.start()
-        result = await run.result(timeout=SOON)
+    try:
+        async with app, app.worker(lease_ttl=LEASE):
+            run = await block.start()
+            return await run.result(timeout=LONG)
+    finally:
+        rival.over.set()
         await asyncio.to_thread(rival.join)
-    return rival, result
 
 
 @shared_stores_only
-async def test_a_blocked_event_loop_loses_no_lease(app: App, store_url: str) -> None:
-    rival, result = await _blocked(app, store_url)
+async def test_a_blocked_event_loop_loses_no_lease(
+    aging_app: App, store_url: str, hours: Hours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rival, renewed = Rival(store_url, hours), 0
+    renew = Engine.renew
+
+    async def counted(engine: Engine, handle: Any) -> Any:
+        nonlocal renewed
+        answer = await renew(engine, handle)
+        renewed += 1
+        return answer
+
+    def wait() -> None:
+        for number in range(1, 6):
+            hours.advance(DUE_MS)
+            block_until(lambda number=number: renewed >= number)  # type: ignore[misc]
+            looks = rival.looks
+            block_until(lambda looks=looks: rival.looks > looks + 1)  # type: ignore[misc]
+
+    monkeypatch.setattr(Engine, "renew", counted)
+    assert await _blocked(aging_app, rival, wait) == "kept"
     assert rival.found is None
-    assert result == "kept"
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-async def test_without_a_thread_it_would(app: App, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_thread_it_would(
+    aging_app: App, store_url: str, hours: Hours, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the test above would see if renewal depended on the loop."""
+    rival = Rival(store_url, hours)
+
+    def wait() -> None:
+        hours.advance(2 * LEASE_MS)
+        rival.join()
+
     monkeypatch.setattr(worker_module, "_can_be_shared", lambda url, engine: False)
-    rival, result = await _blocked(app, store_url)
+    assert await _blocked(aging_app, rival, wait) == "the rival was here"
     assert rival.found is not None
-    assert result == "the rival was here"
 
 
 async def test_a_lease_that_is_taken_away_stops_the_handler(app: App) -> None:
@@ -159,36 +218,43 @@ async def test_cancelling_a_run_stops_its_handler(app: App) -> None:
 
 
 @one_store
-async def test_renewals_are_repeated_while_the_lease_lives(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = 0
+async def test_renewals_are_repeated_while_the_lease_lives(
+    aging_app: App, hours: Hours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, tried, renewed = aging_app, 0, 0
 
     @app.task
     async def take_time() -> str:
-        await asyncio.sleep(1.5 * SHORT.total_seconds())
+        for number in range(1, 5):
+            hours.advance(DUE_MS)
+            await until(lambda number=number: renewed >= number)  # type: ignore[misc]
         return "done"
 
     async with app:
         renew = app.engine.renew
 
         async def flaky(handle: Any) -> Any:
-            nonlocal failures
-            failures += 1
-            if failures % 2:
+            nonlocal tried, renewed
+            tried += 1
+            if tried % 2:
                 raise Transport("memory", TransportKind.TRANSPORT, "on purpose")
-            return await renew(handle)
+            answer = await renew(handle)
+            renewed += 1
+            return answer
 
         monkeypatch.setattr(app.engine, "renew", flaky)
-        async with app.worker(lease_ttl=SHORT):
+        async with app.worker(lease_ttl=LEASE):
             run = await take_time.start()
-            assert await run.result(timeout=SOON) == "done"
+            assert await run.result(timeout=LONG) == "done"
             assert await counts(app, run) == ("0", "0", "1")
-    assert failures > 3
+    assert tried == 8
 
 
 @one_store
 async def test_a_handler_stops_when_its_lease_cannot_be_renewed_in_time(
-    app: App, monkeypatch: pytest.MonkeyPatch
+    aging_app: App, hours: Hours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    app = aging_app
     healthy: list[bool] = []
     began: list[int] = []
 
@@ -208,19 +274,24 @@ async def test_a_handler_stops_when_its_lease_cannot_be_renewed_in_time(
 
     async with app:
         monkeypatch.setattr(app.engine, "renew", unreachable)
-        async with app.worker(lease_ttl=SHORT):
+        async with app.worker(lease_ttl=LEASE):
             run = await hold.start()
-            assert await run.result(timeout=SOON) == "second"
+            await until(lambda: bool(began))
+            hours.advance(LEASE_MS + 1)
+            assert await run.result(timeout=LONG) == "second"
             assert await counts(app, run) == ("1", "0", "1")
             await until(lambda: healthy == [False])
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-async def test_renewal_without_an_engine_of_its_own_uses_the_workers(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    renewed = asyncio.Event()
+async def test_renewal_without_an_engine_of_its_own_uses_the_workers(
+    aging_app: App, hours: Hours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, renewed = aging_app, asyncio.Event()
 
     @app.task
     async def hold() -> str:
+        hours.advance(DUE_MS)
         await renewed.wait()
         return "kept"
 
@@ -236,9 +307,9 @@ async def test_renewal_without_an_engine_of_its_own_uses_the_workers(app: App, m
         before = app.engine.renew
         monkeypatch.setattr(app.engine, "renew", renew)
         monkeypatch.setattr(app, "open_engine", refused)
-        async with app.worker(lease_ttl=SHORT):
+        async with app.worker(lease_ttl=LEASE):
             run = await hold.start()
-            assert await run.result(timeout=SOON) == "kept"
+            assert await run.result(timeout=LONG) == "kept"
         assert await counts(app, run) == ("0", "0", "1")
 
 
@@ -395,6 +466,64 @@ async def test_a_cancel_while_it_drains_hastens_it(app: App, as_block: bool) -> 
         with pytest.raises(asyncio.CancelledError):
             await serving
         assert worker.running == 0
+        assert await run.status() is PublicState.WAITING
+        assert await counts(app, run) == ("0", "0", "1")
+
+
+@one_store
+async def test_a_claim_that_is_answered_as_the_worker_is_cancelled_goes_back(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        raise AssertionError("nobody is there to run it")
+
+    async with app:
+        worker, real = app.worker(drain_grace=LONG), app.engine.claim_many
+
+        async def claim(*args: Any, **kwargs: Any) -> Any:
+            handles = await real(*args, **kwargs)
+            if handles:
+                # The answer is there, and the worker has not seen it.
+                assert worker._claimer is not None
+                asyncio.get_running_loop().call_soon(worker._claimer.cancel)
+                answered.set()
+            return handles
+
+        monkeypatch.setattr(app.engine, "claim_many", claim)
+        main = asyncio.create_task(worker.run())
+        run = await work.start()
+        await answered.wait()
+        await asyncio.wait((main,))
+        assert await run.status() is PublicState.WAITING
+        assert await counts(app, run) == ("0", "0", "1")
+
+
+@one_store
+async def test_attempts_that_are_cancelled_with_the_program_go_back(app: App) -> None:
+    """As ``asyncio.run`` ends: every task is cancelled, whichever hears of it first."""
+    began, held = asyncio.Event(), list[asyncio.Task[Any]]()
+
+    @app.task
+    async def hold() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        held.append(task)
+        began.set()
+        await asyncio.sleep(3600)
+
+    async with app:
+        worker = app.worker(drain_grace=LONG)
+        serving = asyncio.create_task(worker.run())
+        run = await hold.start()
+        await began.wait()
+        assert worker._main is not None
+        for task in (*held, worker._main, serving):
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
         assert await run.status() is PublicState.WAITING
         assert await counts(app, run) == ("0", "0", "1")
 

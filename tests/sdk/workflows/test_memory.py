@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -25,7 +26,7 @@ from flowfabric import (
     sleep,
     uuid,
 )
-from flowfabric.sdk.errors import RunFailed
+from flowfabric.sdk.errors import ENDED, RunFailed
 from flowfabric.sdk.workflows import conductor
 from tests.contract.probe import ManualClock
 
@@ -118,6 +119,88 @@ async def test_other_arguments_do_not_take_the_memory_of_these(memory_app: App) 
         with pytest.raises(RunFailed, match=r"(?s)BadStep.*2\.5.*1\.5.*using\(key"):
             await run.result(days(2))
     assert done == [1.5]
+
+
+@pytest.mark.parametrize("plain", ["a turn", "a timer", "a thread", "a future", "a lock"])
+async def test_what_is_left_over_may_come_behind_a_plain_wait(memory_app: App, plain: str) -> None:
+    app = memory_app
+    begun: Counter[str] = Counter()
+    stored, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.step
+    async def load(name: str) -> str:
+        begun[name] += 1
+        if name == "slow" and begun[name] == 1:
+            await stored.wait()
+            # Its worker is dead.
+            await go_on.wait()
+        return name.upper()
+
+    async def wait() -> None:
+        loop = asyncio.get_running_loop()
+        match plain:
+            case "a turn":
+                await asyncio.sleep(0)
+            case "a timer":
+                await asyncio.sleep(0.01)
+            case "a thread":
+                await asyncio.to_thread(time.sleep, 0.01)
+            case "a future":
+                future = loop.create_future()
+                loop.call_later(0.01, future.set_result, None)
+                await future
+            case _:
+                lock = asyncio.Event()
+
+                async def unlock() -> None:
+                    await asyncio.sleep(0.01)
+                    lock.set()
+
+                task = asyncio.create_task(unlock())
+                await lock.wait()
+                await task
+
+    @app.workflow
+    async def loading() -> list[str]:
+        first = asyncio.create_task(load("slow"))
+        await wait()
+        second = asyncio.create_task(load("quick"))
+        stored.set()
+        return [await first, await second]
+
+    async with app.testing() as t:
+        t.crash(load, after="step")
+        run = await loading.start()
+        assert await run.result(days(1)) == ["SLOW", "QUICK"]
+    assert begun == {"slow": 2, "quick": 1}
+
+
+async def test_what_does_not_fit_is_refused_although_somebody_waits(
+    memory_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "PLAIN_WAIT_S", 0.1)
+    app = memory_app
+    prices = [1, 2]
+
+    @app.step
+    async def charge(amount: int) -> int:
+        return amount
+
+    async def listen() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    @app.workflow
+    async def buying() -> int:
+        task = asyncio.create_task(listen())
+        paid = await charge(prices.pop(0))
+        await sleep(days(1))
+        task.cancel()
+        return paid
+
+    async with app.testing():
+        run = await buying.start()
+        with pytest.raises(RunFailed, match=r"(?s)BadStep.*2.*1.*using\(key"):
+            await run.result(days(2))
 
 
 async def test_a_later_trial_calls_what_it_has_not_called(memory_app: App) -> None:
@@ -228,6 +311,48 @@ async def test_an_end_in_time_wins_against_a_sleep_that_was_noticed_late(
             await asyncio.sleep(0.01)
     clock.advance(540_000)
     async with app.worker(lanes=["default", "late"]):
+        assert await run.result(seconds(30)) == ("yes" if answered == "in time" else "too late")
+
+
+@pytest.mark.parametrize("store_url", ["memory", "sqlite"], indirect=True)
+@pytest.mark.parametrize("answered", ["in time", "too late"])
+@pytest.mark.parametrize("lanes", [["late"], ["default", "late"]], ids=["the workflow's", "both"])
+async def test_an_answer_in_time_wins_although_no_worker_was_there(
+    still_app: App, clock: ManualClock, answered: str, lanes: list[str]
+) -> None:
+    """Whichever lane has workers first."""
+    app = still_app
+
+    @app.workflow(lane="late")
+    async def waiting() -> str:
+        async def patience() -> str:
+            await sleep(minutes(10))
+            return "too late"
+
+        async def asked() -> str:
+            return "yes" if await Ask("go?") else "no"
+
+        found = await first(patience(), asked())
+        await sleep(minutes(1))
+        return found
+
+    async def turns(count: int) -> None:
+        for _ in range(count):
+            await app.engine.run_due()
+            await asyncio.sleep(0.005)
+            clock.advance(5_000)
+
+    async with app.worker(lanes=["default", "late"]):
+        run = await waiting.start()
+        (ask,) = await app.asks(run, wait=seconds(30))
+    clock.advance(660_000 if answered == "too late" else 540_000)
+    await ask.answer(True)
+    clock.advance(540_000)
+    async with app.worker(lanes=lanes):
+        await turns(20)
+    async with app.worker(lanes=["default", "late"]), asyncio.timeout(30):
+        while await run.status() not in ENDED:
+            await turns(1)
         assert await run.result(seconds(30)) == ("yes" if answered == "in time" else "too late")
 
 

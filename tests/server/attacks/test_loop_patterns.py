@@ -128,7 +128,6 @@ OUTSIDE: dict[str, Meets] = {
     "model/operations/workflows.py:_BRANCHES": Meets("sub", PATH, "", "a(b)#1"),
     "cli/run_ids.py:shortened": Meets("sub", TOLD, "", "{fp:0"),
     "sdk/workflows/branches.py:_NOT_IN_NAMES": Meets("sub", PATH, "", "a."),
-    "sdk/workflows/recorded_steps.py:_NUMBER": Meets("sub", PATH, "", "#1"),
     "sdk/workflows/recorded_steps.py:_ERROR": Meets("sub", PATH, "", "!1"),
     "sdk/asks/ask.py:_LIKE_A_NUMBER": Meets("search", PATH, "", "#1"),
     "sdk/app.py:_NOT_IN_NAMES": Meets("search", PATH),

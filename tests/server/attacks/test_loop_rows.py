@@ -25,6 +25,7 @@ DEEP = "[" * 2_000 + "]" * 2_000
 BAD = {
     "deep list": DEEP,
     "deep object": '{"a":' * 2_000 + "1" + "}" * 2_000,
+    "object inside": '{"a":{"b":1}}',
     "no JSON": "{oops",
     "another shape": "[1]",
     "deep inside": f'{{"question":"q","show":{DEEP},"of":[],"need":1,"within_ms":null,"schema":{{}},"approves":null}}',

@@ -19,7 +19,7 @@ from tests.conftest import full_run
 from tests.server.access.test_roles import FOLLOWED, Things, body_of, request_of, things
 from tests.server.conftest import client_of
 
-ROUNDS = 400 if full_run() else 40
+ROUNDS = 400 if full_run() else 15
 CALLED = {each.name: each for each in ROUTES if each.name not in FOLLOWED}
 ODD: list[Any] = [
     None, True, 0, -1, 1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63), 1.5, 1e308, "", " ", "x", "\x00", "😀",

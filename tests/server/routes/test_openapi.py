@@ -28,7 +28,7 @@ from flowfabric.server.serving import Running
 from tests.conftest import full_run
 
 TOKEN = "token-of-this-test"
-EXAMPLES = 200 if full_run() else 12
+EXAMPLES = 200 if full_run() else 6
 EXCLUDED = [positive_data_acceptance]
 #: Bounds on how long a request may wait for something to happen.
 WAITS = ("block_ms", "wait_ms", "max_wait_ms", "max_wait", "timeout_ms")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias
 
-from tests.simulation.workflows.programs import Node, Odd, run
+from tests.simulation.workflows.programs import Node, Odd, World, run
+
+Program: TypeAlias = Callable[[World], Coroutine[Any, Any, Any]]
 
 
 class ChildFailed(Exception):
@@ -88,12 +90,17 @@ class Plain:
         await asyncio.gather(*tasks, return_exceptions=True)
         return done.pop().result()
 
+    async def limit(self, call: Awaitable[Any], delay_ms: int) -> Any:
+        """What becomes of it in time."""
+        return await asyncio.wait_for(call, delay_ms / 1000)
 
-def expected(program: Node) -> tuple[Any, list[str]]:
+
+def expected(program: Node | Program) -> tuple[Any, list[str]]:
     """What a program gives, and what it did."""
     plain = Plain()
     loop = _Loop(_JumpingSelector())
     try:
-        return loop.run_until_complete(run(program, plain)), plain.effects
+        doing = run(program, plain) if isinstance(program, Node) else program(plain)
+        return loop.run_until_complete(doing), plain.effects
     finally:
         loop.close()

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 #: Kinds of calls that take no time and may fail; those that take some; the other nodes.
-QUICK = ("load", "fail", "append", "ask")
+QUICK = ("load", "fail", "append", "ask", "plain")
 SLOW = ("sleep", "child", "broken child")
-INNER = ("sequence", "gather", "group", "try", "shuffled", "tasks")
+INNER = ("sequence", "gather", "group", "try", "shuffled", "tasks", "collected", "waited")
+RACES = ("first", "limit")
 
 
 @dataclass
@@ -30,6 +31,11 @@ class Node:
     def __str__(self) -> str:
         inside = ", ".join(map(str, self.parts))
         return f"{self.kind}({self.label or ''}{f' {self.delay_ms}' if self.delay_ms else ''}{inside})"
+
+    def by_steps_of(self, grid_ms: int) -> Node:
+        """The same with delays that are multiples of another."""
+        delay = -(-self.delay_ms // grid_ms) * grid_ms
+        return Node(self.kind, self.label, delay, [each.by_steps_of(grid_ms) for each in self.parts])
 
     def has(self, *kinds: str) -> bool:
         """Whether there is such a node."""
@@ -55,15 +61,19 @@ class World(Protocol):
     def sleep(self, delay_ms: int) -> Coroutine[Any, Any, None]: ...
     def ask(self, label: str) -> Awaitable[bool]: ...
     def first(self, *calls: Awaitable[Any]) -> Coroutine[Any, Any, Any]: ...
+    def limit(self, call: Awaitable[Any], delay_ms: int) -> Coroutine[Any, Any, Any]: ...
 
 
 class Making:
     """Makes one program."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, races: bool = True, longest_ms: int = 9_000_000) -> None:
         self._chance = random.Random(seed)
-        self._delays = self._chance.sample(range(1_000, 9_000_000), 400)
-        self._left = self._chance.randint(4, 24)
+        self._delays = [
+            1 + each * longest_ms // 9_000_000 for each in self._chance.sample(range(1_000, 9_000_000), 400)
+        ]
+        self._races = races
+        self._left = self._chance.randint(4, 24) if seed % 8 == 0 else self._chance.randint(3, 9)
         # Few labels, so that calls are often equal.
         self._labels = self._chance.choice(("ab", "abcdef", "abcdefghijklmnopqrstuvwxyz"))
 
@@ -78,7 +88,10 @@ class Making:
         self._left -= 1
         if depth > 3 or self._left <= 0 or self._chance.random() < 0.35:
             return self._leaf()
-        kind = self._chance.choice((*INNER, "first") if depth < 3 else INNER)
+        kind = self._chance.choice((*INNER, *RACES) if depth < 3 and self._races else INNER)
+        if kind == "limit":
+            how = self._chance.choice(("", "tasks"))
+            return Node(kind, how, self._delays.pop(), [self._racer()])
         if kind == "first":
             # What loses is cancelled somewhere in its middle.
             how = self._chance.choice(("", "tasks", "gathered"))
@@ -89,7 +102,10 @@ class Making:
             labels = self._chance.sample("uvwxyz", self._chance.randint(2, 4))
             return Node(kind, parts=[Node("load", each) for each in labels])
         parts = [self._node(depth + 1) for _ in range(self._chance.randint(1, 4))]
-        if kind != "sequence":
+        if kind == "collected":
+            # Errors are collected, and so is what is done before them.
+            parts[0] = Node("sequence", parts=[parts[0], Node(self._chance.choice(("load", "fail")), self._label())])
+        elif kind != "sequence":
             # An error would leave the others running: nobody says when they are cut off.
             parts = [Node("try", parts=[each]) for each in parts]
         return Node(kind, parts=parts)
@@ -153,28 +169,47 @@ async def run(node: Node, world: World) -> Any:
     match node.kind:
         case "sequence":
             return [await run(each, world) for each in node.parts]
-        case "gather":
-            return list(await asyncio.gather(*(call(each, world) for each in node.parts)))
-        case "tasks":
-            tasks = [asyncio.ensure_future(call(each, world)) for each in node.parts]
-            return [await each for each in reversed(tasks)]
-        case "group":
-            async with asyncio.TaskGroup() as group:
-                made = [group.create_task(helper(each, world)) for each in node.parts]
-            return [each.result() for each in made]
-        case "first":
-            return await world.first(*(racing(each, world, node.label) for each in node.parts))
+        case "plain":
+            await asyncio.sleep(0)
+            return None
         case "try":
             try:
                 return ["ok", await run(node.parts[0], world)]
             except Exception as error:
                 return [type(error).__name__, getattr(error, "code", None) if isinstance(error, Odd) else None]
-        case "shuffled":
-            # As a set is by another process: in another order each time.
-            parts = random.sample(node.parts, len(node.parts))
-            found = await asyncio.gather(*(call(each, world) for each in parts))
-            return sorted(zip((each.label for each in parts), found, strict=True))
         case "append":
             values = [node.label]
             return [await world.append(values), values]
-    return await call(node, world)
+        case "first":
+            return await world.first(*(racing(each, world, node.label) for each in node.parts))
+        case "limit":
+            try:
+                return await world.limit(racing(node.parts[0], world, node.label), node.delay_ms)
+            except TimeoutError:
+                return "late"
+    return await together(node, world) if node.parts else await call(node, world)
+
+
+async def together(node: Node, world: World) -> Any:
+    """Do several things side by side."""
+    match node.kind:
+        case "gather":
+            return list(await asyncio.gather(*(call(each, world) for each in node.parts)))
+        case "collected":
+            found = await asyncio.gather(*(call(each, world) for each in node.parts), return_exceptions=True)
+            return [type(each).__name__ if isinstance(each, BaseException) else each for each in found]
+        case "tasks":
+            tasks = [asyncio.ensure_future(call(each, world)) for each in node.parts]
+            return [await each for each in reversed(tasks)]
+        case "waited":
+            tasks = [asyncio.ensure_future(call(each, world)) for each in node.parts]
+            await asyncio.wait(tasks)
+            return [each.result() for each in tasks]
+        case "group":
+            async with asyncio.TaskGroup() as group:
+                made = [group.create_task(helper(each, world)) for each in node.parts]
+            return [each.result() for each in made]
+    # A set, as another process has it: in another order each time.
+    parts = random.sample(node.parts, len(node.parts))
+    found = await asyncio.gather(*(call(each, world) for each in parts))
+    return sorted(zip((each.label for each in parts), found, strict=True))

@@ -325,7 +325,7 @@ async def test_a_busy_server_and_a_killed_function(key: bytes) -> None:
 async def test_a_value_of_another_program(valkey_server: Any, key: bytes) -> None:
     async with opened(valkey_server.url) as connection:
         await connection.command("RPUSH", key, "theirs", read_only=False)
-        with refused(TransportKind.PROTOCOL, "another program uses one of our keys"):
+        with refused(TransportKind.PROTOCOL, "another program uses one of FlowFabric's keys"):
             await read(connection, key)
 
 

@@ -109,7 +109,7 @@ def migrate(*, where: Where = NOWHERE) -> int:
 def restored(*, where: Where = NOWHERE) -> int:
     """Mark a database as restored from a backup, before anything uses it again.
 
-    Events get new numbers from now on, and subscribers that know events which the backup lacks get a gap.
+    Events get new numbers from now on, and subscribers that have seen events which the backup lacks get a gap error.
     Stop all servers, workers and apps before you restore.
     """
     asyncio.run(go_on_behind(only_store(where, "db restored")))

@@ -101,7 +101,7 @@ def share(
     *,
     where: Where = NOWHERE,
 ) -> int:
-    """Let the values of a tag take turns, so that many runs of one do not delay the others."""
+    """Let the values of a tag take turns, so that many runs of one value do not delay the others."""
     return _lane(where, lane, lambda control: control.share(None if by == "nothing" else by), f"shared by {by}")
 
 

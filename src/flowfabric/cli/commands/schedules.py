@@ -49,7 +49,8 @@ def list_schedules(*, namespace: Namespace = "default", where: Where = NOWHERE) 
             )
             for each in found
         ),
-        f"no schedules in namespace {escape(namespace)}: define one with @app.cron(…) or @app.every(…), start a worker",
+        f"no schedules in namespace {escape(namespace)}: define one with @app.cron(…) or @app.every(…), then start a "
+        "worker",
     )
     return OK
 

@@ -123,7 +123,7 @@ def server(
     require_credential: Annotated[
         bool, Parameter(help="Refuse every call without a credential (FF_REQUIRE_CREDENTIAL=1).", negative=())
     ] = False,
-    migrate: Annotated[str | None, Parameter(help="apply migrations, or check for them (FF_MIGRATE).")] = None,
+    migrate: Annotated[str | None, Parameter(help="apply migrations, or check that they are (FF_MIGRATE).")] = None,
     pool_size: Annotated[int | None, Parameter(help="Connections to PostgreSQL (FF_POSTGRES_POOL_SIZE).")] = None,
     max_connections: Annotated[int | None, Parameter(help="Concurrent connections (FF_MAX_CONNECTIONS).")] = None,
     rate_limit: Annotated[float | None, Parameter(help="Requests per second and caller (FF_RATE_LIMIT).")] = None,

@@ -220,10 +220,11 @@ def _waiting(view: View, context: Context, execution: Execution) -> Explanation:
         case lit.BLOCKED_BY_QUOTA:
             return _without_quota(view, context, execution, execution.blocked_by)
         case lit.BLOCKED_BY_ROUTE:
-            needs = ", ".join(execution.required_capabilities) or "nothing special"
-            return _said(execution, Gate.ROUTE, f"It is waiting for a worker that can run it to register ({needs}).")
+            needs = ", ".join(execution.required_capabilities)
+            offering = f" that offers {needs}" if needs else ""
+            return _said(execution, Gate.ROUTE, f"It is waiting for a worker{offering} to register.")
         case lit.BLOCKED_BY_OPERATOR:
-            return _said(execution, Gate.OPERATOR, f"An operator stopped it{_why(view, execution)}.")
+            return _said(execution, Gate.OPERATOR, f"An operator blocked it{_why(view, execution)}.")
         case lit.BLOCKED_BY_LANE_STATE:
             sentence = f"It is blocked by the state of lane {execution.lane_id}{_why(view, execution)}."
             return _said(execution, Gate.LANE_STATE, sentence)
@@ -289,8 +290,8 @@ def _declined(view: View, execution: Execution, now: int) -> Explanation:
     due = execution.delay_until_ms
     again = "now" if due is None or due <= now else f"in {spoken(due - now)}"
     sentence = (
-        f"The code of {counted(len(asked), 'worker')} that took it does not know it{reason}; it is offered again "
-        f"{again}. Asked: {', '.join(asked[:MAX_NAMED])}."
+        f"{counted(len(asked), 'worker')} declined it, because their code does not include it{reason}; it is offered "
+        f"again {again}. Declined by {', '.join(asked[:MAX_NAMED])}."
     )
     return _said(execution, Gate.DELAYED, sentence, since_ms=past[0].ended_at_ms if past else None, until_ms=due)
 

@@ -91,7 +91,7 @@ def budget_name(budget: Budget) -> str:
 
 def question_sentence(question: OpenQuestion, until_ms: int | None, now_ms: int) -> str:
     """Who has to answer what, and until when."""
-    who = "someone with its link"
+    who = "anyone with the link"
     if question.of:
         names = [each if each.isprintable() else quoted(each) for each in question.of[:_MAX_APPROVERS]]
         more = len(question.of) - len(names)

@@ -219,16 +219,22 @@ def _check_grants(findings: _Findings, execution: Execution, grants: Sequence[Gr
         findings.expect(count == 1, "I1", f"{counted(count, 'live grant')} of kind {kind}")
     claims = any(grant.kind == lit.GRANT_CLAIM for grant in grants)
     hidden = execution.eligibility_state == lit.PENDING_CLAIM
-    findings.expect(claims == hidden, "I1", "a claim grant exists if and only if the row is pending_claim")
+    findings.expect(claims == hidden, "I1", "the state pending_claim and its claim grants disagree")
 
 
 def _check_times(findings: _Findings, execution: Execution, attempts: Sequence[Attempt], now: int) -> None:
     born, started, ended = execution.created_at_ms, execution.started_at_ms, execution.terminal_at_ms
     findings.expect(born <= now, "I18", "created in the future")
-    findings.expect(started is None or born <= started <= now, "I18", "started outside its life")
-    findings.expect(ended is None or max(born, started or 0) <= ended <= now, "I18", "ended outside its life")
+    findings.expect(started is None or born <= started <= now, "I18", "started before it was created, or in the future")
     findings.expect(
-        (started is not None) == (execution.total_attempt_count > 0), "I11", "started_at_ms is set by the first claim"
+        ended is None or max(born, started or 0) <= ended <= now,
+        "I18",
+        "ended before it was created or started, or in the future",
+    )
+    findings.expect(
+        (started is not None) == (execution.total_attempt_count > 0),
+        "I11",
+        "started_at_ms and the number of attempts disagree",
     )
     for attempt in attempts:
         began = attempt.started_at_ms

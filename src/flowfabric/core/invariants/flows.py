@@ -42,11 +42,19 @@ def check_flow(members: Iterable[Execution], edges: Sequence[Edge], groups: Iter
             upstream = by_uuid.get(edge.upstream)
             ended = upstream is None or upstream.lifecycle_phase in lit.ENDED_PHASES
             expect((edge.edge_state in _STATES) <= ended, "I22", uuid, f"edge {edge.edge_id} resolved before its time")
-            expect(edge.edge_state in _STATES or not ended, "I26", uuid, f"edge {edge.edge_id} of an ended member")
             expect(
-                (edge.resolved_at_ms is not None) == (edge.edge_state in _STATES), "I24", uuid, "a mark without time"
+                edge.edge_state in _STATES or not ended,
+                "I26",
+                uuid,
+                f"edge {edge.edge_id} is open, but its upstream has ended",
             )
-    expect(_is_acyclic(edges), "I26", "graph", "a cycle")
+            expect(
+                (edge.resolved_at_ms is not None) == (edge.edge_state in _STATES),
+                "I24",
+                uuid,
+                "its state and the time it was resolved at disagree",
+            )
+    expect(_is_acyclic(edges), "I26", "graph", "its edges form a cycle")
     return found
 
 
@@ -57,14 +65,19 @@ def _check_group(expect: _Expect, group: EdgeGroup, applied: Sequence[Edge]) -> 
     expect(counted == (good, bad, len(applied)), "I24", group.downstream, f"{counted} counted, {good} and {bad} found")
     verdict = rules.verdict(group).state if good + bad else GroupState.PENDING
     fired = group.group_state != GroupState.PENDING
-    expect(fired or verdict is GroupState.PENDING, "I24", group.downstream, f"{verdict} and not fired")
+    expect(
+        fired or verdict is GroupState.PENDING,
+        "I24",
+        group.downstream,
+        f"its edges make it {verdict}, but it has not fired",
+    )
     if group.group_state == GroupState.SATISFIED and isinstance(read_edge_policy(group.policy), AllOf):
         expect(verdict is GroupState.SATISFIED, "I24", group.downstream, "satisfied, but not by all")
     expect(
         (group.satisfied_at_ms is not None) == (group.group_state == GroupState.SATISFIED),
         "I24",
         group.downstream,
-        "the time of satisfaction goes with it",
+        "its state and the time it was satisfied at disagree",
     )
 
 
@@ -79,7 +92,12 @@ def _check_child(expect: _Expect, group: EdgeGroup, child: Execution) -> None:
             child.eligibility_state != lit.BLOCKED_BY_DEPENDENCIES, "I23", child.uuid, "held back by a satisfied group"
         )
     if group.group_state == GroupState.IMPOSSIBLE:
-        expect(child.lifecycle_phase in lit.ENDED_PHASES, "I23", child.uuid, "alive behind an impossible group")
+        expect(
+            child.lifecycle_phase in lit.ENDED_PHASES,
+            "I23",
+            child.uuid,
+            "has not ended, but its group can no longer be satisfied",
+        )
 
 
 def _is_acyclic(edges: Iterable[Edge]) -> bool:

@@ -148,17 +148,6 @@ class Claiming(EngineBase):
         where = (tuple(lane_id for lane_id, _ in weighted), able, within)
         return await self._claim_waiting(where, look, wait_ms)
 
-    def claimed_under(
-        self, policy: ClaimPolicy, limit: int, namespaces: Iterable[str] | None = None
-    ) -> Awaitable[list[Handle]]:
-        """What a claim with this policy and its key was given, as far as its leases stand; nothing is claimed."""
-        policy = values.claim_policy(policy)
-        limit = values.integer(limit, "limit", 1, MAX_CLAIM)
-        instance = values.text(policy.worker_instance_id, "worker_instance_id", empty=False)
-        ttl_ms = values.ttl_ms(policy.lease_ttl_ms, "lease_ttl_ms")
-        entropy = _entropy(replace(policy, again=True), limit)
-        return self._handed_out(instance, ttl_ms, limit, entropy(), values.namespaces(namespaces))
-
     async def _handed_out(
         self, instance: str, ttl_ms: int, limit: int, entropy: bytes, namespaces: frozenset[str] | None
     ) -> list[Handle]:
@@ -206,7 +195,9 @@ class Claiming(EngineBase):
             held = handle.payload
             shown = shown_lease(self.store.shown, held)
             self._go_on(
-                RevokeLease(held.execution_id, shown, held.worker_instance_id, "nobody waits for it", held.lease_id)
+                RevokeLease(
+                    held.execution_id, shown, held.worker_instance_id, "its caller has stopped waiting", held.lease_id
+                )
             )
 
     def _stir(self, lane_ids: tuple[str, ...]) -> None:
@@ -283,3 +274,15 @@ class Rotations:
         if len(self._known) > MAX_ROTATIONS:
             del self._known[next(iter(self._known))]
         return found
+
+
+def claimed_under(
+    engine: Claiming, policy: ClaimPolicy, limit: int, namespaces: Iterable[str] | None
+) -> Awaitable[list[Handle]]:
+    """What a claim with this policy and its key was given, as far as its leases stand; nothing is claimed."""
+    policy = values.claim_policy(policy)
+    limit = values.integer(limit, "limit", 1, MAX_CLAIM)
+    instance = values.text(policy.worker_instance_id, "worker_instance_id", empty=False)
+    ttl_ms = values.ttl_ms(policy.lease_ttl_ms, "lease_ttl_ms")
+    entropy = _entropy(replace(policy, again=True), limit)
+    return engine._handed_out(instance, ttl_ms, limit, entropy(), values.namespaces(namespaces))

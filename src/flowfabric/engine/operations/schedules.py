@@ -151,7 +151,7 @@ class Schedules(Timers):
         read = None if revision is None else values.integer(revision, "revision", 1, 2**63 - 1)
         answer: AnyPutScheduleResult | None = await self._submit(PutSchedule(wanted, read))
         if answer is None:
-            raise Contention(ContentionKind.RETRY_EXHAUSTED, f"schedule {schedule_id} is not revision {read} any more")
+            raise Contention(ContentionKind.RETRY_EXHAUSTED, f"schedule {schedule_id} is no longer at revision {read}")
         return answer
 
     async def pause_schedule(self, schedule_id: str, namespace: str = "default") -> SchedulePaused | AlreadySatisfied:
@@ -323,7 +323,11 @@ class Schedules(Timers):
         self._looked_ahead_at = found[-1].key if len(found) == LOOKED_AHEAD else None
         for each in found:
             if is_ahead(each, now):
-                _log.warning("schedule %s of %s was planned ahead of time: again", each.schedule_id, each.namespace)
+                _log.warning(
+                    "schedule %s of %s was planned by a clock that was ahead; planned again",
+                    each.schedule_id,
+                    each.namespace,
+                )
                 await self._submit(PlanScheduleAgain(*each.key, cron.following(_spec_of(each), now)))
 
     async def _fire(self, schedule: Schedule, now: int, poison: Poison) -> int:
@@ -400,7 +404,7 @@ def _listed(schedule: Schedule) -> ScheduleSnapshot:
     return _snapshot(schedule, listed_document(schedule.tags, "tags"))
 
 
-def _snapshot(schedule: Schedule, tags: dict[str, str]) -> ScheduleSnapshot:
+def _snapshot(schedule: Schedule, tags: dict[str, Any]) -> ScheduleSnapshot:
     last = schedule.last_execution_id
     return ScheduleSnapshot(
         schedule.namespace,
@@ -411,7 +415,7 @@ def _snapshot(schedule: Schedule, tags: dict[str, str]) -> ScheduleSnapshot:
         schedule.payload_encoding,
         schedule.priority,
         shown_policy(schedule.policy),
-        tags,
+        {key: value for key, value in tags.items() if isinstance(value, str)},
         _spec_of(schedule),
         Overlap(schedule.overlap),
         CatchUp(schedule.catch_up),

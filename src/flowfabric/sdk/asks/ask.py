@@ -223,6 +223,13 @@ class Ask(Generic[T_co]):
             return typing.cast(T_co, self._otherwise)
         raise self._undecided(found)
 
+    def decided_at_ms(self, data: bytes | None) -> int | None:
+        """When the answer was given that decided, if one has."""
+        found = read_answers(data or b"{}")
+        if found.outcome not in ("approved", "declined"):
+            return None
+        return max((each.at_ms for each in found.answers), default=None)
+
     def _undecided(self, found: Answers) -> SdkError:
         if found.outcome == "timed_out":
             return AskTimedOut(f"{self!r}: no answer in time; pass otherwise= for that case", ask=self.question)

@@ -26,6 +26,10 @@ _encoder: msgspec.json.Encoder
 _HOOKED: Final = (str, int, float)
 
 
+#: Whole numbers that every reader of JSON here takes.
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
 class CodecError(Exception):
     """A value that does not fit, or an annotation that has no JSON form; the text says where and why."""
 
@@ -77,6 +81,13 @@ def encode_plain(value: Any) -> bytes:
         ) from error
 
 
+def _scalar(value: str | int) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError as error:
+        raise CodecError(str(error)) from error
+
+
 def within_depth(data: bytes) -> bytes:
     """JSON that can be stored and read again; ``CodecError`` if it nests too deep for that."""
     if nests_deeper(data, MAX_JSON_DEPTH):
@@ -102,6 +113,10 @@ class TypedCodec:
         self._decoder = msgspec.json.Decoder(annotation, dec_hook=dec_hook)
 
     def encode(self, value: Any) -> bytes:
+        kind = type(value)
+        if kind is self.annotation and (kind is str or (kind is int and _LEAST <= value <= _MOST)):
+            # What is annotated as it is needs no other check than being written.
+            return _scalar(value)
         # JSON has one kind of text: that bytes or a date are not meant as `str` shows only before they are written.
         _decoded(self._convert, value)
         data = encode_plain(value)

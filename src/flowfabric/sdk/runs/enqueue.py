@@ -189,7 +189,7 @@ def _checked(connection: Any, label: str) -> None:
     speaks = _dialect(connection) if package == "sqlalchemy" else _STYLES[package]
     if speaks != label:
         raise BadOptions(
-            f"tx=: this is a connection to {speaks}, and the app's runs are in {label}: both must be one database",
+            f"tx=: this is a connection to {speaks}, and the app's runs are in {label}: both must be the same database",
             option="tx",
         )
 

@@ -256,7 +256,7 @@ class Renewal:
             if lease.healthy:
                 return  # and try again at the next look
         elif not isinstance(error, EngineError):
-            _log.error("renewal of %s: %r", lease.handle.execution_id, error)
+            _log.error("the lease of %s was not renewed: %r", lease.handle.execution_id, error)
             return
         with self._lock:
             known = lease in self._leases

@@ -478,7 +478,7 @@ class Worker:
         self._begin_next()
         surplus = self._surplus()
         if surplus:
-            self._return(surplus, "another worker may begin it sooner")
+            self._return(surplus, "another worker can start it sooner")
         if self._next_look is not None:
             self._next_look.cancel()
         self._next_look = asyncio.get_running_loop().call_later(AHEAD_S, self._look) if self._queue else None
@@ -519,7 +519,7 @@ class Worker:
             if not job.ended and not job.is_lost:
                 self._return([job], "it was cancelled")
         except BaseException:
-            _log.exception("%r was left until its lease expires", job)
+            _log.exception("%r was not given back; its lease will expire", job)
         finally:
             job.worker.renewal.discard(job.lease)
             self._running.discard(job)

@@ -106,10 +106,10 @@ class _Factory:
             # Its name is taken here, in the branch that asks.
             call.close()
             call = workflow.ask(asked)
-        if _is_ours(call):
+        if is_ours(call):
             task = self._make(loop, call, **options)
             workflow.tasks.add(task)
-            workflow.calling.add(task)
+            workflow.calling[task] = workflow.call_of(call)
             return task
         parent = BRANCH.get() if context is None else context.get(BRANCH)
         branch = (parent or Branch()).inner(function_name(call))
@@ -152,7 +152,7 @@ class Contained(Coroutine[Any, Any, Any]):
     else: not what a ``gather`` has collected from the others, nor what a plain wait has brought meanwhile."""
 
     def __init__(self, call: Any, workflow: Pass, path: str = "") -> None:
-        self._call = call
+        self.call = call
         self.path = path
         self._workflow = workflow
         #: Whether it has been told that its pass is thrown away. What it begins then is a part of letting go.
@@ -167,7 +167,7 @@ class Contained(Coroutine[Any, Any, Any]):
         if not self.told and isinstance(self._workflow.over, Parked):
             return self.throw(self._workflow.over)
         try:
-            return self._call.send(value)
+            return self.call.send(value)
         except (SystemExit, KeyboardInterrupt) as error:
             raise Exited(error) from None
 
@@ -180,16 +180,16 @@ class Contained(Coroutine[Any, Any, Any]):
             self.told = True
             error = (over,)
         try:
-            return self._call.throw(*error)
+            return self.call.throw(*error)
         except (SystemExit, KeyboardInterrupt) as left:
             raise Exited(left) from None
 
     def close(self) -> None:
         """It does not go on."""
-        self._call.close()
+        self.call.close()
 
     def __await__(self) -> Any:
-        return self._call.__await__()
+        return self.call.__await__()
 
 
 async def cut_off(tasks: Collection[asyncio.Task[Any]]) -> None:
@@ -243,7 +243,8 @@ def _plain(loop: AbstractEventLoop, call: Any, **options: Any) -> asyncio.Task[A
     return asyncio.Task(call, loop=loop, **options)
 
 
-def _is_ours(call: Any) -> bool:
+def is_ours(call: Any) -> bool:
+    """Whether it is a coroutine of this package, and so no branch."""
     code = getattr(call, "cr_code", None)
     return code is not None and code.co_filename.startswith(_PACKAGE)
 
@@ -298,7 +299,7 @@ def runners(workflow: Calls, calls: list[Awaitable[Any]], inside: Branch) -> lis
     for place, call in enumerate(calls):
         label = workflow.call_of(call)
         if label is None and isinstance(call, asyncio.Task):
-            label = BRANCHES.get(call) or workflow.call_of(call.get_coro())
+            label = BRANCHES.get(call) or workflow.calling.get(call)
         if label is None and asyncio.iscoroutine(call):
             branch = inside.inner(function_name(call))
             found.append(Runner(call, branch.path, branch))

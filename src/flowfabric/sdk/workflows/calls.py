@@ -14,6 +14,7 @@ import msgspec
 
 from flowfabric.model.operations.workflows import NewStep
 from flowfabric.sdk.durations import milliseconds
+from flowfabric.sdk.errors import BadResult
 from flowfabric.sdk.options import StartOptions
 from flowfabric.sdk.workflows.branches import Runner, runners
 from flowfabric.sdk.workflows.recorded_errors import error_step, remembered_error
@@ -34,7 +35,7 @@ class Calls(Starts):
     ) -> Coroutine[Any, Any, Any]:
         """A child: its name is taken now, it starts when it is awaited."""
         call = self._call(task.name, options.key, payload)
-        return self._named(call, self._call_task(call, task, payload, options))
+        return self._call_task(call, task, payload, options)
 
     def call_step(
         self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
@@ -42,24 +43,24 @@ class Calls(Starts):
         """A step: its name is taken now, it runs when it is awaited."""
         payload = step.signature.pack(args, kwargs)
         call = self._call(step.name, key, payload)
-        return self._named(call, self._call_step(call, step, payload))
+        return self._call_step(call, step, payload)
 
     def sleep(self, duration: timedelta, key: str | None) -> Coroutine[Any, Any, None]:
         """Wait until a time that is fixed when the wait begins."""
         call = self._call("sleep", key, None)
-        return self._named(call, self._sleep(call, duration))
+        return self._sleep(call, duration)
 
     def ask(self, ask: Ask[Any]) -> Coroutine[Any, Any, Any]:
         """A question: an execution of its own that waits for signals."""
         call = self._call(ask.step_name, ask.key, ask.recognised_by)
-        return self._named(call, self._ask(call, ask))
+        return self._ask(call, ask)
 
     def value(
         self, name: str, make: Callable[[], Awaitable[Any]], read: Callable[[bytes | None], Any]
     ) -> Coroutine[Any, Any, Any]:
         """A value that would differ each time the code runs, and does not."""
         call = self._call(name, None, None)
-        return self._named(call, self._value(call, make, read))
+        return self._value(call, make, read)
 
     async def time(self) -> str:
         """What time it is in the store."""
@@ -71,14 +72,14 @@ class Calls(Starts):
         from flowfabric.sdk.workflows.race import durable_race
 
         call, racing = self._racing(calls, key)
-        return self._named(call, durable_race(self, call, racing))
+        return durable_race(self, call, racing)
 
     def limit(self, call: Awaitable[Any], duration: timedelta, key: str | None) -> Coroutine[Any, Any, Any]:
         """What becomes of a call within this time."""
         from flowfabric.sdk.workflows.race import limited
 
         race, racing = self._racing([call, self.sleep(duration, key)], key)
-        return self._named(race, limited(self, race, racing, duration))
+        return limited(self, race, racing, duration)
 
     def _racing(self, calls: Sequence[Awaitable[Any]], key: str | None) -> tuple[Call, list[Runner]]:
         from flowfabric.sdk.asks.ask import Ask
@@ -130,10 +131,16 @@ class Calls(Starts):
             return known[0]
         self.check()
         arguments = ask.creation(self.job.app, self._root())
-        child = self._start(call, arguments, ask.read_result, ask.decided)
+        child = self._start(call, arguments, ask.read_result, ask.decided, ask.decided_at_ms)
         return await self._end_of(child)
 
     async def _call_step(self, call: Call, step: Step[..., Any], payload: bytes) -> Any:
+        found = self._given(call)
+        if found is not None:
+            try:
+                return step.signature.load_result(found.value)
+            except BadResult:
+                pass  # It is refused below.
         known = await self.remembered(call, step.signature.load_result)
         if known is not None:
             return known[0]

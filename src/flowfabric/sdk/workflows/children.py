@@ -22,16 +22,24 @@ GIVEN_UP = "its workflow cancelled it"
 
 #: Makes of a child's result what is to be remembered of it.
 Keep = Callable[[bytes | None], bytes | None]
+#: When somebody decided upon a result.
+DecidedAt = Callable[[bytes | None], int | None]
+#: A question in one of these states has answers that a worker has yet to look at.
+_DECIDING = frozenset({PublicState.RESUMABLE, PublicState.ACTIVE})
 
 
 class Child:
     """A call that is an execution of its own."""
 
-    def __init__(self, call: Call, read: Callable[[bytes | None], Any], keep: Keep) -> None:
+    def __init__(
+        self, call: Call, read: Callable[[bytes | None], Any], keep: Keep, decided_at_ms: DecidedAt | None
+    ) -> None:
         self.call = call
         self.read = read
         #: What is to be remembered of its result.
         self.keep = keep
+        #: When its result was decided, if that is not when it ended; it may be decided before a worker ends it.
+        self.decided_at_ms = decided_at_ms
         self.waiting: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         #: The task that waits for its end.
         self.task: asyncio.Task[Any] | None = None
@@ -46,6 +54,7 @@ class Children(OnePass):
         arguments: dict[str, Any],
         read: Callable[[bytes | None], Any],
         keep: Keep = lambda result: result,
+        decided_at_ms: DecidedAt | None = None,
     ) -> Child:
         begun = self.memory.begun(call.name)
         own = self._uuid(self.memory.generation(call.name, call.identity)) if begun is None else begun[0]
@@ -56,7 +65,7 @@ class Children(OnePass):
             self._unknown.add(execution_id)
         tags = {**(arguments.get("tags") or {}), "ff.run": self._root(), "ff.step": call.name}
         self._new_children[execution_id] = {**arguments, "execution_id": execution_id, "tags": tags}
-        child = self._children[execution_id] = Child(call, read, keep)
+        child = self._children[execution_id] = Child(call, read, keep, decided_at_ms)
         self._changed.set()
         return child
 
@@ -90,8 +99,20 @@ class Children(OnePass):
             return
         if self._new_children.pop(execution_id, None) is not None:
             self.job.repeats()
+        if child.decided_at_ms is not None and end.state in _DECIDING:
+            self._deciding.add(execution_id)
+        else:
+            self._deciding.discard(execution_id)
         if end.state in ENDED:
             self._arrived.append(end)
+
+    def _ended_at_ms(self, end: Ended) -> int:
+        """When it ended, or what it gave was decided."""
+        child = self._children.get(str(end.execution_id))
+        decided = None
+        if child is not None and child.decided_at_ms is not None and end.state is PublicState.COMPLETED:
+            decided = child.decided_at_ms(end.result)
+        return decided or end.ended_at_ms or 0
 
     def _tell_end(self, end: Ended) -> None:
         child = self._children.pop(str(end.execution_id), None)

@@ -19,6 +19,7 @@ from flowfabric.sdk.errors import ENDED, BadOptions, CancelRequested
 from flowfabric.sdk.worker.attempt import Parked
 from flowfabric.sdk.workflows.branches import cut_off
 from flowfabric.sdk.workflows.calls import Calls
+from flowfabric.sdk.workflows.plain_waits import plain_waits
 from flowfabric.sdk.workflows.timeouts import limit_around
 from flowfabric.sdk.workflows.wakes import waited_for
 
@@ -29,6 +30,8 @@ QUIET_TURNS = 3
 MOST_TURNS = 2_000
 #: How often it looks for the ends of children while a step runs.
 LOOK_AGAIN_MS = 2_000
+#: How long code that does not seem to fit its memory may wait for something plain.
+PLAIN_WAIT_S = 30.0
 #: How long thrown-away code may take to let go.
 LETTING_GO_S = 1.0
 
@@ -80,12 +83,27 @@ class Conductor(Calls):
         elif not self._busy and self._release_losers():
             pass
         elif self._misfits and not self._busy:
-            self._settle_misfits()
+            if not await self._goes_on_by_itself():
+                self._settle_misfits()
         elif waits and not self._busy:
             if await self._park():
                 raise Parked
         else:
             await self._wait()
+
+    async def _goes_on_by_itself(self) -> bool:
+        """Let code that waits for something plain go on, which may come to the calls that are left over: whether it
+        did."""
+        loop = asyncio.get_running_loop()
+        self._patient_until = self._patient_until or loop.time() + PLAIN_WAIT_S
+        waits = plain_waits(self.tasks)
+        left = self._patient_until - loop.time()
+        if not waits or left <= 0:
+            return False
+        changed = loop.create_task(self._changed.wait())
+        done, _ = await asyncio.wait({*waits, changed}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        changed.cancel()
+        return bool(done)
 
     async def _tell_of_request(self) -> None:
         """Every call that waits raises ``CancelRequested``, once that is remembered. Steps that were under way have
@@ -116,14 +134,18 @@ class Conductor(Calls):
         While calls race it is told of one thing at a time, so that the first one wins; an end that came in time wins
         against a sleep that was over later.
         """
+        if any(until <= self._now for until, _ in self._sleeping.values()):
+            # What has ended meanwhile may have ended before.
+            self._unknown.update(each for each in self._children if each not in self._new_children)
         if self._unknown:
             asked = [each for each in self._children if each in self._unknown]
             self._unknown.clear()
             for end in await self.job.repeated(lambda: self._engine.read_ends(asked)):
                 self._exists(end)
-        due: list[tuple[int, int, Ended | str]] = [(end.ended_at_ms or 0, 0, end) for end in self._arrived]
-        due += [(until, 1, name) for name, (until, _) in self._sleeping.items() if until <= self._now]
-        due.sort(key=lambda each: each[:2])
+        due: list[tuple[int, int, Ended | str]] = [(self._ended_at_ms(end), 0, end) for end in self._arrived]
+        if not (self.racing and self._waits_for_decisions()):
+            due += [(until, 1, name) for name, (until, _) in self._sleeping.items() if until <= self._now]
+        due.sort(key=in_order)
         told = due[:1] if self.racing else due
         for _, _, each in told:
             if isinstance(each, str):
@@ -136,6 +158,11 @@ class Conductor(Calls):
         if told:
             self._changed.set()
         return bool(told)
+
+    def _waits_for_decisions(self) -> bool:
+        """Whether answers have been given that may have come in time."""
+        self._deciding &= self._children.keys()
+        return bool(self._deciding)
 
     async def _quiet(self) -> bool:
         """Let everything run that can; whether nothing goes on any more."""
@@ -175,7 +202,7 @@ class Conductor(Calls):
     async def _wait(self) -> None:
         """Until something happens here, a child has ended, or the first sleep is over."""
         timeout = LOOK_AGAIN_MS / 1000 if self._children else None
-        if self._sleeping:
+        if self._sleeping and not self._deciding:
             await self._look_at_the_clock()
             first = min((until for until, _ in self._sleeping.values()), default=self._now)
             if first <= self._now:
@@ -192,6 +219,8 @@ class Conductor(Calls):
     async def _park(self) -> bool:
         """Give the lease up until something has happened; ``False`` if it has happened already."""
         until = min((until for until, _ in self._sleeping.values()), default=None)
+        if self._deciding:
+            until = max(until or 0, self._now + LOOK_AGAIN_MS)
         wait = waited_for(self._children, self.calling, until)
         # The renewal may find the lease given up before we hear of it: that is no reason to be cancelled.
         job = self.job
@@ -307,6 +336,11 @@ class Conductor(Calls):
             task.cancel()
         if stubborn:
             await asyncio.wait(stubborn, timeout=LETTING_GO_S)
+
+
+def in_order(due: tuple[int, int, Ended | str]) -> tuple[int, int]:
+    """When it happened; at the same time an end goes before a time that is over."""
+    return due[:2]
 
 
 def has_failed(main: asyncio.Task[Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from flowfabric.model.ids import ExecutionId
 from flowfabric.model.operations.workflows import Ended, NewStep, StepOutcome, StepRecord
 from flowfabric.sdk.errors import BadOptions, BadPayload, BadResult, BadStep, SdkError
-from flowfabric.sdk.workflows.branches import BRANCH, Branch
+from flowfabric.sdk.workflows.branches import BRANCH, Branch, is_ours
 from flowfabric.sdk.workflows.cancellation import Cancellation
 from flowfabric.sdk.workflows.recorded_errors import remembered_error
 from flowfabric.sdk.workflows.recorded_steps import Begun, Call, Memory, shown_arguments
@@ -35,6 +35,7 @@ class OnePass:
         #: Where the function itself makes its calls.
         self.root = Branch()
         self._engine = job.engine
+        self._loop = asyncio.get_running_loop()
         self._identity = ExecutionId.unchecked(job.execution_id)
         self._changed = asyncio.Event()
         #: Calls in progress that are done here.
@@ -44,7 +45,7 @@ class OnePass:
         #: All tasks that the code has made, and those of its calls.
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         #: Those of them that make one call and nothing else.
-        self.calling: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.calling: weakref.WeakKeyDictionary[asyncio.Task[Any], str | None] = weakref.WeakKeyDictionary()
         #: Sleeps that have yet to hear what time it is.
         self._timing = 0
         self._looking: asyncio.Task[None] | None = None
@@ -56,6 +57,8 @@ class OnePass:
         #: Children that were started by an earlier pass and that the engine has not been asked about.
         self._unknown: set[str] = set()
         self._sleeping: dict[str, tuple[int, asyncio.Future[None]]] = {}
+        #: Questions that have been answered, but a worker has yet to look at the answers.
+        self._deciding: set[str] = set()
         #: Ends that the function has not been told of.
         self._arrived: list[Ended] = []
         # What the engine has not heard yet.
@@ -75,10 +78,9 @@ class OnePass:
         #: Commits that are under way.
         self._telling = 0
         self._tasks: set[asyncio.Task[Any]] = set()
-        #: The calls of the coroutines that this conductor has made.
-        self._calls: weakref.WeakKeyDictionary[Coroutine[Any, Any, Any], Call] = weakref.WeakKeyDictionary()
         #: Calls that memory may mistake for others, until it is clear whether it does.
         self._misfits: dict[str, tuple[Call, asyncio.Future[None]]] = {}
+        self._patient_until = 0.0
         #: Calls that have lost a race that the code has yet to come to.
         self._losers: dict[str, set[asyncio.Future[None]]] = {}
         #: Calls that wait for nothing: the pass ends before they do.
@@ -98,14 +100,17 @@ class OnePass:
 
     def check(self) -> None:
         """Nothing is done any more once this pass of the code is thrown away."""
+        self._check_over()
+        task = asyncio.current_task(self._loop)
+        if task is not None and task not in self._tasks:
+            self._tasks.add(task)
+            task.add_done_callback(self._task_ended)
+
+    def _check_over(self) -> None:
         if self.over is not None:
             raise self.over
         if self.job.unanswered is not None:
             raise self.job.unanswered
-        task = asyncio.current_task()
-        if task is not None and task not in self._tasks:
-            self._tasks.add(task)
-            task.add_done_callback(self._task_ended)
 
     def branch_ended(self, task: asyncio.Task[Any]) -> None:
         """One that is cut off with its pass ends with that, and nobody asks."""
@@ -142,22 +147,20 @@ class OnePass:
     # -- names ---------------------------------------------------------------------------------------------------
 
     def _call(self, base: str, key: str | None, arguments: bytes | None) -> Call:
-        self.check()
+        self._check_over()
         return self.memory.call(self._here().path, base, key, arguments)
 
-    def _named(self, call: Call, made: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-        self._calls[made] = call
-        return made
-
-    def call_of(self, made: Any) -> str | None:
-        """The name of a call that was made here."""
-        found = self._calls.get(made) if asyncio.iscoroutine(made) else None
-        return None if found is None else found.name
+    @staticmethod
+    def call_of(made: Any) -> str | None:
+        """The name of a call that was made here and has not been awaited yet."""
+        frame = getattr(made, "cr_frame", None)
+        found = None if frame is None or not is_ours(made) else frame.f_locals.get("call")
+        return found.name if isinstance(found, Call) else None
 
     def _here(self) -> Branch:
         """The branch that the running task is."""
         branch = BRANCH.get() or self.root
-        if not branch.is_run_by(asyncio.current_task()):
+        if not branch.is_run_by(asyncio.current_task(self._loop)):
             raise BadOptions(
                 "this task was made without the loop's task factory, so its calls cannot be told from those of others; "
                 "make tasks with asyncio.create_task, gather or a TaskGroup, and set task factories before the worker "
@@ -170,6 +173,23 @@ class OnePass:
 
     async def remembered(self, call: Call, read: Callable[[bytes | None], Any]) -> tuple[Any] | None:
         """What a call gave, wrapped; the error it met is raised. Nothing if it is a new one."""
+        found = await self.known(call)
+        if found is None:
+            return None
+        return (await self._read(call, found.value, read),)
+
+    def _given(self, call: Call) -> StepRecord | None:
+        """The record of a call that has succeeded, where nothing stands in its way: the short way to it."""
+        if self.over is not None or self._failing or self.job.unanswered is not None or self.memory.cut:
+            return None
+        found = self.memory.given(call.name)
+        if found is None or found.outcome is StepOutcome.ERROR:
+            return None
+        self.job.repeats()
+        return found
+
+    async def known(self, call: Call) -> StepRecord | None:
+        """The record of a call that has succeeded; the error it met is raised. Nothing if it is a new one."""
         self.check()
         if self._failing:
             await self._never()
@@ -185,7 +205,7 @@ class OnePass:
         self.job.repeats()
         if step.outcome is StepOutcome.ERROR:
             raise remembered_error(call.name, step)
-        return (await self._read(call, step.value, read),)
+        return step
 
     async def _read(self, call: Call, value: bytes | None, read: Callable[[bytes | None], Any]) -> Any:
         try:

@@ -11,7 +11,7 @@ again; when it has failed and is retried, by its retry or by a replay, the call 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple
@@ -33,7 +33,6 @@ _SHOWN = 160
 _NO_ARGUMENTS = b"{}"
 #: Stands for the arguments of a race.
 RACE = "race"
-_NUMBER = re.compile(r"#\d+\Z")
 _ERROR = re.compile(r"!\d+\Z")
 
 
@@ -73,19 +72,6 @@ class Begun(msgspec.Struct, array_like=True):
     uuid: str
 
 
-class _Known:
-    """What is remembered of the calls of one name."""
-
-    __slots__ = ("arguments", "current", "taken")
-
-    def __init__(self) -> None:
-        self.arguments: str | None = None
-        #: Whether any of it is of this trial.
-        self.current = False
-        #: Whether the code has made the call in this pass.
-        self.taken = False
-
-
 _decode_told = msgspec.json.Decoder(Told).decode
 _decode_won = msgspec.json.Decoder(Won).decode
 _decode_begun = msgspec.json.Decoder(list[Begun]).decode
@@ -120,20 +106,28 @@ class Memory:
         if source is not None:
             own_marks = [each for each in marks if each.startswith(_TRIAL + source)]
             self._own_since = self._steps[own_marks[0]].sequence if own_marks else self._since
-        self._known: dict[str, _Known] = {}
+        #: Recorded calls, with what they are recognised by; those of this trial.
+        self._known: dict[str, str | None] = {}
+        self._current: set[str] = set()
         self._begun: dict[str, tuple[str, bool]] = {}
         #: Calls and branches that have lost a race, and which.
         self.lost: dict[str, str] = {}
         for step in known:
             self._read(step)
-        self._groups: defaultdict[str, list[str]] = defaultdict(list)
+        #: What this trial has recorded and the code has not called yet, by the names that calls with other arguments
+        #: have as well.
+        self._left: dict[str, dict[str, str]] = {}
         self._by_arguments: dict[tuple[str, str], str] = {}
-        for name, each in self._known.items():
-            group = _NUMBER.sub("", name) if "#" in name else name
-            self._groups[group].append(name)
-            if each.arguments is not None:
-                self._by_arguments.setdefault((group, _digest_of(each.arguments)), name)
-        self._calls: Counter[str] = Counter()
+        for name, arguments in self._known.items():
+            if not arguments:
+                continue
+            group, _, number = name.rpartition("#")
+            if not (group and number.isdecimal()):
+                group = name
+            if name in self._current:
+                self._left.setdefault(group, {})[name] = arguments
+            self._by_arguments.setdefault((group, arguments.partition(" ")[0]), name)
+        self._calls: dict[str, int] = {}
         self._named: set[str] = set()
         #: Numbers up to which no name is free any more.
         self._tried: Counter[str] = Counter()
@@ -146,20 +140,25 @@ class Memory:
 
     def _read(self, step: StepRecord) -> None:
         current = step.sequence > self._since
-        if step.name.startswith(_BEGUN):
+        if step.name[0] == "!":
+            if not step.name.startswith(_BEGUN):
+                return
             for each in _decode_begun(step.value or b"[]"):
                 self._know(each.name, each.arguments, current)
                 if step.sequence > self._own_since:
                     self._begun[each.name] = (each.uuid, current)
-        elif not step.name.startswith("!"):
+        else:
             self._know(_ERROR.sub("", step.name) if "!" in step.name else step.name, step.arguments, current)
             if step.arguments == RACE:
                 self.lost |= dict.fromkeys(read_won(step.value).lost, step.name)
 
     def _know(self, name: str, arguments: str | None, current: bool) -> None:
-        known = self._known.setdefault(name, _Known())
-        known.arguments = known.arguments if arguments is None else arguments
-        known.current = known.current or current
+        if arguments is not None:
+            self._known[name] = arguments
+        else:
+            self._known.setdefault(name)
+        if current:
+            self._current.add(name)
 
     def _read_marks(self, asked: bool) -> None:
         marks = [step for step in self._steps.values() if step.name.startswith(CANCEL_MARK)]
@@ -183,19 +182,22 @@ class Memory:
         """One more call. Without arguments, or with a key, all that counts is its place among those of its name."""
         group = f"{path}{base}" if key is None else f"{path}{base}[{key}]"
         if arguments is None or key is not None:
-            self._calls[group] += 1
+            self._calls[group] = self._calls.get(group, 0) + 1
             name = _numbered(group, self._calls[group])
-            self._take(name)
+            self._take(group, name)
             return Call(name, name, group)
         digest = "" if arguments == _NO_ARGUMENTS else blake2b(arguments, digest_size=8).hexdigest()
         equal = f"{group}~{digest}" if digest else group
-        self._calls[equal] += 1
-        place = self._calls[equal]
+        place = self._calls[equal] = self._calls.get(equal, 0) + 1
         exactly = f"{digest}.{place}"
-        name = self._by_arguments.get((group, exactly)) or self._free(group)
-        self._take(name)
-        shown = arguments[:_SHOWN].decode("utf-8", "replace")
-        return Call(name, _numbered(equal, place), group, f"{exactly} {shown}")
+        identity = equal if place == 1 else f"{equal}#{place}"
+        known = self._by_arguments.get((group, exactly))
+        if known is not None:
+            self._take(group, known)
+            return Call(known, identity, group, self._known[known] or "")
+        name = self._free(group)
+        self._take(group, name)
+        return Call(name, identity, group, f"{exactly} {arguments[:_SHOWN].decode('utf-8', 'replace')}")
 
     def was_called(self, name: str) -> bool:
         """Whether the code has made this call in this pass."""
@@ -214,26 +216,24 @@ class Memory:
         return name
 
     def _is_used(self, name: str) -> bool:
-        known = self._known.get(name)
         # What was recorded without its arguments belongs to the call whose turn it is.
-        return known is not None and known.arguments is not None
+        return self._known.get(name) is not None
 
-    def _take(self, name: str) -> None:
+    def _take(self, group: str, name: str) -> None:
         self._named.add(name)
-        if name in self._known:
-            self._known[name].taken = True
+        if (left := self._left.get(group)) is not None:
+            left.pop(name, None)
 
     def misfit(self, call: Call) -> str | None:
         """The arguments of a remembered call that this one may stand for by mistake: there is no memory for its own
         arguments, and some of this trial is left over."""
         if not call.arguments or call.name in self._known:
             return None
+        left = self._left.get(call.group)
+        if not left:
+            return None
         digest = _digest_of(call.arguments).partition(".")[0]
-        for name in self._groups.get(call.group, ()):
-            known = self._known[name]
-            if known.current and not known.taken and known.arguments and not known.arguments.startswith(f"{digest}."):
-                return shown_arguments(known.arguments)
-        return None
+        return next((shown_arguments(each) for each in left.values() if not each.startswith(f"{digest}.")), None)
 
     def lost_in(self, call: Call) -> str | None:
         """The race that it has lost, or the branch that makes it."""
@@ -252,6 +252,10 @@ class Memory:
     def find(self, name: str) -> StepRecord | None:
         """What a call gave before, or the error it met in this trial."""
         return self._steps.get(name) or self._steps.get(self.error_name(name))
+
+    def given(self, name: str) -> StepRecord | None:
+        """What a call gave before."""
+        return self._steps.get(name)
 
     def error_name(self, name: str) -> str:
         """Where an error that the call meets in this trial is remembered."""

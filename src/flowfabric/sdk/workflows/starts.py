@@ -40,7 +40,7 @@ class Starts(Children):
         self._refuse(options)
         payload = task.signature.pack(args, kwargs)
         call = self._call(f"{task.name}.start", options.key, payload)
-        return self._named(call, self._start_one(call, task, payload, options))
+        return self._start_one(call, task, payload, options)
 
     def start_runs(
         self, task: Startable[..., Any], calls: Sequence[Arguments], options: StartOptions
@@ -58,7 +58,7 @@ class Starts(Children):
             )
         payloads = [task.signature.pack(args, kwargs) for args, kwargs in calls]
         call = self._call(f"{task.name}.start_many", options.key, b"[%s]" % b",".join(payloads))
-        return self._named(call, self._start_many(call, task, payloads, options))
+        return self._start_many(call, task, payloads, options)
 
     def _refuse(self, options: StartOptions) -> None:
         if options.tx is not None or options.debounce is not None:

@@ -77,7 +77,7 @@ class Account:
             if not self._operation.many:
                 raise
             # All of it is done and on record; a caller that got an error would do it again.
-            _log.error("%s was done, but the store has no account of it: %s", act.act, error)
+            _log.error("%s was done, but is not in the audit log: %s", act.act, error)
 
     def _told(self, result: Any) -> dict[str, str]:
         """What it was about, and what it has changed."""

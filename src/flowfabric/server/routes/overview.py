@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from flowfabric import __version__
 from flowfabric.engine.operation_table import OPERATIONS
+from flowfabric.model.counting import counted
 from flowfabric.model.errors import EngineError
 from flowfabric.model.limits import MAX_PAGE
 from flowfabric.model.operations.executions import WorkerPage
@@ -217,7 +218,9 @@ async def _lost(call: Call) -> list[Matter]:
     for each in page.entries:
         by_worker.setdefault(each.worker_instance_id, []).append(each.expires_at_ms)
     return [
-        Matter("worker", worker, f"worker {worker} is gone; it held {len(times)}", len(times), min(times))
+        Matter(
+            "worker", worker, f"worker {worker} is gone; it held {counted(len(times), 'lease')}", len(times), min(times)
+        )
         for worker, times in sorted(by_worker.items())
     ]
 

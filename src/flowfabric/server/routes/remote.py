@@ -11,7 +11,7 @@ from msgspec import Meta, Raw, Struct, field
 
 from flowfabric import __version__
 from flowfabric.engine.operation_table import OPERATIONS, REMOTE
-from flowfabric.engine.operations.claim import MIN_KEY
+from flowfabric.engine.operations.claim import MIN_KEY, claimed_under
 from flowfabric.engine.wire.error_codec import error_to_wire
 from flowfabric.engine.wire.protocol import OLDEST, PROTOCOL
 from flowfabric.model.errors import EngineError
@@ -30,7 +30,7 @@ from flowfabric.server.remote_calls import own_of
 
 #: How long one claim waits for work at most.
 MAX_WAIT_MS = 60_000
-NOBODY_WAITS = "nobody waits for it"
+NOBODY_WAITS = "its caller has stopped waiting"
 #: Calls of one request.
 MAX_CALLS = 1_000
 #: Bytes that a call takes beyond its arguments, until the answer is sent.
@@ -330,7 +330,7 @@ class _Claiming:
 
     async def undo(self) -> None:
         """The same for what an earlier request with the same key was given."""
-        self.handles = await self._call.engine.claimed_under(self._policy(), self._body.limit, self.within)
+        self.handles = await claimed_under(self._call.engine, self._policy(), self._body.limit, self.within)
         await self.leave()
 
 

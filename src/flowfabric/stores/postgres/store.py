@@ -282,7 +282,7 @@ class PostgresStore:
 
     async def _leave_server(self) -> None:
         """Connect again before anything else: the server has become a standby, and another one takes the writes."""
-        _log.warning("the PostgreSQL server takes no writes any more; connecting again")
+        _log.warning("the PostgreSQL server no longer accepts writes; reconnecting")
         while self._writers:
             self._writers.pop().terminate()
         await self._pool.expire_connections()
@@ -386,7 +386,7 @@ class PostgresStore:
                 read_only = await connection.fetchval("SHOW transaction_read_only") == "on"
         if read_only:
             await self._leave_server()
-            raise Transport("postgres", TransportKind.TRANSPORT, "the server takes no writes: it is a standby")
+            raise Transport("postgres", TransportKind.TRANSPORT, "the server accepts no writes: it is a standby")
 
     async def close(self) -> None:
         """Let go of every connection."""

@@ -189,8 +189,8 @@ class SqliteStore:
             raise Transport(
                 "sqlite",
                 TransportKind.OTHER,
-                f"{self.location.identity} was replaced or deleted while it was open, and takes nothing more: restart "
-                "this process, and stop all that use the file before you restore or move it",
+                f"{self.location.identity} was replaced or deleted while it was open, so nothing more is written to "
+                "it: restart this process, and stop all that use the file before you restore or move it",
             )
 
     def _data_version(self) -> int:

@@ -83,7 +83,7 @@ class Wire(asyncio.Protocol):
         except ssl.SSLError as error:
             raise misfit(
                 f"no encrypted connection to {address.shown}: {error}; name the server's authority with tls_ca and "
-                "our certificate with tls_cert, or write valkey:// for a server without TLS"
+                "your certificate with tls_cert, or write valkey:// for a server without TLS"
             ) from error
         except TimeoutError as error:
             also = "; check the port, and whether the server uses TLS" if address.tls else ""

@@ -81,7 +81,7 @@ BY_WORD: dict[str, tuple[TransportKind, str]] = {
     ),
     "WRONGTYPE": (
         _PROTOCOL,
-        "another program uses one of our keys: give FlowFabric its own prefix (?prefix=) or database",
+        "another program uses one of FlowFabric's keys: give FlowFabric its own prefix (?prefix=) or database",
     ),
 }
 

@@ -212,7 +212,7 @@ class ValkeyStore:
             raise _Moved(found[1].decode("utf-8", "replace"), wire_id_of(found[2]) if of_execution else None)
         if found[0] == b"elsewhere":
             self._histories.doubt()
-            raise Conflict("the data is that of another server")
+            raise Conflict("the data belongs to another server")
         if len(self._registered) > _MOST_REGISTERED:
             self._registered.clear()
         self._registered |= message.registering

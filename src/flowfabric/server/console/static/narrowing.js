@@ -34,7 +34,7 @@ export function useNamespace(page, query) {
   }, [given]);
   useEffect(() => {
     // The page may have been left by now.
-    const isHere = (location.hash || "#/overview").split("?")[0] === `#/${page}`;
+    const isHere = (location.hash.split("?")[0].slice(2) || "overview") === page;
     if (isHere && (given || "") !== namespace.peek()) rewrite(changed({ ns: namespace.peek() }));
   }, [own, given]);
   return own;

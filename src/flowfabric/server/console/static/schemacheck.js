@@ -166,7 +166,7 @@ function checkText(schema, text) {
   const length = [...text].length;
   if (text.isWellFormed && !text.isWellFormed()) return "Remove the character that is not valid text.";
   if (length < (schema.minLength ?? 0))
-    return text ? `Enter at least ${plural(schema.minLength, "character")}.` : "Enter a text.";
+    return text ? `Enter at least ${plural(schema.minLength, "character")}.` : "Enter text.";
   if (length > (schema.maxLength ?? Infinity)) return `Enter at most ${plural(schema.maxLength, "character")}.`;
   const [reads, wanted] = own(FORMATS, schema.format) || [];
   if (reads && !reads(text)) return `Enter ${wanted}.`;
@@ -265,7 +265,7 @@ export function checkHere(schema, value) {
   if (size < (least ?? 0)) return `Add at least ${least === 1 ? "1 entry" : `${least} entries`}.`;
   if (size > (most ?? Infinity)) return `Keep at most ${most === 1 ? "1 entry" : `${most} entries`}.`;
   if (list && schema.uniqueItems === true && new Set(value.map((each) => JSON.stringify(each))).size < size)
-    return "Remove the entry that is there twice.";
+    return "Remove the duplicate entry.";
   return "";
 }
 
@@ -281,7 +281,7 @@ const TYPES = {
 
 /** What is wrong with any value, with its place in front; "" if nothing is. For what was typed as JSON. */
 export function check(given, value, root, where = "", depth = 0) {
-  if (depth > 60) return "This nests too deep to be checked here.";
+  if (depth > 60) return "This is nested too deeply to be checked here.";
   const at = (told) => (where ? `${where}: ${told}` : told);
   if (given === true || given === undefined) return "";
   if (given === false) return at("nothing is allowed here.");

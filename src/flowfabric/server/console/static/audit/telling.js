@@ -79,7 +79,7 @@ const FIELDS = {
   soft_limits: ["soft limit", limits],
   window_seconds: ["window", (text) => (number(text) ? duration(Number(text) * 1_000) : text)],
   max_requests_per_window: ["per window", (text) => (number(text) ? exact(Number(text)) : text)],
-  max_concurrent: ["at once", (text) => (number(text) ? exact(Number(text)) : text)],
+  max_concurrent: ["concurrency", (text) => (number(text) ? exact(Number(text)) : text)],
   expires_at: ["expires", time],
   from_ms: ["from", time],
   before_ms: ["to", time],
@@ -89,6 +89,7 @@ const FIELDS = {
   runs: ["", (text) => (number(text) ? plural(Number(text), "run started", "runs started") : text)],
   done: ["", (text) => (number(text) ? plural(Number(text), "execution") : text)],
   by: ["by", words],
+  approver: ["for", (text) => text],
   overlap: ["overlap", words],
   at: ["at step", (text) => text],
   new_kid: ["key", (text) => text],
@@ -111,6 +112,11 @@ export function told(subject) {
   }
   const rest = { ...fields };
   const found = [];
+  // A question's link or answer is that of one of its approvers.
+  if (rest.execution_id && rest.by) {
+    rest.approver = rest.by;
+    delete rest.by;
+  }
   for (const [before, after] of CHANGED)
     if (before in rest && after in rest) {
       found.push({ key: after, label: FIELDS[after]?.[0] || words(after), before: words(rest[before]), text: words(rest[after]) });

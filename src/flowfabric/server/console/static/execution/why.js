@@ -53,7 +53,8 @@ function parts({ gate, sentence, detail, until_ms: until }, budgets) {
     return [`Suspended: ${words(detail.reason)}`, at];
   }
   if (gate === "asleep") return ["Sleeping", at];
-  if (gate === "delayed" || gate === "retry_backoff")
+  // What workers have declined is offered again after a while.
+  if (gate === "retry_backoff" || (gate === "delayed" && sentence.startsWith("It is delayed")))
     return [gate === "delayed" ? "Delayed" : "Waiting for retry", until && html`<time title=${moment(until)}>starts at ${zoned(until)} (${relative(until)})</time>`];
   const lane = LANES.has(gate) && html`<a href="#/workers">Lanes</a>`;
   const budget = gate === "budget" && budgets.find((each) => each.budget_id === detail?.budget_id);

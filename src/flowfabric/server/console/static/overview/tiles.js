@@ -24,6 +24,10 @@ const ICONS = { asks: "approvals", lane: "executions", budget: "budgets", worker
 const ended = (states, within) => hrefOf({ states, within, by: "ended" });
 const open = (...states) => hrefOf({ states });
 
+/** Most of the time there are none. */
+const limited = (amount) =>
+  amount ? [["Rate limited", amount, "by budgets or quotas", "rate_limited", open("rate_limited")]] : [];
+
 export function tilesOf({ now: pulse, series }, within) {
   const total = (name) => (series.ended[name] || []).reduce((sum, value) => sum + value, 0);
   const done = total("success");
@@ -55,13 +59,8 @@ export function tilesOf({ now: pulse, series }, within) {
     ],
     ["Active", pulse.active, "under a lease", "active", open("active")],
     ["Suspended", pulse.suspended, "on signals, timers or children", "suspended", open("suspended")],
-    [
-      "Delayed",
-      pulse.delayed,
-      pulse.blocked ? `${count(pulse.blocked)} more blocked` : "until their start time",
-      "delayed",
-      open("delayed", ...(pulse.blocked ? ["rate_limited"] : [])),
-    ],
+    ["Delayed", pulse.delayed, "until their start time", "delayed", open("delayed")],
+    ...limited(pulse.blocked),
     ["Workers", pulse.workers, "alive", "good", "#/workers"],
   ];
 }
@@ -140,7 +139,8 @@ export function Limited({ matters, within, own }) {
     here("Waiting", ["waiting", "resumable"], "for a worker"),
     here("Active", ["active"], "under a lease"),
     here("Suspended", ["suspended"], "on signals, timers or children"),
-    here("Delayed", ["delayed", "rate_limited"], "or rate limited"),
+    here("Delayed", ["delayed"], "until their start time"),
+    ...limited(sum(data.all, ["rate_limited"])),
   ];
   return html`
     <${Tiles} tiles=${tiles} />
@@ -180,7 +180,7 @@ export function Limited({ matters, within, own }) {
                     </tbody>
                   </table>
                 `
-              : html`<${Empty} icon="check">Nothing waits for a worker.</${Empty}>`
+              : html`<${Empty} icon="check">Nothing is waiting for a worker.</${Empty}>`
           }
         </div>
       </section>

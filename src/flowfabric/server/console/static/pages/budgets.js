@@ -280,7 +280,7 @@ function Limits({ budget, refresh }) {
       base.current = now;
       if (moved.length)
         throw new Error(
-          `Changed meanwhile: ${moved.map((name) => `${name} is ${written(name, now[name])}`).join(", ")}. Press Change again to replace it.`,
+          `Changed in the meantime: ${moved.map((name) => `${name} is ${written(name, now[name])}`).join(", ")}. Press Change again to replace it.`,
         );
       if (changed.length)
         await own.put(budgetPath(budget.budget_id, budget.namespace, "limits"), {

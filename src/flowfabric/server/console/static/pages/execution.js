@@ -186,7 +186,7 @@ export default function Execution({ id, query }) {
         </div>
       </section>
       ${children.length > 0 && html`<${Relatives} title="Children" found=${children} all=${listHref({ parent: id })} />`}
-      ${others.length > 0 && html`<${Relatives} title="Others in its flow" found=${others} flow=${info.flow_id} />`}
+      ${others.length > 0 && html`<${Relatives} title="Other members of its flow" found=${others} flow=${info.flow_id} />`}
     </div>
   `;
 }

@@ -248,7 +248,7 @@ function Found({ said, own, counts }) {
         listing.hurry &&
         html`
           <div class="bulk" role="status">
-            <span>Loading the oldest: ${exact(listing.total)} so far</span>
+            <span>Loading older executions: ${exact(listing.total)} so far</span>
             <button type="button" class="button small quiet" onClick=${halt}>Stop</button>
           </div>
         `

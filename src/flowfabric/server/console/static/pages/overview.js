@@ -83,7 +83,7 @@ function Charts({ data, matters }) {
         ["Active", "--active", "active"],
         ["Suspended", "--suspended", "suspended"],
         ["Delayed", "--delayed", "delayed"],
-        ["Blocked", "--limited", "blocked"],
+        ["Rate limited", "--limited", "blocked"],
       ].map(([name, color, key]) => ({ name, color, values: series.gauges[key] })),
     [series],
   );
