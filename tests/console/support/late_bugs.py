@@ -121,9 +121,6 @@ BUGS = {
     "the second click meets another button": bug(
         "schedules", "nobody has pressed for", ("acts.js", "await Promise.all([refresh(), twice]);", "await refresh();")
     ),
-    "the second click meets another row": bug(
-        "schedules", "nobody has pressed for", ("acts.js", "    if (event.detail < 2 ||", "    if (event ||")
-    ),
     "rows are gone while further ones are read": bug(
         "flows",
         "the rows were gone",
