@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -367,3 +369,100 @@ async def test_a_double_click_pauses_once(watched: Watched, engine: Engine, clic
     assert found is not None
     assert found.paused
     assert len(asked) == 1
+
+
+async def test_what_is_not_possible_now_may_be_in_a_moment(watched: Watched, engine: Engine) -> None:
+    """A dialog looks again for as long as it says so, whatever it asks about."""
+    [identity] = await made(engine, "in a moment")
+    await engine.put_schedule("late backfill", spec=every(3_600_000), execution_kind="x", namespace="late")
+    soon = {"possible": False, "sentence": "Not yet."}
+    now = {"possible": True, "sentence": "By all means."}
+    state = {"possible": False}
+    range_ = {"first_ms": 1, "last_ms": 2, "slots": 3}
+
+    def answer(request: Request) -> Any:
+        if "bulk" in request.url:
+            return {"matched": 3 if state["possible"] else 0, "done": [], "failed": [], "next_cursor": None}
+        if "backfill" in request.url:
+            return {"Preview": {**range_, "existing": 0 if state["possible"] else 3}}
+        return {"change_priority": now if state["possible"] else soon}
+
+    await made_up(watched.page, "/preview$|v1/bulk/cancel|v1/.*/backfill", answer)
+    submit = watched.at("dialog [type=submit]")
+    for place, menu, item, told in (
+        (f"executions/{quote(identity, safe='')}", "More", "Change priority", "Not yet."),
+        ("executions?q=lane%3Ain", "Bulk actions", "Cancel all matches", "0 executions match."),
+        ("schedules/late%20backfill?namespace=late", "More", "Backfill", "Nothing to start."),
+    ):
+        state["possible"] = False
+        await watched.go(place)
+        await watched.choose(menu, item)
+        await expect(watched.at("dialog")).to_contain_text(told)
+        await expect(submit).to_be_disabled()
+        state["possible"] = True
+        await watched.page.evaluate(LOOK)
+        await expect(submit).to_be_enabled()
+
+
+async def test_what_is_gone_is_not_shown(watched: Watched, engine: Engine) -> None:
+    await engine.put_schedule("late gone", spec=every(3_600_000), execution_kind="x", namespace="late")
+    await watched.go("schedules/late%20gone?namespace=late")
+    heading = watched.page.get_by_role("heading", level=1)
+    await expect(heading).to_have_text("late gone")
+    watched.provoked.add(404)
+    await engine.delete_schedule("late gone", "late")
+    await watched.page.evaluate(LOOK)
+    await expect(heading).to_have_text("Schedule not found")
+    await expect(watched.button("Pause")).to_have_count(0)
+
+
+async def test_a_double_click_is_about_one_row(watched: Watched, engine: Engine) -> None:
+    """Also if a message above the table moves another row under the pointer in between."""
+    for number in range(4):
+        await engine.put_schedule(
+            f"late row {number}", spec=every(3_600_000 * (number + 1)), execution_kind="x", namespace="rows"
+        )
+    await watched.page.add_init_script("if (origin !== 'null') sessionStorage.setItem('ff.namespace', 'rows')")
+    await watched.go("schedules")
+    pause = watched.at("[data-schedule='late row 2']").get_by_role("button", name="Pause")
+    await pause.hover()
+    box = await pause.bounding_box()
+    assert box is not None
+    x, y = box["x"] + 5, box["y"] + box["height"] / 2
+    asked = []
+    watched.page.on("request", lambda each: asked.append(each.url) if each.method == "POST" else None)
+    await watched.page.mouse.click(x, y)
+    # As far as a message moves everything, and a little more.
+    await watched.page.evaluate(
+        "document.querySelector('main').style.paddingTop = `${document.querySelector('tbody tr').offsetHeight}px`"
+    )
+    under = await watched.page.evaluate(
+        "([x, y]) => document.elementFromPoint(x, y).closest('tr')?.dataset.schedule", [x, y]
+    )
+    assert under not in (None, "late row 2")
+    await watched.page.mouse.down(click_count=2)
+    await watched.page.mouse.up(click_count=2)
+    await expect(watched.at("[data-schedule='late row 2']")).to_contain_text("paused")
+    assert len(asked) == 1
+    for number in range(4):
+        found = await engine.get_schedule(f"late row {number}", "rows")
+        assert found is not None
+        assert found.paused == (number == 2)
+
+
+async def test_keys_and_clicks_count_before_anything_is_drawn(watched: Watched, engine: Engine) -> None:
+    """The end of a list is meant as soon as End is pressed, and two clicks narrow it by both."""
+    await made(engine, "end", 30)
+    async with held(watched.page, "/v1/search/executions", "GET") as way:
+        await watched.go("executions?q=lane%3Aend")
+        await expect(watched.at(".list .loading")).to_be_visible()
+        await way.answered.wait()
+        await watched.page.keyboard.press("End")
+    await expect(watched.at(".list-row.cursor")).to_have_attribute("aria-posinset", "30")
+    await watched.page.evaluate(
+        "for (const each of ['waiting', 'failed']) document.querySelector(`[data-state=${each}]`).click()"
+    )
+    await expect(watched.page).to_have_url(re.compile("state=(failed%2Cwaiting|waiting%2Cfailed)"))
+    await expect(watched.at("[data-state=waiting], [data-state=failed]")).to_have_count(2)
+    for state in ("waiting", "failed"):
+        await expect(watched.at(f"[data-state={state}]")).to_have_attribute("aria-pressed", "true")

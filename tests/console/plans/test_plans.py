@@ -6,8 +6,8 @@ failure is told; and in the end the page shows what the store has.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 
 import pytest
 import pytest_asyncio
@@ -21,11 +21,7 @@ from tests.console.support.plans import Plan, World
 from tests.console.support.running import ServerProcess, serving
 from tests.console.support.watched_page import Watched
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="session"),
-    # Some plans still press what is not there yet, and take too long for every run.
-    pytest.mark.skipif(not full_run(), reason="plans are driven by a full run"),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOKEN = "the-token-of-the-plans"
 #: As many plans are in every run.
 FIRST = 20
@@ -55,8 +51,9 @@ async def opened(pages: Pages, server: ServerProcess) -> Watched:
 
 @pytest.mark.parametrize("name", BUGS)
 async def test_plans_find_what_was_wrong(server: ServerProcess, engine: Engine, browser: Browser, name: str) -> None:
-    """Each bug that is put back makes one of the first plans fail."""
+    """Each bug that is put back makes one of the first plans fail, with what is wrong about it."""
     bug = BUGS[name]
+    told = []
     for number in range(FIRST):
         pages = Pages(browser)
         watched = await opened(pages, server)
@@ -66,12 +63,15 @@ async def test_plans_find_what_was_wrong(server: ServerProcess, engine: Engine, 
         await plan.open()
         try:
             await plan.drive(bug.page)
+        except AssertionError as wrong:
+            told.append(str(wrong))
+        try:
             await pages.close()
-        except AssertionError:
-            with suppress(AssertionError):
-                await pages.close()
+        except AssertionError as wrong:
+            told.append(str(wrong))
+        if any(re.search(bug.tells, each) for each in told):
             return
-    raise AssertionError(f"no plan has found that {name}")
+    raise AssertionError(f"no plan has found that {name}: {told}")
 
 
 @pytest.mark.parametrize("number", PLANS)

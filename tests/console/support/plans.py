@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 import uuid
 from contextlib import suppress
 from itertools import zip_longest
@@ -24,12 +25,13 @@ from flowfabric.sdk.asks.ask import Question, waitpoint_of
 from flowfabric.sdk.asks.links import make_link
 from tests.console.support.late import NOTE
 from tests.console.support.planting import answered
+from tests.console.support.stories import AIMS, MATTERS, STORIES
 from tests.console.support.watched_page import Watched
 from tests.schedules import every
 
 #: Has the code of pages there before any of them is opened.
 READ = "(names) => Promise.all(names.map((each) => import(`/console/pages/${each}.js`)))"
-SCRIPT = Path(__file__).resolve().parents[1] / "answering.js"
+SCRIPTS = [Path(__file__).resolve().parents[1] / "plans" / f"{each}.js" for each in ("clock", "way", "answering")]
 HOUR_MS = 3_600_000
 #: What becomes of an answer, by how often it does.
 WEIGHTS = {
@@ -41,80 +43,13 @@ KEYS = ("j", "j", "k", "x", "x", "Enter", "End", "Home", "PageDown", "Escape")
 JOBS, ASKS, GRAPH = LANES = ("late jobs", "late asks", "late graph")
 #: Who is asked.
 PEOPLE = (("ann", "bob", "cid"), ("ann",))
-#: What others do that a page shows.
-MATTERS = {
-    "executions": ("create", "create", "fail", "cancel"),
-    "failures": ("fail",),
-    "approvals": ("ask", "ask", "answer", "answer"),
-    "schedules": ("switch",),
-    "schedule": ("switch",),
-    "budgets": ("limit",),
-    "overview": ("create", "fail", "ask", "answer", "switch"),
-    "kinds": ("create", "fail"),
-}
-#: What somebody may be after on a page: what they press one after the other, by its words or its field.
-AIMS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "executions": (
-        ("^Select ", "^(Cancel|Replay)…$", "^submit$"),
-        ("^Bulk actions", "all matches…$", "^(submit|Count again)$"),
-        (),
-    ),
-    "execution": (("^Cancel…$", "^submit$"), ("^More", "(priority|Terminate|Start again).*…$", "^submit$"), ()),
-    "ended": (("^Replay…$", "^submit$"), ("^More", "^Start again", "^submit$")),
-    "flow": (("^Cancel…$", "^submit$"), ()),
-    "flows": (("^More$",), ()),
-    "audit": (("^Older$",), ()),
-    "approvals": (("^select by$", "^(Yes|No)$"), ("^(Yes|No)$",), ("^Link$",), ()),
-    "schedules": (("^(Pause|Resume)$",), ("^(Pause|Resume)$",), ("^Start…$", "^submit$")),
-    "schedule": (("^(Pause|Resume)$",), ("^(Start|Backfill|Edit)…$", "^submit$"), ("^Delete…$", "^submit$")),
-    "budgets": (("^Limits…$", "^input limit", "^submit$"), ("^Reset…$", "^submit$")),
-    "workers": (("^Change$", "^(Pause|Drain|Close|Resume)…$", "^submit$"), ()),
-    "kinds": (("^Start…$", "^submit$"), ()),
-    "settings": (("^New credential…$", "^input c-name$", "^submit$"),),
-}  # fmt: skip
-#: What was done wrong once, step by step: plans take turns with these, and go on as they like. A wait is so many turns
-#: in which something may arrive.
-STORIES: dict[str, tuple[tuple[tuple[str, Any], ...], ...]] = {
-    "executions": (
-        (
-            ("press", "^Select "), ("press", "^Select "), ("press", "^Select "), ("press", "^Cancel…$"),
-            ("double", "^submit$"), ("wait", 1), ("key", "Escape"), ("key", "?"), ("wait", 9), ("wait", 9),
-        ),
-        (
-            ("press", "^Select "), ("press", "^Select "), ("press", "^Select "), ("press", "^Select "),
-            ("press", "^Cancel…$"), ("press", "^submit$"), ("wait", 9), ("wait", 9), ("press", "^submit$"), ("wait", 9),
-        ),
-        (
-            ("press", "^Bulk actions"), ("press", "^Cancel all"), ("wait", 6), ("press", "^submit$"), ("wait", 9),
-            ("press", "^submit$"), ("wait", 9), ("press", "^submit$"), ("wait", 9),
-        ),
-        (
-            ("wait", 9), ("key", "j"), ("key", "j"), ("others", "create"), ("wait", 4), ("key", "j"), ("wait", 6),
-            ("key", "x"), ("key", "End"), ("others", "create"), ("wait", 9), ("key", "k"), ("others", "create"),
-            ("wait", 9), ("key", "Enter"),
-        ),
-    ),
-    "approvals": (
-        (
-            ("type", "^input f-answer-note$"), ("others", "ask"), ("wait", 9), ("others", "ask"), ("wait", 9),
-            ("two", "^Yes$"), ("wait", 9),
-        ),
-        (("press", "^select by$"), ("two", "^Yes$"), ("wait", 9), ("others", "answer"), ("wait", 9)),
-    ),
-    "schedules": ((("two", "^Pause$"), ("wait", 9), ("two", "^Resume$"), ("wait", 9)), ()),
-    "settings": (
-        (
-            ("press", "^New credential…$"), ("type", "^input c-name$"), ("double", "^submit$"), ("key", "Escape"),
-            ("wait", 9), ("key", "Escape"), ("wait", 9),
-        ),
-        (),
-    ),
-    "flows": ((("press", "^More$"), ("wait", 9)), ()),
-    "audit": ((("press", "^Older$"), ("wait", 9)), ()),
-}  # fmt: skip
-#: As many things are done on a page.
-GESTURES = {"executions": 12, "approvals": 10, "schedules": 8, "execution": 6, "settings": 6, "budgets": 6}
+#: Every answer arrives as it was given.
+CALM = {"given": 1}
+#: As many things are done on a page after its story.
+GESTURES = {"executions": 4, "approvals": 5, "schedules": 5, "execution": 6, "settings": 5, "budgets": 6}
 FIELDS = {"input": "input", "textarea": "input", "select": "select"}
+#: As much of what was done and arrived is told of a plan that fails.
+TOLD = 80
 #: As long as two clicks are one double click.
 DOUBLE_MS = 450
 
@@ -204,6 +139,7 @@ class World:
                 waitpoints=[Fresh(point, each) for each, point in points.items()],
                 resume_condition=Count(min(2, len(people)), CountKind.DISTINCT_WAITPOINTS, tuple(points)),
                 reason_code=SuspensionReason.WAITING_FOR_APPROVAL,
+                timeout_at=round(time.time() * 1_000) + HOUR_MS if due else None,
             )
             await self.engine.suspend(handle, wait)
             tokens = {
@@ -231,6 +167,9 @@ class World:
 
     async def _ask(self, chance: random.Random) -> None:
         await self.ask(chance.choice(PEOPLE), due=chance.random() < 0.7)
+
+    async def _ask_urgently(self, chance: random.Random) -> None:
+        await self.ask(chance.choice(PEOPLE), due=True)
 
     async def _answer(self, chance: random.Random) -> None:
         question, by = chance.choice(list(self.questions.values())), chance.choice(PEOPLE[0])
@@ -307,7 +246,8 @@ class Plan:
     async def open(self) -> None:
         """The console, before anything goes wrong."""
         page = self.watched.page
-        await page.add_init_script(path=SCRIPT)
+        # One script: several come in any order.
+        await page.add_init_script("\n".join(each.read_text() for each in SCRIPTS))
         await page.add_init_script(
             f"if (origin !== 'null') sessionStorage.setItem('ff.namespace', {self.world.name!r})"
         )
@@ -324,14 +264,17 @@ class Plan:
         self.aim = self.chance.choice(AIMS.get(name, ((),)))
         await self.world.ready(name)
         await self.tell()
-        await self.call("begin", self.number * 100 + list(self.world.pages).index(name), WEIGHTS)
-        await self.visit(self.world.pages[name])
-        await self.call("step", 2_000, 9)
         told = STORIES.get(name, ((),))
         story = told[self.number % len(told)]
+        is_told_plainly = story and self.number < len(told)
+        seed = self.number * 100 + list(self.world.pages).index(name)
+        await self.call("begin", seed, CALM if is_told_plainly else WEIGHTS)
+        await self.visit(self.world.pages[name])
+        await self.call("step", 2_000, 9)
         for deed, what in story:
             await self.follow(deed, what)
-        for _ in range(GESTURES.get(name, 4) - len(story)):
+        await self.call("become", WEIGHTS)
+        for _ in range(GESTURES.get(name, 4)):
             await self.gesture()
         await self.end()
 
@@ -339,6 +282,18 @@ class Plan:
         """The next thing of a story."""
         if deed == "wait":
             await self.call("step", 10_000, what)
+        elif deed == "after":
+            await self.call("wait", what)
+        elif deed in ("arrive", "first"):
+            await self.call("arriveAll", what, 1 if deed == "first" else 99)
+        elif deed == "quiet":
+            await self.call("quiet")
+        elif deed in ("lose", "give"):
+            await self.call("force", what, {"lose": "lost", "give": "given"}[deed])
+        elif deed == "leave":
+            await self.visit(what)
+        elif deed == "choose":
+            await self.choose(what)
         elif deed == "key":
             await self.key(what)
         elif deed == "others":
@@ -366,7 +321,7 @@ class Plan:
             await self.gesture()
         await self.call("calm")
         wrong = await page.evaluate("answering.wrong")
-        assert not wrong, "\n".join([*wrong, *self.story])
+        await self.judge(wrong)
 
     async def tell(self) -> None:
         """What the page may need to know of the world."""
@@ -410,6 +365,8 @@ class Plan:
         if not found:
             return
         one = self.chance.choice(found) if what else self.chosen(found)
+        if deed == "meets":
+            one = max(found, key=lambda each: float(each["y"]))
         x, y, mouse = one["x"], one["y"], self.watched.page.mouse
         self.story.append(f"{deed} {one['tag']} {one['id']} {one['text']!r}")
         if one["tag"] == "select":
@@ -420,8 +377,9 @@ class Plan:
             await mouse.dblclick(x, y)
         else:
             await mouse.click(x, y)
-        if deed == "two":
-            await self.call("step", DOUBLE_MS, 9)
+        if deed in ("two", "meets"):
+            await self.call("followed")
+            await (self.call("step", DOUBLE_MS, 9) if deed == "two" else self.call("quiet", DOUBLE_MS))
             await mouse.down(click_count=2)
             await mouse.up(click_count=2)
         await self.call("followed")
@@ -430,6 +388,16 @@ class Plan:
             text = "12" if one["type"] == "number" else f"late {self.chance.randrange(90)}"
             await self.watched.page.keyboard.type(text)
             await self.call("keep")
+
+    async def choose(self, amount: int) -> None:
+        """The first rows of the list, one by one: they move as soon as one is chosen."""
+        done: set[str] = set()
+        for _ in range(amount):
+            left = [each for each in await self.candidates("^Select ") if each["text"] not in done]
+            if left:
+                one = min(left, key=lambda each: float(each["y"]))
+                done.add(one["text"])
+                await self.press("press", f"^{one['text']}$")
 
     def chosen(self, found: list[dict[str, Any]]) -> dict[str, Any]:
         """What somebody presses next: mostly what they are after, as far as they have come."""
@@ -444,28 +412,33 @@ class Plan:
         page = self.watched.page
         await self.call("calm")
         # Open dialogs are left, with what was typed in them.
-        await self.call("clear")
         for _ in range(3):
             if await page.locator("dialog").count():
                 await page.keyboard.press("Escape")
                 await self.call("followed")
+        await self.call("clear")
         # Nothing is held still under the pointer.
         await page.mouse.move(1, 1)
         await self.call("hint")
         await self.call("calm")
         shown, widened = await self.call("said"), await self.call("isWidened")
-        fresh = await self.anew()
+        fresh = await self.anew(len(shown) if widened else 0)
         wrong = await page.evaluate("answering.wrong")
-        assert not wrong, "\n".join([*wrong, *self.story])
-        if widened:
-            shown = shown[: len(fresh)]
+        await self.judge(wrong)
         differ = [f"shown {one!r}, in the store {other!r}" for one, other in zip_longest(shown, fresh) if one != other]
-        assert not differ, "\n".join([*differ, *self.story])
+        await self.judge(differ)
 
-    async def anew(self) -> Any:
-        """What the page shows if it is opened now."""
+    async def judge(self, wrong: list[str]) -> None:
+        """Nothing may be wrong; if it is, it is told with what was done and what arrived."""
+        if wrong:
+            log = await self.watched.page.evaluate("answering.log")
+            first = next((at for at, each in enumerate(log) if each.startswith("WRONG")), len(log))
+            raise AssertionError("\n".join([*wrong, *self.story, *log[max(0, first - TOLD) : first + 1]]))
+
+    async def anew(self, amount: int) -> Any:
+        """What the page shows if it is opened now, with so many rows."""
         here = await self.watched.page.evaluate("location.hash.slice(2)")
         await self.visit("nowhere")
         await self.visit(here)
         await self.call("calm")
-        return await self.call("said")
+        return await self.call("widen", amount)

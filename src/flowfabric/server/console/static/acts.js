@@ -1,9 +1,38 @@
-// Acts of a page outside dialogs: one from each press, however often it is pressed.
+// Acts: one from each press, however often it is pressed, and to what was there when the pointer came.
 import { useLayoutEffect, useRef, useState } from "./dom.js";
 import { toast } from "./toasts.js";
 
 /** How far apart the two clicks of a double click may be. */
 export const DOUBLE_MS = 500;
+
+// The second click of a double click is meant for what the first one met, not for what has come there since: a dialog
+// that has opened, a button that was busy, another row because of a message above the table.
+const CONTROLS = "a, button, input, select, textarea, summary, label, dialog, [role=tab]";
+const controlOf = (target) => {
+  const found = target.closest?.(CONTROLS);
+  return found?.control ?? found;
+};
+let first = null;
+let second = null;
+document.addEventListener(
+  "pointerdown",
+  ({ target }) => {
+    const control = controlOf(target);
+    first = second;
+    second = control?.disabled ? null : control;
+  },
+  true,
+);
+document.addEventListener(
+  "click",
+  (event) => {
+    const control = controlOf(event.target);
+    if (event.detail < 2 || !control || control === first) return;
+    event.preventDefault();
+    event.stopPropagation();
+  },
+  true,
+);
 
 /**
  * {busy, problem, run}: `run(act)` does one thing at a time. Busy ends once what is shown was read after the act

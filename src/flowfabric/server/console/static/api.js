@@ -64,7 +64,7 @@ function lost(error, reading) {
 
 /**
  * Fetch with the credential, and read the answer; throws a Problem with a sentence in it. `text` is a body that is JSON
- * already, `reads` says that nothing is changed whatever the method. An answer that breaks off is no answer.
+ * already, `reads` says that nothing is changed even by a POST. An answer that breaks off is no answer.
  */
 async function request(method, path, { query, body, text, signal, key, reads } = {}, read = (response) => response.json()) {
   const late = AbortSignal.timeout(PATIENCE);
@@ -109,6 +109,9 @@ export async function problemOf(response, used) {
   }
   return new Problem(sentence(told?.error || `the server responded with ${response.status}`), response.status, told?.kind);
 }
+
+/** Whether the server has said that there is no such thing. */
+export const isGone = ({ status }) => status === 404;
 
 /** Whether the server has said no: nothing was done, and asked for again it would be refused again. */
 export const isRefusal = ({ status }) => status >= 400 && status < 500 && status !== 408 && status !== 429;

@@ -1,6 +1,5 @@
 // Dialogs: one at a time, closed with Escape or beside it. Each owns what is done in it.
 import { createContext, effect, html, signal, useContext, useLayoutEffect, useRef, useState, useValue } from "./dom.js";
-import { DOUBLE_MS } from "./acts.js";
 import { intent } from "./api.js";
 import { useOnce } from "./live.js";
 import { Trouble } from "./parts.js";
@@ -99,7 +98,6 @@ export function Dialogs() {
 function Frame({ own }) {
   const element = useRef(null);
   const pressed = useRef(null);
-  const opened = useRef(performance.now());
   // At once, for those who type faster than is painted.
   useLayoutEffect(() => element.current.showModal(), []);
   return html`
@@ -116,12 +114,6 @@ function Frame({ own }) {
       onPointerDown=${(event) => {
         pressed.current = event.target;
       }}
-      onClickCapture=${(event) => {
-        // The second click on what has opened it is not meant for it.
-        if (event.detail < 2 || performance.now() - opened.current > DOUBLE_MS) return;
-        event.preventDefault();
-        event.stopPropagation();
-      }}
       onClick=${(event) => {
         // Beside it means pressed and let go there: what was dragged out of a field ends there, too.
         if (event.target === element.current && pressed.current === element.current && !own.held) own.close();
@@ -135,7 +127,7 @@ function Frame({ own }) {
 /**
  * Ask before something is done: what it is, what it is about unless the title says so, what follows from it, and what
  * else has to be said. `foresee` asks the engine what follows ({possible, sentence}); what is not possible cannot be
- * confirmed.
+ * confirmed until it is.
  */
 export function confirm(given) {
   openDialog({
@@ -150,7 +142,7 @@ function Confirm({ title, about, consequence, foresee, label, danger, dismiss, f
     Object.fromEntries(fields.map((field) => [field.name, field.value ?? ""])),
   );
   const { busy, problem, run, own } = useAct();
-  const asked = useOnce(foresee || (async () => POSSIBLE), []);
+  const asked = useOnce(foresee || (async () => POSSIBLE), [], ({ possible }) => possible);
   const foreseen = foresee ? asked.data : POSSIBLE;
   const follows = typeof consequence === "function" ? consequence(values) : consequence;
   const told = foreseen ? [foreseen.sentence, follows].filter(Boolean).join(" ") : "";

@@ -288,7 +288,7 @@ export function Graph({ members, edges, groups, found }) {
       picture.current.update(members, groups);
       return undefined;
     }
-    // A layout that is under way is finished and shown; then the newest is laid out, whatever came in between is not.
+    // A layout that is under way is finished and shown; then the newest is laid out, anything in between is skipped.
     newest.current = { shape: now, members, edges, groups };
     lay();
     return undefined;

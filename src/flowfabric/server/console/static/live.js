@@ -2,7 +2,7 @@
 // One stream of hints per tab says that something has changed; what is shown is then read again, at most once in
 // a while. A hidden tab holds no connection.
 import { effect, signal, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./dom.js";
-import { address, headers, isRefusal, onActed, onReach, problemOf } from "./api.js";
+import { address, headers, isGone, isRefusal, onActed, onReach, problemOf } from "./api.js";
 import { may, me, token } from "./session.js";
 
 /** "live", "connecting", "polling" or "offline". */
@@ -108,7 +108,7 @@ function hint() {
   for (const viewer of viewers) viewer.hinted();
 }
 
-// Whatever is shown may say something else after an act, also if its answer was lost.
+// Any view may have changed after an act, also if the answer to it was lost.
 onActed(hint);
 
 // Without a stream, every answer tells whether the server is there.
@@ -246,7 +246,10 @@ export function useWatch(look, deps, every = POLL) {
 
 const NOTHING = { data: null, problem: null };
 
-/** What `load` gives, kept fresh: {data, problem, refresh}. What was loaded stays while something goes wrong. */
+/**
+ * What `load` gives, kept fresh: {data, problem, refresh}. What was loaded stays while something goes wrong, but not if
+ * the server says that it does not exist.
+ */
 export function useLive(load, deps, every = POLL) {
   const question = useQuestion(deps);
   const [told, setTold] = useState(NOTHING);
@@ -263,7 +266,7 @@ export function useLive(load, deps, every = POLL) {
         tell({ data, problem: null });
         return true;
       } catch (problem) {
-        if (problem.name !== "AbortError") tell({ problem });
+        if (problem.name !== "AbortError") tell(isGone(problem) ? { data: null, problem } : { problem });
         return false;
       }
     },
@@ -274,20 +277,24 @@ export function useLive(load, deps, every = POLL) {
   return { data, problem, refresh };
 }
 
-/** What `load` gives, asked for until there is an answer, which may be a refusal: {data, problem}. */
-export function useOnce(load, deps) {
+/**
+ * What `load` gives, asked for until there is an answer, which may be a refusal: {data, problem}. An answer that does not
+ * `settle` it is shown, and asked for again: what cannot be done now may be possible in a moment.
+ */
+export function useOnce(load, deps, settles = () => true) {
   const question = useQuestion(deps);
   return useLive(
     async () => {
-      question.answer ??= await load().then(
-        (data) => ({ data }),
-        (problem) => {
-          if (isRefusal(problem)) return { problem };
-          throw problem;
-        },
-      );
-      if (question.answer.problem) throw question.answer.problem;
-      return question.answer.data;
+      if (question.answer) return question.answer.data;
+      if (question.refusal) throw question.refusal;
+      try {
+        const data = await load();
+        if (settles(data)) question.answer = { data };
+        return data;
+      } catch (problem) {
+        if (isRefusal(problem)) question.refusal = problem;
+        throw problem;
+      }
     },
     [question],
     ONCE_AGAIN,

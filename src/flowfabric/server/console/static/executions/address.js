@@ -58,11 +58,11 @@ export function hrefOf(said) {
 const isHere = () => /^#\/executions(\?|$)/.test(location.hash);
 
 /**
- * Go there; with `replace`, without an entry in the history for every letter that is typed. What only rewrites the address of the list does
- * nothing when that was left: it may come from a timer, or from what is still drawn of the list.
+ * Change what the address says by now, which need not be drawn yet; or `replace` it without an entry in the history, as
+ * typing does. Replacing does nothing once the list was left: it may come from a timer, or from what is still drawn.
  */
-export function go(said, { replace = false } = {}) {
-  const hash = hrefOf(said);
+export function go(changes, { replace = false } = {}) {
+  const hash = hrefOf({ ...here(), ...changes });
   if (location.hash === hash || (replace && !isHere())) return;
   if (!replace) {
     location.hash = hash;

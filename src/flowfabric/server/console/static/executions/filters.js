@@ -32,7 +32,7 @@ function useWords(said) {
   }, [said.q]);
   const send = (words) => {
     sent.current = words;
-    go({ ...here(), q: words }, { replace: true });
+    go({ q: words }, { replace: true });
   };
   // Another tab has a box of its own, which shows what the address says by then.
   useLayoutEffect(
@@ -57,13 +57,14 @@ export function Filters({ said, counts }) {
     if (whole) location.hash = executionHref(`{fp:${whole[1] ?? whole[2]}}:${whole[3].toLowerCase()}`);
     else send(text);
   };
-  const flip = (state) =>
+  const flip = (state) => {
+    const { states } = here();
     go({
-      ...said,
-      states: said.states.includes(state)
-        ? said.states.filter((each) => each !== state)
-        : STATES.filter((each) => each === state || said.states.includes(each)),
+      states: states.includes(state)
+        ? states.filter((each) => each !== state)
+        : STATES.filter((each) => each === state || states.includes(each)),
     });
+  };
   const within = String(said.within);
   const windows = WINDOWS.some(([key]) => key === within) ? WINDOWS : [...WINDOWS, [within, "Custom"]];
   const field = (name, label) => html`
@@ -75,7 +76,7 @@ export function Filters({ said, counts }) {
         type="datetime-local"
         title=${`In ${zone()}`}
         value=${toLocal(said[name])}
-        onChange=${(event) => go({ ...said, [name]: fromLocal(event.target.value) })}
+        onChange=${(event) => go({ [name]: fromLocal(event.target.value) })}
       />
     </div>
   `;
@@ -105,7 +106,7 @@ export function Filters({ said, counts }) {
             id="by"
             class="input narrow"
             value=${said.by}
-            onChange=${(event) => go({ ...said, by: event.target.value })}
+            onChange=${(event) => go({ by: event.target.value })}
           >
             <option value="created">Created</option>
             <option value="ended">Ended</option>
@@ -117,7 +118,7 @@ export function Filters({ said, counts }) {
         id="within"
         class="input narrow"
         value=${within}
-        onChange=${(event) => go({ ...said, within: Number(event.target.value) })}
+        onChange=${(event) => go({ within: Number(event.target.value) })}
       >
         ${windows.map(
           ([key, name]) => html`<option key=${key} value=${key}>${name}</option>`,
@@ -155,7 +156,7 @@ export function Filters({ said, counts }) {
             data-roots
             aria-pressed=${String(said.roots)}
             title="Hide executions that others started"
-            onClick=${() => go({ ...said, roots: !said.roots })}
+            onClick=${() => go({ roots: !said.roots })}
           >
             Roots only
           </button>

@@ -1,6 +1,7 @@
 // Cancel or replay many at once, after saying how many.
-import { html, useEffect, useState } from "../dom.js";
+import { html, useRef, useState } from "../dom.js";
 import { at, get, isRefusal, post, Problem } from "../api.js";
+import { useWatch } from "../live.js";
 import { now } from "../session.js";
 import { exact, moment, plural, words } from "../format.js";
 import { confirm, openDialog, useAct } from "../dialogs.js";
@@ -105,13 +106,11 @@ function Bulk({ verb, filter, told, refresh }) {
   const [progress] = useState({ done: 0, failed: 0, cursor: undefined });
   const [, draw] = useState(0);
   const { busy, problem, run, own } = useAct();
-  useEffect(() => {
-    count();
-  }, []);
+  const isCounted = useRef(false);
   const count = async () => {
     let cursor;
     let found = 0;
-    setPreview({ count: 0, whole: false, problem: null });
+    if (preview.problem) setPreview({ count: 0, whole: false, problem: null });
     try {
       for (let page = 0; page < PREVIEW_PAGES && own.open && cursor !== null; page += 1) {
         const next = await post(`v1/bulk/${verb}`, { filter, dry_run: true, limit: 1_000, cursor }, { key: undefined, reads: true });
@@ -121,8 +120,12 @@ function Bulk({ verb, filter, told, refresh }) {
       }
     } catch (error) {
       setPreview({ count: found, whole: false, problem: error });
+      isCounted.current = true;
     }
+    isCounted.current ||= found > 0;
   };
+  // Where nothing matches, something may in a moment.
+  useWatch(async () => isCounted.current || count(), []);
   const submit = (event) => {
     event.preventDefault();
     run(async () => {

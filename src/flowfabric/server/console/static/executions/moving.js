@@ -45,6 +45,11 @@ export function useMoving(listing, scroller) {
     const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: screen, PageUp: -screen }[key];
     if (!step && key !== "Home" && key !== "End") return false;
     halt();
+    if (key === "End" && !listing.complete) {
+      // The list may not even be there yet.
+      ending.current = true;
+      listing.toEnd();
+    }
     const last = listing.total - 1;
     if (last < 0) return true;
     const { place: before, row } = at.current;
@@ -54,10 +59,6 @@ export function useMoving(listing, scroller) {
     const place = key === "Home" ? 0 : key === "End" ? last : Math.max(0, Math.min(last, from + step));
     setCursor(place);
     show(place);
-    if (key === "End" && !listing.complete) {
-      ending.current = true;
-      listing.toEnd();
-    }
     return true;
   };
   const { total } = listing;

@@ -3,7 +3,7 @@ import { html, useState } from "../dom.js";
 import { confirm } from "../dialogs.js";
 import { Menu } from "../parts.js";
 import { toast } from "../toasts.js";
-import { COLUMNS, go, hrefOf } from "./address.js";
+import { COLUMNS, go, here, hrefOf } from "./address.js";
 
 const KEY = "ff.views";
 
@@ -28,7 +28,7 @@ function keep(views) {
 
 export function Views({ said }) {
   const [views, setViews] = useState(kept);
-  const here = hrefOf(said);
+  const own = hrefOf(said);
   const change = (next) => {
     keep(next);
     setViews(next);
@@ -39,7 +39,7 @@ export function Views({ said }) {
       consequence: "Saves the filters, times and columns of this page under a name, in this browser.",
       label: "Save",
       fields: [{ name: "name", label: "Name", required: true }],
-      act: async ({ name }) => change([...kept().filter((view) => view.name !== name), { name, href: here }]),
+      act: async ({ name }) => change([...kept().filter((view) => view.name !== name), { name, href: own }]),
     });
   return html`
     <${Menu}
@@ -47,14 +47,14 @@ export function Views({ said }) {
       items=${[
         ...views.map((view) => ({
           label: view.name,
-          icon: view.href === here ? "check" : "link",
+          icon: view.href === own ? "check" : "link",
           act: () => {
             location.hash = view.href;
           },
         })),
         { label: "Save this view…", icon: "plus", act: save },
         ...views
-          .filter((view) => view.href === here)
+          .filter((view) => view.href === own)
           .map((view) => ({
             label: `Remove view ${view.name}`,
             icon: "close",
@@ -67,8 +67,9 @@ export function Views({ said }) {
 
 export function Columns({ said }) {
   const flip = (key) => {
-    const shown = said.columns.includes(key) ? said.columns.filter((each) => each !== key) : [...said.columns, key];
-    go({ ...said, columns: COLUMNS.map(([each]) => each).filter((each) => shown.includes(each)) }, { replace: true });
+    const { columns } = here();
+    const shown = columns.includes(key) ? columns.filter((each) => each !== key) : [...columns, key];
+    go({ columns: COLUMNS.map(([each]) => each).filter((each) => shown.includes(each)) }, { replace: true });
   };
   return html`
     <${Menu}

@@ -41,7 +41,7 @@ function List({ query }) {
       const { state, ...rest } = filterOf(said, own);
       return get("v1/search/states", rest).catch(() => null);
     },
-    [JSON.stringify({ ...said, states: 0, columns: 0, tab: 0 }), own],
+    [JSON.stringify({ ...said, states: 0, columns: 0, tab: 0, ns: 0 }), own],
     10_000,
   );
   return html`
@@ -67,7 +67,7 @@ const Head = ({ said, children, actions }) => html`
     <div class="actions">
       ${
         may("group_failures") &&
-        html`<${Segments} label="Show" options=${TABS} value=${said.tab} onChange=${(tab) => go({ ...said, tab })} />`
+        html`<${Segments} label="Show" options=${TABS} value=${said.tab} onChange=${(tab) => go({ tab })} />`
       }
       <${Views} said=${said} />
       ${actions}
@@ -92,7 +92,8 @@ function Found({ said, own, counts }) {
   const [unseen, setUnseen] = useState(0);
   const scroller = useRef(null);
 
-  const narrowed = JSON.stringify({ ...said, columns: 0 });
+  // The namespace of the address is the one of the side bar.
+  const narrowed = JSON.stringify({ ...said, columns: 0, ns: 0 });
   const listing = useMemo(
     () => new Listing(filterOf(said, own, times(said)), () => draw((n) => n + 1)),
     [narrowed, own],
@@ -100,7 +101,8 @@ function Found({ said, own, counts }) {
   const { cursor, standing, setCursor, move, halt } = useMoving(listing, scroller);
   const clear = useCallback(() => setChosen(new Set()), []);
 
-  useEffect(() => {
+  // Before any key is about what is drawn now.
+  useLayoutEffect(() => {
     clear();
     setCursor(-1);
     setUnseen(0);

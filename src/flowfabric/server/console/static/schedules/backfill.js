@@ -25,6 +25,7 @@ function Backfill({ each, refresh }) {
   const { data: preview, problem: unforeseen } = useOnce(
     async () => variant(await post(path, { ...range, dry_run: true }, { key: undefined, reads: true }))[1],
     [from, to],
+    ({ slots, existing }) => slots > existing,
   );
   const missing = preview ? preview.slots - preview.existing : 0;
   const submit = (event) => {

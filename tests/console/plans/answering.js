@@ -1,251 +1,14 @@
 // For tests: a page whose answers and whose clock are in the hands of a plan. Every answer waits until the plan lets it
-// through, in any order; some are lost, doubled, broken off or replaced on the way; nothing else makes time pass.
-// What is pressed is noted with what was shown there; what must never happen is written to `answering.wrong`.
+// through, in any order; nothing else makes time pass. What is pressed is noted with what was shown there; what must
+// never happen is written to `answering.wrong`.
 globalThis.answering = (() => {
-  const real = { fetch: fetch.bind(globalThis), setTimeout: setTimeout.bind(globalThis), Date };
+  const { seed, chance, below, oneOf, followed, painted, pass, now } = globalThis.stepped;
+  const { log, asked, onTheWay, isAct, force, become, hint, cut } = globalThis.way;
   const wrong = [];
-  const blame = (sentence) => wrong.includes(sentence) || wrong.push(sentence);
-
-  // -- chance --------------------------------------------------------------------------------------------------------
-
-  let state = 1;
-  const seed = (number) => {
-    state = number;
+  const blame = (sentence) => {
+    log.push(`WRONG ${sentence}`);
+    if (!wrong.includes(sentence)) wrong.push(sentence);
   };
-  const chance = () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4_294_967_296;
-  };
-  const below = (number) => Math.floor(chance() * number);
-  const oneOf = (all) => all[below(all.length)];
-  const weighed = (weights) => {
-    let left = chance() * Object.values(weights).reduce((sum, each) => sum + each, 0);
-    for (const [name, weight] of Object.entries(weights)) {
-      left -= weight;
-      if (left < 0) return name;
-    }
-    return Object.keys(weights)[0];
-  };
-
-  // -- the clock -----------------------------------------------------------------------------------------------------
-
-  const began = real.Date.now();
-  let passed = 0;
-  let numbers = 0;
-  const timers = new Map();
-  const later = (act, ms) => {
-    numbers += 1;
-    timers.set(numbers, { number: numbers, at: passed + Math.max(1, Number(ms) || 0), act });
-    return numbers;
-  };
-  const forget = (number) => {
-    timers.delete(number);
-  };
-  globalThis.setTimeout = (act, ms, ...given) => later(() => act(...given), ms);
-  globalThis.clearTimeout = forget;
-  globalThis.setInterval = (act, ms, ...given) => {
-    let number = 0;
-    const again = () => {
-      timers.set(number, { number, at: passed + Math.max(1, ms), act: again });
-      act(...given);
-    };
-    number = later(again, ms);
-    return number;
-  };
-  globalThis.clearInterval = forget;
-  globalThis.requestAnimationFrame = (act) => later(() => act(passed), 16 - (passed % 16));
-  globalThis.cancelAnimationFrame = forget;
-  performance.now = () => passed;
-  globalThis.Date = class extends real.Date {
-    constructor(...given) {
-      super(...(given.length ? given : [began + passed]));
-    }
-    static now() {
-      return began + passed;
-    }
-  };
-  AbortSignal.timeout = (ms) => {
-    const own = new AbortController();
-    later(() => own.abort(new DOMException("too late", "TimeoutError")), ms);
-    return own.signal;
-  };
-
-  const channel = new MessageChannel();
-  const waiting = [];
-  channel.port1.onmessage = () => waiting.shift()();
-  /** Whatever follows from what was done has happened. */
-  const followed = async () => {
-    for (let turn = 0; turn < 3; turn += 1)
-      await new Promise((done) => {
-        waiting.push(done);
-        channel.port2.postMessage(null);
-      });
-  };
-
-  /** Let time pass. */
-  async function pass(ms) {
-    const end = passed + ms;
-    for (;;) {
-      const next = [...timers.values()].filter(({ at }) => at <= end).sort((a, b) => a.at - b.at || a.number - b.number)[0];
-      if (!next) break;
-      passed = Math.max(passed, next.at);
-      if (timers.get(next.number) === next) timers.delete(next.number);
-      next.act();
-      await followed();
-    }
-    passed = end;
-    await followed();
-  }
-
-  // -- the way to the server -----------------------------------------------------------------------------------------
-
-  /** What becomes of an answer. Only what is "given" and "twice" arrives as the server has given it. */
-  let fates = { given: 1 };
-  /** At most so many rows on a page of what is listed. */
-  const FEW = { "search/executions": 8, "search/flows": 1, asks: 2, "admin/audit": 3 };
-  const BATCH = 6;
-  const asked = [];
-  const streams = new Set();
-  /** Requests reach the server one after the other. */
-  let line = Promise.resolve();
-  const sent = (url, options) => {
-    const own = line.then(async () => {
-      const response = await real.fetch(url, options);
-      return { status: response.status, text: await response.text() };
-    });
-    line = own.catch(() => null);
-    return own;
-  };
-
-  /** The same request for few rows. */
-  function small(address, options) {
-    const url = new URL(address);
-    const few = FEW[url.pathname.replace("/v1/", "")];
-    if (few && Number(url.searchParams.get("limit")) > few) url.searchParams.set("limit", few);
-    if (!/\/v1\/bulk\//.test(url.pathname)) return [url, options];
-    const body = JSON.parse(options.body);
-    return [url, { ...options, body: JSON.stringify({ ...body, limit: Math.min(body.limit, BATCH) }) }];
-  }
-
-  const read = ({ status, text }) => ({
-    ok: status < 400,
-    status,
-    headers: new Headers(),
-    json: async () => JSON.parse(text),
-    text: async () => text,
-    arrayBuffer: async () => new TextEncoder().encode(text).buffer,
-  });
-  const broken = ({ status }) => ({
-    ...read({ status, text: "" }),
-    json: async () => {
-      throw new SyntaxError("Unexpected end of JSON input");
-    },
-    arrayBuffer: async () => {
-      throw new TypeError("network error");
-    },
-  });
-
-  /** A stream of hints: the plan says when something has changed. */
-  function follow(options) {
-    const own = {};
-    const body = new ReadableStream({
-      start(to) {
-        own.say = (text) => to.enqueue(new TextEncoder().encode(text));
-        own.cut = () => {
-          streams.delete(own);
-          to.error(new TypeError("network error"));
-        };
-      },
-    });
-    streams.add(own);
-    options.signal?.addEventListener("abort", () => streams.has(own) && own.cut());
-    return Promise.resolve({ ok: true, status: 200, headers: new Headers(), body });
-  }
-  const hint = async () => {
-    for (const each of streams) each.say("event: changed\ndata: {}\n\n");
-    await followed();
-  };
-  const cut = async () => {
-    for (const each of [...streams]) each.cut();
-    await followed();
-  };
-
-  const isAct = ({ method, body, name }) => method !== "GET" && !body?.dry_run && !/\/answers\/look$/.test(name);
-  /** What a request does, in words that a press can be compared with. */
-  const named = (method, path) => `${method} ${decodeURIComponent(path)}`;
-
-  globalThis.fetch = (address, options = {}) => {
-    if (!new URL(address, location).pathname.startsWith("/v1/")) return real.fetch(address, options);
-    if (options.headers?.accept === "text/event-stream") return follow(options);
-    const [url, meant] = small(new URL(address, location), options);
-    const body = meant.body ? JSON.parse(meant.body) : null;
-    const method = meant.method || "GET";
-    const key = meant.headers?.["idempotency-key"];
-    const one = { number: asked.length, method, name: named(method, url.pathname), body, key, dialog: shownDialog(), over: false };
-    asked.push(one);
-    let fate = weighed(fates);
-    // Without a key nobody can tell the second from the first.
-    if (isAct(one) && !key && fate === "twice") fate = "given";
-    if (/\/v1\/me$/.test(url.pathname)) fate = "given";
-    one.fate = fate;
-    const { signal, ...rest } = meant;
-    const send = () => sent(url, rest);
-    const toServer = { unsent: null, refused: null, slow: null }[fate] === undefined ? send() : null;
-    one.there = toServer;
-    return new Promise((resolve, reject) => {
-      const end = (settle) => {
-        if (one.over) return;
-        one.over = true;
-        settle();
-      };
-      const lose = () => end(() => reject(new TypeError("Failed to fetch")));
-      signal?.addEventListener("abort", () => {
-        one.failed ||= !one.over && isAct(one);
-        end(() => reject(signal.reason));
-      });
-      if (signal?.aborted) return;
-      const told = (answer) => {
-        one.status = answer.status;
-        if (isAct(one) && answer.status < 400) one.done = true;
-        if (one.done && body?.filter) one.count = Object.values(JSON.parse(answer.text)).flatMap((each) => (Array.isArray(each) ? each : [])).length;
-        return answer;
-      };
-      const ways = {
-        given: async () => told(await toServer),
-        slow: async () => told(await send()),
-        twice: async () => {
-          told(await toServer);
-          return send();
-        },
-        broken: async () => broken(told(await toServer)),
-        gateway: async () => {
-          told(await toServer);
-          return { status: 502, text: "<h1>Bad gateway</h1>" };
-        },
-        lost: async () => {
-          told(await toServer);
-          return null;
-        },
-        unsent: async () => null,
-        refused: async () => ({ status: 503, text: '{"error": "the server is busy"}' }),
-      };
-      one.deliver = async () => {
-        const answer = await ways[fate]();
-        if (one.over) return;
-        one.failed = isAct(one) && (!answer || answer.status >= 400 || fate === "broken");
-        if (answer) end(() => resolve(answer.json ? answer : read(answer)));
-        else lose();
-        await followed();
-      };
-      /** Nobody waits for it, but the server may have got it. */
-      one.settled = async () => {
-        if (toServer) told(await toServer);
-      };
-    });
-  };
-  const onTheWay = () => asked.filter((each) => !each.over);
 
   // -- what is shown -------------------------------------------------------------------------------------------------
 
@@ -258,6 +21,7 @@ globalThis.answering = (() => {
     if (!known.has(element)) known.set(element, (dialogs += 1));
     return known.get(element);
   }
+  globalThis.way.dialog = shownDialog;
   const textOf = (selector, where = document) => where.querySelector(selector)?.textContent.replace(/\s+/g, " ").trim() ?? null;
   const idOf = (href) => decodeURIComponent((href || "").replace(/^.*#\/executions\//, ""));
   const rowId = (row) => idOf(row.querySelector(".name")?.getAttribute("href"));
@@ -386,9 +150,13 @@ globalThis.answering = (() => {
   /** Note what somebody is about to press. */
   function press(x, y) {
     const element = document.elementFromPoint(x, y)?.closest("button, a, label, select, input, [role=tab]");
-    if (!element || element.disabled) return;
+    if (!element || element.disabled) {
+      log.push(`${now()} ms: press nothing at ${x} ${y}: ${element?.outerHTML ?? document.elementFromPoint(x, y)?.outerHTML.slice(0, 200)}`);
+      return;
+    }
     marked = chosenRows();
     pressed = element;
+    log.push(`${now()} ms: press ${element.textContent.trim() || element.id}`);
     if (element.closest(".list")) ending = false;
     if (element.closest(".pick")) everChosen.add(rowId(element.closest(".list-row")));
     const dialog = shownDialog();
@@ -432,7 +200,7 @@ globalThis.answering = (() => {
     for (const each of asked.filter(({ name }) => /\/answer$/.test(name)))
       if (each.body.by && !answers.some(({ ask, by }) => each.name.includes(ask) && (!by || by === each.body.by)))
         blame(`${each.name} was given for ${each.body.by}, who was not chosen`);
-    for (const each of asked) if (each.failed && each.toldBefore === isTold()) blame(`nobody was told that ${each.name} went wrong (${each.fate})`);
+    for (const each of asked) if (each.failed && !each.judged && each.toldBefore === isTold()) blame(`nobody was told that ${each.name} went wrong (${each.fate})`);
   }
 
   // -- moving on -----------------------------------------------------------------------------------------------------
@@ -473,20 +241,32 @@ globalThis.answering = (() => {
   async function arrive(one) {
     const before = snapshot();
     one.toldBefore = isTold();
+    log.push(`${now()} ms: ${one.number} ${one.name} arrives (${one.fate})`);
     await one.deliver();
-    // What could not be read is told; the way to the end is over then.
-    if (/\/search\/executions$/.test(one.name) && !/^(given|twice|slow)$/.test(one.fate)) ending = false;
     compare(before, one);
+    if (!/^(given|twice|slow)$/.test(one.fate)) goesToEnd(one);
   }
+  /** What could not be read is told; the way to the end is over then, as soon as that is drawn. */
+  const goesToEnd = ({ name }) => {
+    if (/\/search\/executions$/.test(name) && ending) ending = "until it is drawn";
+  };
   async function wait(ms) {
     const before = snapshot();
+    const failed = asked.filter((each) => each.failed && !each.judged && !onTheWay().some(({ dialog }) => dialog && dialog === each.dialog));
     for (const each of asked) if (!each.over) each.toldBefore ??= isTold();
     const open = onTheWay();
+    const stops = ending === "until it is drawn";
+    log.push(`${now()} ms: ${ms} ms pass`);
     await pass(ms);
-    if (open.some((each) => each.over && /\/search\/executions$/.test(each.name))) ending = false;
     for (const each of open) if (each.over && isAct(each)) each.toldBefore ??= isTold();
     // What came too late counts as an answer of its dialog.
     compare(before, open.find((each) => each.over && isAct(each)));
+    for (const each of failed) {
+      each.judged = true;
+      if (each.toldBefore === isTold()) blame(`nobody was told that ${each.name} went wrong (${each.fate})`);
+    }
+    if (stops) ending = false;
+    open.filter(({ over }) => over).forEach(goesToEnd);
   }
 
   /** Something happens, or nothing does; never more than so many milliseconds. */
@@ -504,9 +284,30 @@ globalThis.answering = (() => {
     }
   }
 
+  /** What is on its way and called so arrives, and what is asked for then: a list is read page by page. */
+  async function arriveAll(name, most) {
+    for (let count = 0; count < most; count += 1) {
+      const next = onTheWay().find((each) => new RegExp(name).test(each.name));
+      if (!next) return;
+      await arrive(next);
+    }
+  }
+  /** Everything arrives, and what is asked for then, until nothing happens; in at most so many milliseconds. */
+  async function quiet(most = 5_000) {
+    for (let left = most, still = 0; left > 0 && still < 2; ) {
+      const [next] = onTheWay();
+      if (next) await arrive(next);
+      else {
+        still = most < 5_000 ? 0 : still + 1;
+        await wait(Math.min(left, 50));
+        left -= 50;
+      }
+    }
+  }
+
   /** From here on everything arrives as it was given, also what is still on its way. */
   async function calm() {
-    fates = { given: 1 };
+    become({ given: 1 });
     keeping = false;
     for (let still = 0, turn = 0; still < 2 && turn < 200; turn += 1) {
       const [next] = onTheWay();
@@ -519,17 +320,20 @@ globalThis.answering = (() => {
       }
     }
     const found = Number((textOf("[data-found]") ?? "").replace(/\D/g, ""));
-    if (ending && !document.querySelector("dialog") && found && Number(document.querySelector(".list-row.cursor")?.ariaPosInSet) !== found)
-      blame("End did not go to the end");
+    if (ending && endOf === location.hash && !document.querySelector("dialog") && found && Number(document.querySelector(".list-row.cursor")?.ariaPosInSet) !== found)
+      blame(`End did not go to the end, which is ${found}, but to ${document.querySelector(".list-row.cursor")?.ariaPosInSet}`);
     for (const each of asked) if (each.settled && !each.done) await each.settled();
     account();
   }
 
   /** Durations go on while nothing happens; everything else that is said has to be the same. */
   const TIMES = /(\d+([.,]\d+)?\s?(ms|s|min|h|d|d ago)\b(\s?\d+\s?(ms|s|min|h)\b)*|just now|in a moment)/g;
-  const said = () => {
-    const box = document.querySelector(".list");
-    if (box) box.scrollTop = 0;
+  const said = async () => {
+    // Bars come and go above a list, which then has room for more rows or for fewer.
+    if (document.querySelector(".list")) {
+      await painted();
+      await pass(100);
+    }
     const parts = place().startsWith("#/approvals")
       ? [...document.querySelectorAll("[data-ask]")]
       : [...document.querySelectorAll("main h1, main thead, main tbody tr, main .list-row, main [data-budget], main .tile, main [role=tabpanel], main .sentence")];
@@ -541,6 +345,7 @@ globalThis.answering = (() => {
   /** Forget the page before; what is done there is accounted for. */
   function begin(number, weights) {
     seed(number);
+    log.length = 0;
     asked.length = 0;
     allowed.clear();
     answers.length = 0;
@@ -550,17 +355,35 @@ globalThis.answering = (() => {
     promised.clear();
     widened = false;
     ending = false;
-    fates = weights;
+    become(weights);
   }
 
-  /** What was typed is left, and narrows nothing any more. */
+  /** What was typed is left, and narrows nothing any more; nothing is chosen in a list, which is at its top. */
   async function clear() {
     typed.clear();
+    document.activeElement?.blur();
+    const box = document.querySelector(".list");
+    if (box) {
+      document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
+      box.scrollTop = 0;
+      await painted();
+    }
     for (const each of document.querySelectorAll("main [data-search], main .search input")) {
       each.value = "";
       each.dispatchEvent(new InputEvent("input", { bubbles: true }));
     }
     await pass(1_000);
+  }
+
+  /** What is said with as many rows as there were, if there are as many. */
+  async function widen(amount) {
+    for (;;) {
+      const now = await said();
+      const more = [...document.querySelectorAll("main button")].find(({ textContent }) => /^(More|Older)$/.test(textContent.trim()));
+      if (now.length >= amount || !more || more.closest(".menu")) return now;
+      more.click();
+      await calm();
+    }
   }
 
   /** Go to another page. */
@@ -625,6 +448,8 @@ globalThis.answering = (() => {
   let keyed = null;
   /** Whether the cursor is on its way to the end of the list. */
   let ending = false;
+  /** The list it is the end of. */
+  let endOf = "";
   function key(name) {
     if (!document.querySelector("dialog")) document.activeElement?.blur();
     const submit = document.querySelector("dialog [type=submit]:not([disabled])");
@@ -634,7 +459,9 @@ globalThis.answering = (() => {
       uncounted(shownDialog());
     }
     const rows = [...document.querySelectorAll(".list-row:not(.blank)")].sort((a, b) => Number(a.ariaPosInSet) - Number(b.ariaPosInSet)).map(rowId);
+    log.push(`${now()} ms: ${name}, cursor at ${cursorRow()}, ${place()}, ${textOf("[data-found]")}`);
     if (!document.querySelector("dialog, .sheet") && /^(j|k|End|Home|Page|Escape)/.test(name)) ending = name === "End";
+    endOf = location.hash;
     keyed = document.querySelector("dialog, .sheet") ? null : { name, rows, cursor: cursorRow(), chosen: chosenRows() };
   }
   async function keyDone() {
@@ -654,6 +481,6 @@ globalThis.answering = (() => {
   }
 
   return {
-    wrong, world, asked, begin, press, released, key, keyDone, keep: () => keep(document.activeElement), step, arrive, wait, calm, hint, cut, said, go, clear, isWidened: () => widened, candidates, snapshot, watch, account, followed, onTheWay,
+    wrong, log, world, asked, begin, press, released, key, keyDone, keep: () => keep(document.activeElement), step, wait, arriveAll, quiet, force, become, calm, hint, cut, said, go, clear, isWidened: () => widened, widen, candidates, snapshot, watch, account, followed, onTheWay,
   };
 })();
